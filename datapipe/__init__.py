@@ -1,0 +1,66 @@
+"""datapipe: the input pipeline for vision-language training.
+
+`datapipe.pack` turns raw image-text data into indexed WebDataset shards, `datapipe.make_loader`
+feeds a training loop from them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from datapipe.errors import (
+    DatapipeError,
+    DecodeError,
+    IndexMismatch,
+    MissingMember,
+    PackError,
+    PlanError,
+    SampleError,
+    StateMismatch,
+    StoreError,
+    TransformError,
+)
+
+if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
+    from datapipe.index.scan import index_shards
+    from datapipe.loader.loader import Loader, make_loader
+    from datapipe.pack.job import PackReport, pack
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DatapipeError",
+    "DecodeError",
+    "ImageSpec",
+    "IndexMismatch",
+    "Loader",
+    "MissingMember",
+    "PackError",
+    "PackReport",
+    "PlanError",
+    "SampleError",
+    "StateMismatch",
+    "StoreError",
+    "TransformError",
+    "index_shards",
+    "make_loader",
+    "pack",
+]
+
+# Imported on first use, so that `datapipe pack` does not wait for torch.
+_LAZY = {
+    "ImageSpec": "datapipe.decode.spec",
+    "Loader": "datapipe.loader.loader",
+    "PackReport": "datapipe.pack.job",
+    "index_shards": "datapipe.index.scan",
+    "make_loader": "datapipe.loader.loader",
+    "pack": "datapipe.pack.job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,208 @@
+"""The `datapipe` command: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import datapipe
+from datapipe.errors import DatapipeError
+from datapipe.pack.job import PackReport
+
+app = typer.Typer(
+    name="datapipe",
+    help="The input pipeline for vision-language training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_JSON_KEYS = ("samples", "images", "rejected", "shards", "bytes", "seconds", "output")
+
+
+def main() -> None:
+    """Entry point of the command."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"datapipe {datapipe.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def pack(
+    raw: Annotated[Path, typer.Argument(help="File or folder of raw image-text data.")],
+    out: Annotated[Path, typer.Argument(help="Folder for the shards; new, or of the same pack.")],
+    format: Annotated[
+        str | None,
+        typer.Option(help="folder, llava or webdataset; recognised by itself otherwise."),
+    ] = None,
+    image_root: Annotated[
+        Path | None, typer.Option(help="Where relative image paths of annotations start.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Threads that read and check; default one per CPU.")
+    ] = None,
+    shard_size: Annotated[
+        str, typer.Option(help="Bytes (512MB, 1GiB) or samples (10000) a shard.")
+    ] = "512MB",
+    check: Annotated[
+        str, typer.Option(help="decode: each image fully, once. header: its header alone.")
+    ] = "decode",
+    max_rejects: Annotated[
+        str,
+        typer.Option(help="Stop past this: a number, or a share (5% or 0.05)."),
+    ] = "5%",
+    limit: Annotated[int | None, typer.Option(help="Take no more inputs than these.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+) -> None:
+    """Pack raw image-text data into WebDataset shards with an index.
+
+    Run the same command again to finish a pack that was interrupted.
+    """
+    with _user_errors("nothing is lost: the same command goes on where this one stopped"):
+        report = datapipe.pack(
+            raw,
+            out,
+            format=format,
+            image_root=image_root,
+            workers=workers,
+            shard_size=shard_size,
+            check=check,  # type: ignore[arg-type]  # checked by pack
+            max_rejects=max_rejects,
+            limit=limit,
+            dry_run=dry_run,
+        )
+    if as_json:
+        fields = asdict(report)
+        print(json.dumps({key: fields[key] for key in _JSON_KEYS}))
+    else:
+        _print_report(report)
+
+
+@app.command()
+def index(
+    shards: Annotated[Path, typer.Argument(help="Folder of .tar files that someone else wrote.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Index again where there is an index already.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+) -> None:
+    """Index WebDataset tars without repacking them, so that make_loader opens them."""
+    with _user_errors("run the same command again"):
+        if not shards.is_dir():
+            what = "is a file" if shards.exists() else "no such folder"
+            raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
+        manifest = datapipe.index_shards(shards, force=force)
+    if as_json:
+        result = {
+            "samples": manifest.samples,
+            "images": manifest.images,
+            "shards": len(manifest.shards),
+            "bytes": manifest.bytes,
+            "output": str(shards),
+        }
+        print(json.dumps(result))
+    else:
+        _print_table(
+            f"Indexed {shards}",
+            {
+                "samples": f"{manifest.samples:,}",
+                "images": f"{manifest.images:,}",
+                "shards": f"{len(manifest.shards):,}",
+                "size": _size(manifest.bytes),
+            },
+        )
+
+
+@contextmanager
+def _user_errors(after_interrupt: str) -> Iterator[None]:
+    """Messages instead of tracebacks for what a user did or can mend."""
+    try:
+        yield
+    except DatapipeError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print(f"\nInterrupted; {after_interrupt}.", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _print_report(report: PackReport) -> None:
+    if report.finished_before:
+        title = f"{report.output} is packed already, nothing to do"
+    elif report.dry_run:
+        title = f"Would pack into {report.output}"
+    else:
+        title = f"Packed {report.output}"
+    rows = {
+        "samples": f"{report.samples:,}",
+        "images": f"{report.images:,}",
+        "rejected": f"{report.rejected:,}",
+        "shards": f"{report.shards:,}",
+        "size": _size(report.bytes),
+        "time": f"{report.seconds:.1f} s",
+    }
+    if report.dry_run:
+        del rows["shards"]
+    if report.inputs:
+        rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
+    _print_table(title, rows)
+    for reject in report.examples[:5]:
+        file = f"{reject.file}: " if reject.file else ""
+        print(f"rejected {reject.source}: {file}{reject.reason}")
+    if report.rejected and not report.dry_run:
+        print(f"all rejects: {Path(report.output) / 'rejects.jsonl'}")
+
+
+def _print_table(title: str, rows: dict[str, str]) -> None:
+    if sys.stdout.isatty():
+        from rich import print as rich_print
+        from rich.table import Table
+
+        table = Table(title=title, show_header=False, title_justify="left")
+        table.add_column(style="dim")
+        table.add_column(justify="right")
+        for name, value in rows.items():
+            table.add_row(name, value)
+        rich_print(table)
+        return
+    print(title)
+    for name, value in rows.items():
+        print(f"  {name:<9} {value}")
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"

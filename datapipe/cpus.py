@@ -1,0 +1,29 @@
+"""How many CPUs this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+
+def available_cpus() -> int:
+    """CPUs by affinity and by the cgroup's quota, at least 1."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(affinity or 1, _cgroup_quota()))
+
+
+def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int:
+    """CPUs that the control group grants, rounded up; a large number where it sets no limit."""
+    unlimited = 1 << 16
+    try:
+        if (root / "cpu.max").exists():
+            quota, period = (root / "cpu.max").read_text().split()
+        else:
+            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
+        if quota == "max" or int(quota) <= 0:
+            return unlimited
+        return max(1, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):
+        return unlimited

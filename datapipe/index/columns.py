@@ -1,0 +1,262 @@
+"""The columns that plan and fetch read, as plain `.npy` files that are memory-mapped.
+
+They are derived from the shards' Parquet indexes, named after the manifest they were made from, and
+rebuilt when missing or stale. Opening a dataset of a billion samples maps them and reads nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.manifest import Manifest, replace_file
+from datapipe.index.rows import Member, read_index
+
+COLUMNS = "columns"
+_ABOUT = "columns.json"
+_VERSION = 1
+
+_DTYPES: dict[str, str] = {
+    "sample_member": "<i8",
+    "sample_image": "<i8",
+    "sample_key": "<i8",
+    "text_bytes": "<i8",
+    "key_bytes": "|u1",
+    "member_offset": "<i8",
+    "member_size": "<i8",
+    "member_crc32": "<u4",
+    "member_ext": "<u2",
+    "image_width": "<i4",
+    "image_height": "<i4",
+}
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Memory-mapped columns of N samples, M members and I images.
+
+    Ragged columns have offsets: the members of sample `i` are `sample_member[i]` to
+    `sample_member[i + 1]`, likewise its images and the bytes of its key.
+
+    Attributes:
+        shard_sample: int64 [shards + 1], number of the first sample of each shard.
+        sample_member, sample_image, sample_key: int64 [N + 1].
+        text_bytes: int64 [N].
+        key_bytes: uint8, the keys' UTF-8 bytes, one behind the other.
+        member_offset, member_size: int64 [M], bytes.
+        member_crc32: uint32 [M], meaningful where `checksums` is true.
+        member_ext: uint16 [M], into `extensions`.
+        image_width, image_height: int32 [I], pixels after EXIF orientation.
+    """
+
+    extensions: tuple[str, ...]
+    checksums: bool
+    shard_sample: Int64
+    sample_member: Int64
+    sample_image: Int64
+    sample_key: Int64
+    text_bytes: Int64
+    key_bytes: npt.NDArray[np.uint8]
+    member_offset: Int64
+    member_size: Int64
+    member_crc32: npt.NDArray[np.uint32]
+    member_ext: npt.NDArray[np.uint16]
+    image_width: Int32
+    image_height: Int32
+
+    def key(self, sample: int) -> str:
+        """Key of one sample."""
+        start, stop = self.sample_key[sample], self.sample_key[sample + 1]
+        return self.key_bytes[start:stop].tobytes().decode()
+
+    def members(self, sample: int) -> list[Member]:
+        """Members of one sample, in the order of the shard."""
+        span = slice(int(self.sample_member[sample]), int(self.sample_member[sample + 1]))
+        sums = (
+            self.member_crc32[span].tolist()
+            if self.checksums
+            else [None] * (span.stop - span.start)
+        )
+        return [
+            Member(self.extensions[ext], offset, size, crc32)
+            for ext, offset, size, crc32 in zip(
+                self.member_ext[span].tolist(),
+                self.member_offset[span].tolist(),
+                self.member_size[span].tolist(),
+                sums,
+                strict=True,
+            )
+        ]
+
+    def shard(self, sample: int) -> int:
+        """Number of the shard that holds a sample."""
+        return int(np.searchsorted(self.shard_sample, sample, side="right")) - 1
+
+
+def open_columns(home: Path, manifest: Manifest) -> Columns:
+    """Map the columns of the dataset whose index lies in `home`, making them where needed."""
+    folder = home / COLUMNS
+    fingerprint = manifest.fingerprint
+    if not _is_current(folder, fingerprint):
+        try:
+            build_columns(home, folder, manifest)
+        except PermissionError:
+            folder = cache_folder() / fingerprint[:32] / COLUMNS
+            if not _is_current(folder, fingerprint):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                build_columns(home, folder, manifest)
+    about = json.loads((folder / _ABOUT).read_bytes())
+    arrays: dict[str, Any] = {}
+    for name, dtype in _DTYPES.items():
+        # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
+        array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+        if array.dtype != np.dtype(dtype):
+            raise IndexMismatch(f"{folder / name}.npy holds {array.dtype}, expected {dtype}")
+        arrays[name] = array
+    counts = [shard.samples for shard in manifest.shards]
+    return Columns(
+        extensions=tuple(about["extensions"]),
+        checksums=about["checksums"],
+        shard_sample=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
+        **arrays,
+    )
+
+
+def build_columns(home: Path, folder: Path, manifest: Manifest) -> None:
+    """Consolidate the Parquet indexes in `home` into `folder`, which appears by rename.
+
+    Memory stays at one shard's index. Several processes may do this at once; one result stays.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{COLUMNS}.", dir=folder.parent))
+    try:
+        about = _write_columns(home, temporary, manifest)
+        replace_file(temporary / _ABOUT, json.dumps(about).encode())
+        temporary.chmod(0o755)
+        _put_in_place(temporary, folder, manifest.fingerprint)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cache_folder() -> Path:
+    """Where derived files go when the dataset's own folder cannot be written."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "datapipe"
+
+
+def _put_in_place(temporary: Path, folder: Path, fingerprint: str) -> None:
+    for _ in range(3):
+        try:
+            temporary.rename(folder)
+            return
+        except OSError:
+            if _is_current(folder, fingerprint):
+                return  # another process was quicker
+            shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+
+
+def _is_current(folder: Path, fingerprint: str) -> bool:
+    try:
+        about = json.loads((folder / _ABOUT).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return bool(about.get("version") == _VERSION and about.get("fingerprint") == fingerprint)
+
+
+def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
+    files = {name: _NpyFile(folder / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()}
+    codes: dict[str, int] = {}
+    checksums = True
+    ends = dict.fromkeys(("sample_member", "sample_image", "sample_key"), 0)
+    try:
+        for name in ends:
+            files[name].append(np.zeros(1, np.int64))
+        for shard in manifest.shards:
+            table = read_index(home / shard.index)
+            if table.num_rows != shard.samples:
+                raise IndexMismatch(
+                    f"{home / shard.index} has {table.num_rows} samples, the manifest says "
+                    f"{shard.samples}; index the folder again with `datapipe index --force`"
+                )
+            lengths = {
+                "sample_member": pc.list_value_length(table["ext"]),
+                "sample_image": pc.list_value_length(table["image_width"]),
+                "sample_key": pc.binary_length(table["key"]),
+            }
+            for name, counts in lengths.items():
+                edges = ends[name] + np.cumsum(counts.to_numpy(), dtype=np.int64)
+                files[name].append(edges)
+                ends[name] = int(edges[-1]) if len(edges) else ends[name]
+            files["text_bytes"].append(table["text_bytes"].to_numpy())
+            joined = "".join(table["key"].to_pylist()).encode()
+            files["key_bytes"].append(np.frombuffer(joined, np.uint8))
+            for column in ("offset", "size", "crc32"):
+                flat = pc.list_flatten(table[column])
+                if column == "crc32" and flat.null_count:
+                    checksums = False
+                    flat = pc.fill_null(flat, pa.scalar(0, pa.uint32()))
+                files[f"member_{column}"].append(flat.to_numpy())
+            for column in ("image_width", "image_height"):
+                files[column].append(pc.list_flatten(table[column]).to_numpy())
+            names = pc.list_flatten(table["ext"]).to_pylist()
+            files["member_ext"].append(
+                np.array([codes.setdefault(name, len(codes)) for name in names], np.uint16)
+            )
+    finally:
+        for file in files.values():
+            file.close()
+    if len(codes) > np.iinfo(np.uint16).max:
+        raise IndexMismatch(f"{home}: {len(codes)} different member extensions, at most 65,535")
+    return {
+        "version": _VERSION,
+        "fingerprint": manifest.fingerprint,
+        "samples": manifest.samples,
+        "extensions": list(codes),
+        "checksums": checksums,
+    }
+
+
+class _NpyFile:
+    """A one-dimensional `.npy` file that grows; its length is filled in when it is closed."""
+
+    _HEADER = 128
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self._dtype = np.dtype(dtype)
+        self._length = 0
+        self._file = path.open("wb")
+        self._file.write(self._header())
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        self._length += len(values)
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._file.write(self._header())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _header(self) -> bytes:
+        # Version 1.0 of numpy's format, padded to a fixed size so that it can be rewritten.
+        kind, length = self._dtype.str, self._length
+        text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': ({length},), }}"
+        magic = b"\x93NUMPY\x01\x00"
+        body = text.encode().ljust(self._HEADER - len(magic) - 3) + b"\n"
+        return magic + len(body).to_bytes(2, "little") + body

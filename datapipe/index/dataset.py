@@ -1,0 +1,98 @@
+"""Open a dataset: manifest and columns, indexing foreign shards on first use."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.columns import Columns, cache_folder, open_columns
+from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
+from datapipe.index.scan import find_shards, index_shards
+
+logger = logging.getLogger(__name__)
+
+UNFINISHED = ".pack"
+"""Folder inside an output that a pack works in; it is gone when the pack is finished."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """An indexed dataset.
+
+    Attributes:
+        folder: where the shards lie.
+        manifest: its content.
+        columns: what plan and fetch read of each sample.
+    """
+
+    folder: Path
+    manifest: Manifest
+    columns: Columns
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self.manifest.samples
+
+
+def open_dataset(folder: str | os.PathLike[str]) -> Dataset:
+    """Open the dataset in `folder`.
+
+    Raises:
+        IndexMismatch: there is no finished dataset, or the shards are not those of the index.
+        StoreError: foreign shards cannot be indexed.
+    """
+    root = Path(folder)
+    home = _home(root)
+    if not (home / MANIFEST).exists():
+        logger.info("%s has no index yet; making it once", root)
+        index_shards(root, home=home)
+    manifest = read_manifest(home)
+    _check_sizes(root, manifest)
+    return Dataset(folder=root, manifest=manifest, columns=open_columns(home, manifest))
+
+
+def _home(root: Path) -> Path:
+    """Where the index of the shards in `root` lies or will lie."""
+    if not root.exists():
+        raise IndexMismatch(f"{root}: no such folder; give the one that `datapipe pack` wrote")
+    if not root.is_dir():
+        raise IndexMismatch(f"{root} is a file; give the folder that holds the shards")
+    if (root / MANIFEST).exists():
+        return root
+    if (root / UNFINISHED).exists():
+        raise IndexMismatch(
+            f"{root}: its pack was not finished; run the same `datapipe pack` command again to "
+            "finish it"
+        )
+    if not find_shards(root):
+        found = sorted(path.name for path in root.iterdir())[:5]
+        raise IndexMismatch(
+            f"{root}: neither {MANIFEST} nor a .tar file is here (found: "
+            f"{', '.join(found) or 'nothing'}); pack raw data with `datapipe pack RAW {root}`"
+        )
+    if os.access(root, os.W_OK):
+        return root
+    elsewhere = cache_folder() / hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]
+    logger.warning("%s cannot be written; its index goes to %s", root, elsewhere)
+    return elsewhere
+
+
+def _check_sizes(root: Path, manifest: Manifest) -> None:
+    for shard in manifest.shards:
+        try:
+            size = (root / shard.name).stat().st_size
+        except FileNotFoundError:
+            raise IndexMismatch(
+                f"{root / shard.name} is missing; restore it, or index again with "
+                f"`datapipe index --force {root}`"
+            ) from None
+        if size != shard.bytes:
+            raise IndexMismatch(
+                f"{root / shard.name} has {size} bytes, its index says {shard.bytes}; the shard "
+                "changed after it was indexed: restore it, or index again with "
+                f"`datapipe index --force {root}`"
+            )

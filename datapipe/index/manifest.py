@@ -1,0 +1,133 @@
+"""`dataset.json`: what a dataset consists of. Written last, so a folder without one is unfinished.
+
+No time, host, path or worker count stands in it: the same input and options give the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import IndexMismatch
+
+MANIFEST = "dataset.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One tar file of a dataset.
+
+    Attributes:
+        name: file name, relative to the dataset's folder, with forward slashes.
+        index: name of its Parquet index, likewise.
+        samples, images: counts.
+        bytes: size of the tar file.
+        index_sha256: of the index file, which carries every member's checksum.
+    """
+
+    name: str
+    index: str
+    samples: int
+    images: int
+    bytes: int
+    index_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What stands in `dataset.json`; `options` are those that the content depends on."""
+
+    shards: tuple[Shard, ...]
+    rejected: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        return sum(shard.samples for shard in self.shards)
+
+    @property
+    def images(self) -> int:
+        return sum(shard.images for shard in self.shards)
+
+    @property
+    def bytes(self) -> int:
+        return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256, in hex, of the content: equal wherever the dataset lies."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        document = {
+            "format": "datapipe",
+            "version": FORMAT_VERSION,
+            "samples": self.samples,
+            "images": self.images,
+            "bytes": self.bytes,
+            "rejected": self.rejected,
+            "options": self.options,
+            "shards": [asdict(shard) for shard in self.shards],
+        }
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder/dataset.json`.
+
+    Raises:
+        IndexMismatch: there is none, or it is damaged, or a newer version wrote it.
+    """
+    path = folder / MANIFEST
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise IndexMismatch(f"{folder}: no {MANIFEST} here") from None
+    except ValueError as error:
+        raise IndexMismatch(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != "datapipe":
+        raise IndexMismatch(f"{path} was not written by datapipe")
+    version = document.get("version")
+    if version != FORMAT_VERSION:
+        raise IndexMismatch(
+            f"{path} has format version {version}, this datapipe reads {FORMAT_VERSION}; "
+            "upgrade datapipe or pack again"
+        )
+    try:
+        return Manifest(
+            shards=tuple(Shard(**shard) for shard in document["shards"]),
+            rejected=document["rejected"],
+            options=document["options"],
+        )
+    except (KeyError, TypeError) as error:
+        raise IndexMismatch(f"{path} is damaged: {error}") from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Put `dataset.json` in place by rename."""
+    replace_file(folder / MANIFEST, manifest.to_json().encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write `content` at `path` so that a crash leaves the old file or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

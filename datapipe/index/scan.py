@@ -1,0 +1,224 @@
+"""Index tar files that someone else wrote, without rewriting them.
+
+One pass over the headers finds where every member lies. Image headers and texts are read on the
+way; pixels are not. Checksums are left out, since they would need every byte.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import DecodeError, IndexMismatch
+from datapipe.index.imageinfo import NeedMoreData, is_image_extension, probe
+from datapipe.index.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    read_manifest,
+    write_manifest,
+)
+from datapipe.index.rows import ImageSize, Member, Row, write_index
+from datapipe.index.tarscan import TarMember, TarScanner
+from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
+from datapipe.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+# WebDataset's rule: the key is the path up to the first dot of the file name.
+_NAME = re.compile(r"^((?:.*/)?[^./][^.]*)\.([^/]+)$", re.DOTALL)
+_PEEK = 16 * 1024 - 512
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A member that no sample has, or an image whose header says nothing."""
+
+    shard: str
+    member: str
+    reason: str
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """Split a member's name into key and extension; None where WebDataset sees no sample in it."""
+    match = _NAME.match(name.removeprefix("./"))
+    return (match[1], match[2]) if match else None
+
+
+def group_members(members: Iterator[TarMember]) -> tuple[dict[str, list[TarMember]], list[str]]:
+    """Gather a tar's members by key, in order of first appearance; and the names without a key."""
+    groups: dict[str, list[TarMember]] = {}
+    nameless = []
+    for member in members:
+        parts = split_name(member.name)
+        if parts is None:
+            nameless.append(member.name)
+        else:
+            groups.setdefault(parts[0], []).append(member)
+    return groups, nameless
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The tar files of a folder, or else of the folders below it, in order of name."""
+    shards = sorted(folder.glob("*.tar")) or sorted(folder.rglob("*.tar"))
+    if not shards and (compressed := sorted(folder.rglob("*.tar.*"))):
+        raise IndexMismatch(
+            f"{folder}: shards are compressed ({compressed[0].name}), and samples cannot be read "
+            "from the middle of them; decompress them first, images gain nothing from it"
+        )
+    return shards
+
+
+def index_shards(folder: Path, *, home: Path | None = None, force: bool = False) -> Manifest:
+    """Index every tar in `folder` and write the manifest.
+
+    Args:
+        folder: where the shards lie.
+        home: where index files and manifest go; `folder` itself unless it cannot be written.
+        force: index again where there is a manifest already.
+
+    Raises:
+        IndexMismatch: no tar file is there, or the folder is a pack of datapipe's own.
+        StoreError: a shard is compressed, damaged or cut off.
+    """
+    home = home or folder
+    home.mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        if (home / MANIFEST).exists():
+            manifest = read_manifest(home)
+            if not manifest.options.get("indexed"):
+                raise IndexMismatch(
+                    f"{folder} was packed by datapipe and has its index; to make it anew, run "
+                    "`datapipe pack` into another folder"
+                )
+            if not force:
+                return manifest  # another rank was quicker
+        shards = find_shards(folder)
+        if not shards:
+            raise IndexMismatch(f"{folder}: no .tar file is here or below")
+        manifest, skipped = _index_all(folder, home, shards)
+        for item in skipped[:5]:
+            logger.warning("%s: %s: %s", item.shard, item.member, item.reason)
+        if len(skipped) > 5:
+            logger.warning("... and %d more such members", len(skipped) - 5)
+        write_manifest(home, manifest)
+        return manifest
+
+
+def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, list[Skipped]]:
+    entries, skipped = [], []
+    total = sum(path.stat().st_size for path in shards)
+    with Progress("indexing", unit="sample", total=total, total_unit="bytes") as progress:
+        for path in shards:
+            name = path.relative_to(folder).as_posix()
+            index = f"{name.removesuffix('.tar')}.index.parquet"
+            rows, trouble = scan_shard(path, name, progress)
+            skipped += trouble
+            target = home / index
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+            digest = write_index(temporary, rows)
+            temporary.replace(target)
+            entries.append(
+                Shard(
+                    name=name,
+                    index=index,
+                    samples=len(rows),
+                    images=sum(len(row.images) for row in rows),
+                    bytes=path.stat().st_size,
+                    index_sha256=digest,
+                )
+            )
+    return Manifest(shards=tuple(entries), options={"indexed": True}), skipped
+
+
+def scan_shard(
+    path: Path, name: str, progress: Progress | None = None
+) -> tuple[list[Row], list[Skipped]]:
+    """Rows of one foreign shard called `name`, and the members that fit in none."""
+    facts: dict[int, Any] = {}
+    skipped: list[Skipped] = []
+    with TarScanner(path) as tar:
+
+        def watched() -> Iterator[TarMember]:
+            reached = 0
+            for member in tar:
+                facts[member.offset] = _peek(tar, member)
+                if progress:
+                    progress.advance(0, of_total=member.offset + member.size - reached)
+                reached = member.offset + member.size
+                yield member
+
+        groups, nameless = group_members(watched())
+    skipped += [Skipped(name, member, "has no key and extension") for member in nameless]
+    rows = []
+    for key, members in groups.items():
+        rows.append(_row(key, members, facts, name, skipped))
+        if progress:
+            progress.advance(1)
+    return rows, skipped
+
+
+def _peek(tar: TarScanner, member: TarMember) -> Any:
+    """ImageSize of an image, content of a text, None of other members; DecodeError if broken."""
+    parts = split_name(member.name)
+    if parts is None:
+        return None
+    ext = parts[1].lower()
+    try:
+        if is_image_extension(ext):
+            head = tar.read(member.offset, min(member.size, _PEEK))
+            try:
+                info = probe(head, complete=len(head) == member.size)
+            except NeedMoreData:
+                info = probe(tar.read(member.offset, member.size))
+            return ImageSize(*info.upright, info.orientation)
+        if ext in TEXT_EXTENSIONS:
+            return parse_text(tar.read(member.offset, member.size))
+        if ext == "json":
+            return parse_json(tar.read(member.offset, member.size))
+    except DecodeError as error:
+        return error
+    return None
+
+
+def _row(
+    key: str,
+    members: list[TarMember],
+    facts: dict[int, Any],
+    shard: str,
+    skipped: list[Skipped],
+) -> Row:
+    images, caption, record = [], None, None
+    listed = []
+    for member in members:
+        ext = (split_name(member.name) or ("", ""))[1]
+        fact = facts[member.offset]
+        listed.append(Member(ext, member.offset, member.size, None))
+        if isinstance(fact, DecodeError):
+            skipped.append(Skipped(shard, member.name, fact.reason))
+        if is_image_extension(ext):
+            images.append(fact if isinstance(fact, ImageSize) else ImageSize(0, 0))
+        elif isinstance(fact, DecodeError):
+            continue
+        elif ext.lower() in TEXT_EXTENSIONS:
+            caption = fact if caption is None else caption
+        elif ext.lower() == "json":
+            record = fact if record is None else record
+    text = sample_text(caption, record)
+    return Row(key, tuple(listed), tuple(images), len(text.encode()), f"{shard}:{key}")
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Let one process at a time index into `home`; the lock dies with its holder."""
+    with (home / ".index.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

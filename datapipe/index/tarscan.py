@@ -1,0 +1,155 @@
+"""Find the members of a tar file by reading its headers, whoever wrote it.
+
+Understands ustar with prefixes, GNU long names and base-256 sizes, and PAX headers.
+Source: POSIX.1-2001 pax(1), "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe.errors import StoreError
+
+BLOCK = 512
+# One read brings a member's header and, for texts and most image headers, what stands behind it.
+_WINDOW = 16 * 1024
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gunzip"),
+    b"BZh": ("bzip2", "bunzip2"),
+    b"\xfd7zXZ": ("xz", "unxz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TarMember:
+    """A regular file inside a tar: its name, the position of its data and its size in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+class TarScanner:
+    """Iterates over the regular files of one tar, and reads beginnings of them on the way.
+
+    Use as a context manager.
+
+    Raises:
+        StoreError: the file is compressed, damaged or cut off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
+        self.bytes = os.fstat(self._descriptor).st_size
+        self._window = b""
+        self._window_start = 0
+
+    def __enter__(self) -> TarScanner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes at `offset`, fewer at the end of the file."""
+        start = offset - self._window_start
+        if start >= 0 and start + size <= len(self._window):
+            return self._window[start : start + size]
+        self._window = os.pread(self._descriptor, max(size, _WINDOW), offset)
+        self._window_start = offset
+        return self._window[:size]
+
+    def __iter__(self) -> Iterator[TarMember]:
+        position = 0
+        override: dict[str, str] = {}
+        defaults: dict[str, str] = {}
+        while True:
+            header = self.read(position, BLOCK)
+            if not header:
+                return
+            if not header.strip(b"\0"):
+                # The end of the archive, unless another one was appended behind it.
+                position += BLOCK
+                continue
+            self._check(header, position)
+            kind = header[156:157]
+            size = int(override.get("size", 0)) or _number(header[124:136])
+            data = position + BLOCK
+            if size < 0 or kind == b"S":
+                raise self._damaged(position, "a member of this kind is not supported")
+            if data + size > self.bytes:
+                raise self._damaged(position, "the file ends inside this member")
+            if kind in (b"x", b"g"):
+                target = override if kind == b"x" else defaults
+                target.update(_pax_records(self.read(data, size)))
+            elif kind == b"L":
+                override["path"] = self.read(data, size).rstrip(b"\0").decode("utf-8", "replace")
+            elif kind in (b"0", b"\0", b"7"):
+                if any(name.startswith("GNU.sparse") for name in override):
+                    raise self._damaged(position, "sparse members are not supported")
+                name = override.get("path") or defaults.get("path") or _name(header)
+                if not name.endswith("/"):
+                    yield TarMember(name, data, size)
+                override = {}
+            elif kind != b"K":
+                override = {}  # folders, links and devices hold no data of their own
+            position = data + -(-size // BLOCK) * BLOCK
+
+    def _check(self, header: bytes, position: int) -> None:
+        if position == 0:
+            for magic, (kind, tool) in _COMPRESSED.items():
+                if header.startswith(magic):
+                    raise StoreError(
+                        f"{self.path} is compressed with {kind}, and samples cannot be read from "
+                        f"the middle of it; images gain nothing from it: run `{tool} {self.path}` "
+                        "and try again"
+                    )
+        if len(header) < BLOCK:
+            raise self._damaged(position, "the file ends inside a header")
+        stated = _number(header[148:156])
+        total = sum(header) - sum(header[148:156]) + 8 * 32
+        if stated != total:
+            what = "this is not a tar file" if position == 0 else "a header is damaged"
+            raise self._damaged(position, what)
+
+    def _damaged(self, position: int, what: str) -> StoreError:
+        return StoreError(f"{self.path}, byte {position}: {what}; copy or pack the file again")
+
+
+def _number(field: bytes) -> int:
+    if field[0] & 0x80:  # base-256, for members over 8 GiB
+        return int.from_bytes(field, "big") & ~(0x80 << (8 * (len(field) - 1)))
+    digits = field.split(b"\0")[0].strip()
+    try:
+        return int(digits or b"0", 8)
+    except ValueError:
+        return -1  # no checksum equals it
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].split(b"\0")[0]
+    if header[257:263] == b"ustar\0" and header[345]:
+        name = header[345:500].split(b"\0")[0] + b"/" + name
+    return name.decode("utf-8", "replace")
+
+
+def _pax_records(data: bytes) -> dict[str, str]:
+    records: dict[str, str] = {}
+    position = 0
+    while position < len(data):
+        length, _, rest = data[position:].partition(b" ")
+        if not length.isdigit() or int(length) == 0:
+            break
+        body = data[position : position + int(length)][len(length) + 1 : -1]
+        name, _, value = body.partition(b"=")
+        records[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        position += int(length)
+    return records

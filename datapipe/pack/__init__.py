@@ -1,0 +1,1 @@
+"""Raw image-text data in, shards with index and manifest out."""

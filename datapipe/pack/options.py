@@ -1,0 +1,97 @@
+"""What a pack may be told, and how sizes and limits are written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.errors import PackError
+from datapipe.pack.prepare import Check
+from datapipe.pack.writers.shards import ShardSize
+
+_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_JUDGED_AFTER = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackOptions:
+    """Options that the bytes of the output depend on. They stand in the manifest.
+
+    Attributes:
+        format: name of the reader.
+        shard_size: bytes ("512MB") or samples ("10000") a shard.
+        check: "decode" decodes each image fully once, "header" reads its header.
+        limit: most inputs taken, None for all.
+    """
+
+    format: str
+    shard_size: str = "512MB"
+    check: Check = "decode"
+    limit: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": self.format,
+            "shard_size": self.shard_size,
+            "check": self.check,
+            "limit": self.limit,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MaxRejects:
+    """How many inputs may be rejected: a number, or a share judged once 1,000 inputs were seen."""
+
+    number: int | None = None
+    share: float | None = None
+
+    def exceeded(self, rejected: int, inputs: int, *, at_end: bool) -> bool:
+        if self.number is not None:
+            return rejected > self.number
+        assert self.share is not None
+        return (at_end or inputs >= _JUDGED_AFTER) and rejected > self.share * inputs
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.number is not None else f"{self.share:.3g} of all inputs"
+
+
+def parse_shard_size(text: str) -> ShardSize:
+    """`"10000"` is samples, `"512MB"` or `"1GiB"` is bytes.
+
+    Raises:
+        PackError: it is neither.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = match[2].upper() if match else ""
+    if match and not unit and "." not in match[1] and int(match[1]) > 0:
+        return ShardSize(samples=int(match[1]))
+    if match and unit in _UNITS and float(match[1]) > 0:
+        return ShardSize(bytes=int(float(match[1]) * _UNITS[unit]))
+    raise PackError(
+        f"--shard-size {text!r} is neither a number of samples such as 10000 nor a size such as "
+        "512MB or 1GiB"
+    )
+
+
+def parse_max_rejects(text: str) -> MaxRejects:
+    """`"20"` is a number of inputs, `"5%"` and `"0.05"` are a share.
+
+    Raises:
+        PackError: it is neither.
+    """
+    try:
+        if text.endswith("%"):
+            limit = MaxRejects(share=float(text[:-1]) / 100)
+        elif "." in text:
+            limit = MaxRejects(share=float(text))
+        else:
+            limit = MaxRejects(number=int(text))
+        if (limit.number or 0) >= 0 and 0 <= (limit.share or 0) <= 1:
+            return limit
+    except ValueError:
+        pass
+    raise PackError(
+        f"--max-rejects {text!r} is neither a number such as 20 nor a share such as 5% or 0.05"
+    )

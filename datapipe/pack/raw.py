@@ -1,0 +1,147 @@
+"""What a reader yields: raw samples whose bytes are read later, by a worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import DecodeError, MissingMember
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes of one file, or of a stretch of it, read when they are needed.
+
+    Attributes:
+        path: the file.
+        offset: first byte.
+        size: bytes, None up to the end of the file.
+        name: what a person would call it in a message.
+    """
+
+    path: Path
+    offset: int = 0
+    size: int | None = None
+    name: str = ""
+
+    def read(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            MissingMember: the file is not there.
+            DecodeError: it cannot be read, or ends too early.
+        """
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise MissingMember("file is missing", member=self.label) from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+            raise DecodeError(f"file cannot be opened: {error}", member=self.label) from error
+        try:
+            size = os.fstat(descriptor).st_size - self.offset if self.size is None else self.size
+            data = os.pread(descriptor, size, self.offset)
+            while len(data) < size:  # one read brings at most 2 GiB
+                more = os.pread(descriptor, size - len(data), self.offset + len(data))
+                if not more:
+                    raise DecodeError("file ends too early", member=self.label)
+                data += more
+            return data
+        except OSError as error:
+            raise DecodeError(f"file cannot be read: {error}", member=self.label) from error
+        finally:
+            os.close(descriptor)
+
+    @property
+    def label(self) -> str:
+        return self.name or str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class RawImage:
+    """One image of a sample, and what stands before its format in its member's extension.
+
+    `prefix=""` gives `KEY.jpg`, `prefix="1"` gives `KEY.1.jpg`.
+    """
+
+    blob: Blob
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RawSample:
+    """One input as a reader found it.
+
+    Attributes:
+        source: where it came from; stands in the index.
+        images: in order.
+        caption: plain text, or where to read it.
+        record: metadata and conversations as a JSON object, or where to read them.
+        others: further members as (extension, bytes), kept as they are.
+    """
+
+    source: str
+    images: tuple[RawImage, ...] = ()
+    caption: Blob | str | None = None
+    record: Blob | Mapping[str, Any] | None = None
+    others: tuple[tuple[str, Blob], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """An input that does not make it into the dataset, as a line of `rejects.jsonl`.
+
+    Attributes:
+        source: where it came from.
+        reason: why, for a person.
+        error: class of the exception.
+        file: the file at fault, where it is another than the source.
+    """
+
+    source: str
+    reason: str
+    error: str
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What a reader may be told.
+
+    Attributes:
+        image_root: folder that relative image paths start from; the reader's own choice if None.
+    """
+
+    image_root: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What lies at a path, for messages: counts of files by extension, and the first few names."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        kinds = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:6]
+        return ", ".join(f"{count:,} {ext or 'without extension'}" for ext, count in kinds) or (
+            "nothing"
+        )
+
+
+def look_at(raw: Path, *, most: int = 20_000) -> Found:
+    """Count the files at `raw` by extension, looking at no more than `most` of them."""
+    if raw.is_file():
+        return Found(counts={raw.suffix.lower(): 1})
+    counts: dict[str, int] = {}
+    seen = 0
+    for _, folders, files in os.walk(raw):
+        folders.sort()
+        for name in files:
+            suffix = Path(name).suffix.lower()
+            counts[suffix] = counts.get(suffix, 0) + 1
+            seen += 1
+        if seen >= most:
+            break
+    return Found(counts=counts)

@@ -1,0 +1,82 @@
+"""A folder tree of images, each with an optional sidecar of the same stem."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.text import TEXT_EXTENSIONS
+from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, look_at
+
+
+class FolderReader:
+    """`a/b.jpg` with `a/b.txt`, `a/b.caption` or `a/b.json` beside it, or with no text at all."""
+
+    name = "folder"
+    summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
+    fallback = True
+
+    def recognises(self, raw: Path) -> bool:
+        return raw.is_dir() and any(map(is_image_extension, look_at(raw).counts))
+
+    def estimate(self, raw: Path) -> int | None:
+        return sum(is_image_extension(name) for _, _, files in os.walk(raw) for name in files)
+
+    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        for place, folders, files in os.walk(raw):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            names = sorted(name for name in files if not name.startswith("."))
+            yield from _read_folder(raw, Path(place), names)
+
+
+def _read_folder(raw: Path, folder: Path, names: list[str]) -> Iterator[RawSample | Reject]:
+    sidecars: dict[str, dict[str, Path]] = {}
+    stems: set[str] = set()
+    for name in names:
+        stem, ext = _split(name)
+        if is_image_extension(ext):
+            stems.add(stem)
+        elif ext in TEXT_EXTENSIONS or ext == "json":
+            sidecars.setdefault(stem, {})[ext] = folder / name
+    for name in names:
+        path = folder / name
+        source = path.relative_to(raw).as_posix()
+        stem, ext = _split(name)
+        if is_image_extension(ext):
+            yield _sample(source, path, sidecars.get(stem, {}))
+        elif stem in stems and path in sidecars.get(stem, {}).values():
+            continue
+        elif ext in TEXT_EXTENSIONS or ext == "json":
+            yield Reject(source, "no image has the same stem as this text", "MissingMember")
+        else:
+            yield Reject(source, "neither an image nor the sidecar of one", "DecodeError")
+
+
+def _split(name: str) -> tuple[str, str]:
+    stem, _, ext = name.rpartition(".")
+    return stem, ext.lower()
+
+
+def _sample(source: str, image: Path, sidecars: dict[str, Path]) -> RawSample:
+    captions = [
+        (ext, Blob(path, name=_beside(source, path)))
+        for ext, path in sorted(sidecars.items(), reverse=True)
+        if ext != "json"
+    ]
+    record = sidecars.get("json")
+    return RawSample(
+        source=source,
+        images=(RawImage(Blob(image, name=source)),),
+        caption=captions[0][1] if captions else None,
+        record=Blob(record, name=_beside(source, record)) if record else None,
+        others=tuple(captions[1:]),
+    )
+
+
+def _beside(source: str, path: Path) -> str:
+    return (Path(source).parent / path.name).as_posix()
+
+
+READER = FolderReader()

@@ -1,0 +1,75 @@
+"""WebDataset tar files that someone else wrote, with any member naming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from datapipe.errors import PackError
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.scan import find_shards, group_members, split_name
+from datapipe.index.tarscan import TarMember, TarScanner
+from datapipe.index.text import TEXT_EXTENSIONS
+from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject
+
+
+class WebDatasetReader:
+    """A folder of tar files, or one: members that share a name up to its first dot are a sample.
+
+    The members of a sample need not stand next to each other.
+    """
+
+    name = "webdataset"
+    summary = "tar shards, repacked"
+    fallback = False
+
+    def recognises(self, raw: Path) -> bool:
+        if raw.is_file():
+            return raw.suffix == ".tar"
+        return any(raw.glob("*.tar"))
+
+    def estimate(self, raw: Path) -> int | None:
+        shards = _shards(raw)
+        with TarScanner(shards[0]) as tar:
+            samples = len(group_members(iter(tar))[0])
+        total = sum(path.stat().st_size for path in shards)
+        return round(samples * total / max(shards[0].stat().st_size, 1))
+
+    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        for shard in _shards(raw):
+            name = shard.name if raw.is_file() else shard.relative_to(raw).as_posix()
+            with TarScanner(shard) as tar:
+                groups, nameless = group_members(iter(tar))
+            for key, members in groups.items():
+                yield _sample(f"{name}:{key}", shard, members)
+            for member in nameless:
+                yield Reject(f"{name}:{member}", "name has no key and extension", "DecodeError")
+
+
+def _shards(raw: Path) -> list[Path]:
+    shards = [raw] if raw.is_file() else find_shards(raw)
+    if not shards:
+        raise PackError(f"{raw}: no .tar file is here or below")
+    return shards
+
+
+def _sample(source: str, shard: Path, members: list[TarMember]) -> RawSample:
+    images: list[RawImage] = []
+    others: list[tuple[str, Blob]] = []
+    caption = record = None
+    for member in members:
+        blob = Blob(shard, member.offset, member.size, member.name)
+        ext = (split_name(member.name) or ("", ""))[1]
+        prefix, _, kind = ext.rpartition(".")
+        if is_image_extension(kind):
+            images.append(RawImage(blob, prefix))
+        elif ext.lower() in TEXT_EXTENSIONS and caption is None:
+            caption = blob
+        elif ext.lower() == "json" and record is None:
+            record = blob
+        else:
+            others.append((ext, blob))
+    return RawSample(source, tuple(images), caption, record, tuple(others))
+
+
+READER = WebDatasetReader()

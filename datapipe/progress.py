@@ -1,0 +1,95 @@
+"""Progress of long work: a live bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+_PLAIN_EVERY = 10.0  # seconds between lines where no one watches a bar
+
+
+class Progress:
+    """Shows how far some work is, its rate and the time left, on stderr.
+
+    `total` may count something else than the rate does: samples per second of a scan whose end is
+    known in bytes. Use as a context manager; a short job on a pipe prints nothing.
+    """
+
+    def __init__(
+        self, title: str, *, unit: str, total: int | None = None, total_unit: str | None = None
+    ) -> None:
+        self._title = title
+        self._unit = unit
+        self._total = total
+        self._same = total_unit is None or total_unit == unit
+        self._done = 0
+        self._reached = 0
+        self._note = ""
+        self._start = time.monotonic()
+        self._shown = self._start
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Progress:
+        self._start = self._shown = time.monotonic()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
+
+            self._bar = RichProgress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task(self._title, total=self._total, rate="", note="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    @property
+    def rate(self) -> float:
+        """Units per second since the start."""
+        return self._done / max(time.monotonic() - self._start, 1e-9)
+
+    def advance(self, done: int = 1, *, of_total: int | None = None, note: str = "") -> None:
+        """Count `done` more units, `of_total` more towards the total, and show them when due."""
+        self._done += done
+        self._reached += done if self._same else (of_total or 0)
+        self._note = note or self._note
+        now = time.monotonic()
+        if now - self._shown < (0.1 if self._bar else _PLAIN_EVERY):
+            return
+        self._shown = now
+        if self._bar and self._task is not None:
+            self._bar.update(
+                self._task,
+                completed=self._reached,
+                rate=f"{self._done:,} {self._unit}s, {self.rate:,.0f}/s",
+                note=self._note,
+            )
+        else:
+            print(self._line(now), file=sys.stderr, flush=True)
+
+    def _line(self, now: float) -> str:
+        parts = [f"{self._title}: {self._done:,} {self._unit}s", f"{self.rate:,.0f}/s"]
+        if self._total:
+            share = min(self._reached / self._total, 1.0)
+            parts.append(f"{share:.0%}")
+            if 0 < share < 1:
+                left = (now - self._start) * (1 - share) / share
+                parts.append(f"{left:,.0f} s left")
+        return ", ".join([*parts, self._note] if self._note else parts)

@@ -1,7 +1,7 @@
 """datapipe: the input pipeline for vision-language training.
 
-`datapipe.pack` turns raw image-text data into indexed WebDataset shards, `datapipe.make_loader`
-feeds a training loop from them.
+`pack_dataset` turns raw image-text data into indexed WebDataset shards, `make_loader` feeds a
+training loop from them. The `datapipe` command does the former from a shell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.scan import index_shards
     from datapipe.loader.loader import Loader, make_loader
-    from datapipe.pack.job import PackReport, pack
+    from datapipe.pack.job import PackReport, pack_dataset
 
 __version__ = "0.1.0"
 
@@ -46,7 +46,7 @@ __all__ = [
     "TransformError",
     "index_shards",
     "make_loader",
-    "pack",
+    "pack_dataset",
 ]
 
 # Imported on first use, so that `datapipe pack` does not wait for torch.
@@ -56,7 +56,7 @@ _LAZY = {
     "PackReport": "datapipe.pack.job",
     "index_shards": "datapipe.index.scan",
     "make_loader": "datapipe.loader.loader",
-    "pack": "datapipe.pack.job",
+    "pack_dataset": "datapipe.pack.job",
 }
 
 

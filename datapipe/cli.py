@@ -86,7 +86,7 @@ def pack(
     Run the same command again to finish a pack that was interrupted.
     """
     with _user_errors("nothing is lost: the same command goes on where this one stopped"):
-        report = datapipe.pack(
+        report = datapipe.pack_dataset(
             raw,
             out,
             format=format,

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 import datapipe
 
@@ -29,7 +29,7 @@ PREFIX_TOKENS = 9  # the encoder's last feature map is 3 x 3
 MAX_BYTES = 160  # longer texts are cut
 END = 256  # follows the last byte of a text; 0 to 255 are the bytes
 IGNORE = -100  # a target that counts nothing in the loss
-WINDOW = 10  # losses averaged for the first and the last smoothed loss, and steps between lines
+WINDOW = 10  # steps of warm-up, between printed lines, and averaged for a smoothed loss
 
 
 class Block(nn.Module):
@@ -50,10 +50,16 @@ class Block(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.qkv(self.norm_attention(x)).chunk(3, dim=-1)
         )
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         mixed: Tensor = x + self.mlp(self.norm_mlp(x))
         return mixed
+
+
+def shrink(channels: int, out: int, kernel: int, stride: int) -> nn.Sequential:
+    """A strided convolution; its batch norm leaves what differs between images."""
+    convolution = nn.Conv2d(channels, out, kernel, stride, padding=(kernel - stride + 1) // 2)
+    return nn.Sequential(convolution, nn.BatchNorm2d(out))
 
 
 class Captioner(nn.Module):
@@ -62,17 +68,18 @@ class Captioner(nn.Module):
     def __init__(self, width: int = 96, layers: int = 3, heads: int = 4) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, 32, 4, stride=4),  # 96 -> 24
+            shrink(3, 32, kernel=4, stride=4),  # 96 -> 24
             nn.GELU(),
-            nn.Conv2d(32, 64, 3, stride=2, padding=1),  # 12
+            shrink(32, 64, kernel=3, stride=2),  # 24 -> 12
             nn.GELU(),
-            nn.Conv2d(64, 96, 3, stride=2, padding=1),  # 6
+            shrink(64, 96, kernel=3, stride=2),  # 12 -> 6
             nn.GELU(),
-            nn.Conv2d(96, width, 3, stride=2, padding=1),  # 3
+            shrink(96, width, kernel=3, stride=2),  # 6 -> 3
             nn.Flatten(2),
         )
         self.no_image = nn.Parameter(torch.zeros(width))
         self.embedding = nn.Embedding(256, width)
+        nn.init.normal_(self.embedding.weight, std=0.1)
         self.position = nn.Parameter(0.02 * torch.randn(PREFIX_TOKENS + MAX_BYTES, width))
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, END + 1))
@@ -120,10 +127,20 @@ def compute_loss(model: Captioner, batch: dict[str, Any]) -> Tensor:
     targets[~batch["valid"]] = IGNORE  # repeats at the end of an epoch, and skipped samples
     images, has_image = first_images(batch["pixel_values"], batch["images_per_sample"])
     logits = model(images, has_image, inputs)
-    summed = F.cross_entropy(
+    losses = functional.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum"
     )
-    return summed / (targets != IGNORE).sum().clamp(min=1)
+    return losses / (targets != IGNORE).sum().clamp(min=1)
+
+
+@torch.no_grad()
+def loss_with_wrong_images(model: Captioner, batch: dict[str, Any]) -> tuple[float, float]:
+    """The loss of a batch, and with each image in the place of another: do images matter?"""
+    wrong = batch | {"pixel_values": batch["pixel_values"].roll(1, dims=0)}
+    model.eval()
+    right_loss, wrong_loss = (compute_loss(model, b).item() for b in (batch, wrong))
+    model.train()
+    return right_loss, wrong_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,21 +152,19 @@ class Report:
     images: int
     seconds: float
 
-    @property
-    def first(self) -> float:
-        return fmean(self.losses[:WINDOW])
-
-    @property
-    def last(self) -> float:
-        return fmean(self.losses[-WINDOW:])
+    def smoothed(self) -> tuple[float, float]:
+        """Means over the first and the last few steps."""
+        few = max(1, min(WINDOW, len(self.losses) // 2))
+        return fmean(self.losses[:few]), fmean(self.losses[-few:])
 
     def __str__(self) -> str:
         # The first batch waits for the workers to start, so it is no measure of the rest.
         first_wait, later_waits = self.waits[0], sum(self.waits[1:])
         seconds = self.seconds - first_wait
+        first, last = self.smoothed()
         return (
             f"steps {len(self.losses)}, {self.images / seconds:.0f} images/s, "
-            f"loss {self.first:.3f} -> {self.last:.3f}, "
+            f"loss {first:.3f} -> {last:.3f}, "
             f"waiting for data {later_waits / seconds:.1%} of the time "
             f"(first batch apart: {first_wait:.2f} s)"
         )
@@ -173,7 +188,7 @@ def train(shards: Path, steps: int, batch_size: int, save: Path | None) -> Repor
     )
     torch.manual_seed(0)
     model = Captioner()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3, weight_decay=0.01)
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=WINDOW)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(f"{parameters:,} parameters, {len(loader)} steps per epoch")
@@ -198,6 +213,8 @@ def train(shards: Path, steps: int, batch_size: int, save: Path | None) -> Repor
         if step % WINDOW == 0 or step == 1:
             print(f"step {step:4d}  loss {losses[-1]:.3f}", flush=True)
     seconds = time.perf_counter() - started
+    right, wrong = loss_with_wrong_images(model, batch)
+    print(f"last batch: loss {right:.3f}, and {wrong:.3f} with its images swapped")
     if save is not None:
         # The loader counts the batches it has yielded, so a run that calls load_state_dict on both
         # the model and the loader goes on with the very batch that would have come next.
@@ -215,8 +232,9 @@ def main() -> None:
     arguments = parser.parse_args()
     report = train(**vars(arguments))
     print(report)
-    if not report.last < report.first:
-        sys.exit(f"the loss did not fall: {report.first:.3f} -> {report.last:.3f}")
+    first, last = report.smoothed()
+    if not last < first:
+        sys.exit(f"the loss did not fall: {first:.3f} -> {last:.3f}")
 
 
 if __name__ == "__main__":

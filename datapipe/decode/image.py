@@ -8,6 +8,9 @@ CMYK becomes RGB as Pillow converts it, an animation gives its first frame.
 from __future__ import annotations
 
 import io
+import re
+import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -24,8 +27,14 @@ Pixels = npt.NDArray[np.uint8]
 MAX_PIXELS = 178_956_970
 """Most pixels an image may have: Pillow's own limit against decompression bombs (0.5 GB of RGB)."""
 
-# A warning of libjpeg after which the pixels are still whole; Pillow reads such files too.
-_HARMLESS = "extraneous bytes before marker"
+# Warnings of libjpeg after which the pixels are still whole; Pillow reads such files too. Stray
+# bytes before the end or a header segment are none of the image's, before any other marker they are
+# pixels that were not understood.
+_HARMLESS = re.compile(
+    r"extraneous bytes before marker 0x(d9|c[0-3]|db|dd|e[0-9a-f]|fe)"
+    r"|unknown JFIF revision number|Invalid SOS parameters for sequential JPEG"
+    r"|Unknown Adobe color transform code"
+)
 
 
 def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
@@ -49,6 +58,8 @@ def decode_rgb(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """
     info = probe(data)
     check_size(info, max_pixels)
+    if info.format == "png":
+        _check_png(data)
     pixels = _decode_jpeg(data) if info.components in (1, 3) else _decode_pillow(data)
     return orient(pixels, info.orientation)
 
@@ -71,9 +82,28 @@ def _decode_jpeg(data: bytes) -> Pixels:
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
         return pixels
     except ValueError as error:
-        if _HARMLESS in str(error):
+        if _HARMLESS.search(str(error)):
             return _decode_pillow(data)
         raise DecodeError(f"JPEG is damaged: {error}") from error
+
+
+def _check_png(data: bytes) -> None:
+    """Verify the checksums of the chunks that pixels depend on, which Pillow does not.
+
+    Without this, damaged compressed data may decode to a whole picture of the wrong content.
+    """
+    position = 8
+    while position + 12 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        end = position + 8 + length
+        if kind[:1].isupper() and end + 4 <= len(data):
+            (stated,) = struct.unpack_from(">I", data, end)
+            if zlib.crc32(memoryview(data)[position + 4 : end]) != stated:
+                name = kind.decode("ascii", "replace")
+                raise DecodeError(f"PNG is damaged: checksum of the {name} chunk does not match")
+        if kind == b"IEND":
+            return
+        position = end + 4
 
 
 def _decode_pillow(data: bytes) -> Pixels:

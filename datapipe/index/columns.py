@@ -6,7 +6,9 @@ rebuilt when missing or stale. Opening a dataset of a billion samples maps them 
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -20,12 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.manifest import Manifest, replace_file
-from datapipe.index.rows import Member, read_index
+from datapipe.index.manifest import MANIFEST, Manifest, replace_file
+from datapipe.index.rows import Member, file_sha256, read_index
+
+logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
 _VERSION = 1
+_MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
 _DTYPES: dict[str, str] = {
     "sample_member": "<i8",
@@ -114,8 +119,11 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
     if not _is_current(folder, fingerprint):
         try:
             build_columns(home, folder, manifest)
-        except PermissionError:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
             folder = cache_folder() / fingerprint[:32] / COLUMNS
+            logger.warning("%s cannot be written; its columns go to %s", home, folder)
             if not _is_current(folder, fingerprint):
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 build_columns(home, folder, manifest)
@@ -188,6 +196,12 @@ def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, An
             files[name].append(np.zeros(1, np.int64))
         for shard in manifest.shards:
             table = read_index(home / shard.index)
+            if file_sha256(home / shard.index) != shard.index_sha256:
+                raise IndexMismatch(
+                    f"{home / shard.index} is not the index that {MANIFEST} was written for; "
+                    "restore it, or index again with `datapipe index --force` where the shards "
+                    "were not packed by datapipe"
+                )
             if table.num_rows != shard.samples:
                 raise IndexMismatch(
                     f"{home / shard.index} has {table.num_rows} samples, the manifest says "
@@ -214,14 +228,17 @@ def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, An
             for column in ("image_width", "image_height"):
                 files[column].append(pc.list_flatten(table[column]).to_numpy())
             names = pc.list_flatten(table["ext"]).to_pylist()
-            files["member_ext"].append(
-                np.array([codes.setdefault(name, len(codes)) for name in names], np.uint16)
-            )
+            numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
+            if len(codes) > _MOST_EXTENSIONS:
+                raise IndexMismatch(
+                    f"{home / shard.name}: more than {_MOST_EXTENSIONS:,} different extensions of "
+                    f"members, such as {names[-1]!r}; a key ends at the first dot of a name: "
+                    "rename the members, or pack them again from their source"
+                )
+            files["member_ext"].append(numbers.astype(np.uint16))
     finally:
         for file in files.values():
             file.close()
-    if len(codes) > np.iinfo(np.uint16).max:
-        raise IndexMismatch(f"{home}: {len(codes)} different member extensions, at most 65,535")
     return {
         "version": _VERSION,
         "fingerprint": manifest.fingerprint,

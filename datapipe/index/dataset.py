@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.columns import Columns, cache_folder, open_columns
-from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
-from datapipe.index.scan import find_shards, index_shards
+from datapipe.index.columns import Columns, open_columns
+from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, refuse_unfinished
+from datapipe.index.scan import find_shards, index_home, index_shards
 
 logger = logging.getLogger(__name__)
-
-UNFINISHED = ".pack"
-"""Folder inside an output that a pack works in; it is gone when the pack is finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,22 +59,14 @@ def _home(root: Path) -> Path:
         raise IndexMismatch(f"{root} is a file; give the folder that holds the shards")
     if (root / MANIFEST).exists():
         return root
-    if (root / UNFINISHED).exists():
-        raise IndexMismatch(
-            f"{root}: its pack was not finished; run the same `datapipe pack` command again to "
-            "finish it"
-        )
+    refuse_unfinished(root)
     if not find_shards(root):
         found = sorted(path.name for path in root.iterdir())[:5]
         raise IndexMismatch(
             f"{root}: neither {MANIFEST} nor a .tar file is here (found: "
             f"{', '.join(found) or 'nothing'}); pack raw data with `datapipe pack RAW {root}`"
         )
-    if os.access(root, os.W_OK):
-        return root
-    elsewhere = cache_folder() / hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:32]
-    logger.warning("%s cannot be written; its index goes to %s", root, elsewhere)
-    return elsewhere
+    return index_home(root)
 
 
 def _check_sizes(root: Path, manifest: Manifest) -> None:

@@ -45,7 +45,7 @@ OPENED = tuple(name for name in FORMATS if name in Image.OPEN)
 
 # Frame headers; DHT (C4), JPG (C8) and DAC (CC) share their range without being frames.
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
+_STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 
@@ -113,7 +113,10 @@ def _probe_jpeg(data: bytes) -> ImageInfo:
     seen_exif = False
     while True:
         if data[position] != 0xFF:
-            raise DecodeError(f"JPEG marker expected at byte {position}")
+            # Stray bytes between segments: libjpeg passes over them with a warning.
+            if (position := data.find(b"\xff", position)) < 0:
+                raise IndexError
+            continue
         marker = data[position + 1]
         if marker == 0xFF:  # fill byte
             position += 1

@@ -17,6 +17,9 @@ from datapipe.errors import IndexMismatch
 MANIFEST = "dataset.json"
 FORMAT_VERSION = 1
 
+UNFINISHED = ".pack"
+"""Folder inside an output that a pack works in; it is gone when the pack is finished."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
@@ -106,6 +109,19 @@ def read_manifest(folder: Path) -> Manifest:
         )
     except (KeyError, TypeError) as error:
         raise IndexMismatch(f"{path} is damaged: {error}") from error
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """Refuse what a pack has begun and not finished.
+
+    Raises:
+        IndexMismatch: `folder` is such an output.
+    """
+    if (folder / UNFINISHED).exists() and not (folder / MANIFEST).exists():
+        raise IndexMismatch(
+            f"{folder}: its pack was not finished; run the same `datapipe pack` command again to "
+            "finish it"
+        )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

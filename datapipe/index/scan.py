@@ -7,22 +7,25 @@ way; pixels are not. Checksums are left out, since they would need every byte.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, IndexMismatch
+from datapipe.index.columns import cache_folder
 from datapipe.index.imageinfo import NeedMoreData, is_image_extension, probe
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
     Shard,
     read_manifest,
+    refuse_unfinished,
     write_manifest,
 )
 from datapipe.index.rows import ImageSize, Member, Row, write_index
@@ -32,8 +35,9 @@ from datapipe.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-# WebDataset's rule: the key is the path up to the first dot of the file name.
-_NAME = re.compile(r"^((?:.*/)?[^./][^.]*)\.([^/]+)$", re.DOTALL)
+# WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files, such as
+# the `._name` that macOS adds beside every file, have no key.
+_NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 _PEEK = 16 * 1024 - 512
 
 
@@ -67,7 +71,7 @@ def group_members(members: Iterator[TarMember]) -> tuple[dict[str, list[TarMembe
 
 def find_shards(folder: Path) -> list[Path]:
     """The tar files of a folder, or else of the folders below it, in order of name."""
-    shards = sorted(folder.glob("*.tar")) or sorted(folder.rglob("*.tar"))
+    shards = _visible(folder.glob("*.tar")) or _visible(folder.rglob("*.tar"))
     if not shards and (compressed := sorted(folder.rglob("*.tar.*"))):
         raise IndexMismatch(
             f"{folder}: shards are compressed ({compressed[0].name}), and samples cannot be read "
@@ -76,21 +80,39 @@ def find_shards(folder: Path) -> list[Path]:
     return shards
 
 
+def _visible(paths: Iterable[Path]) -> list[Path]:
+    return sorted(path for path in paths if not path.name.startswith("."))
+
+
+def index_home(folder: Path) -> Path:
+    """Where the index of foreign shards in `folder` goes: beside them, if that can be written."""
+    if os.access(folder, os.W_OK):
+        return folder
+    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    elsewhere = cache_folder() / digest[:32]
+    logger.warning("%s cannot be written; its index goes to %s", folder, elsewhere)
+    return elsewhere
+
+
 def index_shards(folder: Path, *, home: Path | None = None, force: bool = False) -> Manifest:
     """Index every tar in `folder` and write the manifest.
 
     Args:
         folder: where the shards lie.
-        home: where index files and manifest go; `folder` itself unless it cannot be written.
+        home: where index files and manifest go; by default `folder` itself, or the user's cache
+            folder where it cannot be written.
         force: index again where there is a manifest already.
 
     Raises:
-        IndexMismatch: no tar file is there, or the folder is a pack of datapipe's own.
+        IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, or shards
+            changed since they were indexed and `force` is not given.
         StoreError: a shard is compressed, damaged or cut off.
     """
-    home = home or folder
+    refuse_unfinished(folder)
+    home = home or index_home(folder)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
+        manifest = None
         if (home / MANIFEST).exists():
             manifest = read_manifest(home)
             if not manifest.options.get("indexed"):
@@ -98,11 +120,12 @@ def index_shards(folder: Path, *, home: Path | None = None, force: bool = False)
                     f"{folder} was packed by datapipe and has its index; to make it anew, run "
                     "`datapipe pack` into another folder"
                 )
-            if not force:
-                return manifest  # another rank was quicker
         shards = find_shards(folder)
         if not shards:
             raise IndexMismatch(f"{folder}: no .tar file is here or below")
+        if manifest and not force:
+            _check_same(folder, manifest, shards)
+            return manifest  # another rank was quicker
         manifest, skipped = _index_all(folder, home, shards)
         for item in skipped[:5]:
             logger.warning("%s: %s: %s", item.shard, item.member, item.reason)
@@ -110,6 +133,17 @@ def index_shards(folder: Path, *, home: Path | None = None, force: bool = False)
             logger.warning("... and %d more such members", len(skipped) - 5)
         write_manifest(home, manifest)
         return manifest
+
+
+def _check_same(folder: Path, manifest: Manifest, shards: list[Path]) -> None:
+    before = {shard.name: shard.bytes for shard in manifest.shards}
+    now = {path.relative_to(folder).as_posix(): path.stat().st_size for path in shards}
+    if before != now:
+        name = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+        raise IndexMismatch(
+            f"{folder}: its shards changed after they were indexed, for example {name}; index "
+            f"again with `datapipe index --force {folder}`"
+        )
 
 
 def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, list[Skipped]]:
@@ -213,7 +247,8 @@ def _row(
         elif ext.lower() == "json":
             record = fact if record is None else record
     text = sample_text(caption, record)
-    return Row(key, tuple(listed), tuple(images), len(text.encode()), f"{shard}:{key}")
+    length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
+    return Row(key, tuple(listed), tuple(images), length, f"{shard}:{key}")
 
 
 @contextmanager

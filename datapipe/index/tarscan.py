@@ -16,6 +16,8 @@ from datapipe.errors import StoreError
 BLOCK = 512
 # One read brings a member's header and, for texts and most image headers, what stands behind it.
 _WINDOW = 16 * 1024
+# Names that are not UTF-8 stay different from each other, and can be written to an index.
+_STRANGE = "backslashreplace"
 _COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
     b"BZh": ("bzip2", "bunzip2"),
@@ -81,7 +83,7 @@ class TarScanner:
                 continue
             self._check(header, position)
             kind = header[156:157]
-            size = int(override.get("size", 0)) or _number(header[124:136])
+            size = self._size(header, override, position)
             data = position + BLOCK
             if size < 0 or kind == b"S":
                 raise self._damaged(position, "a member of this kind is not supported")
@@ -91,7 +93,7 @@ class TarScanner:
                 target = override if kind == b"x" else defaults
                 target.update(_pax_records(self.read(data, size)))
             elif kind == b"L":
-                override["path"] = self.read(data, size).rstrip(b"\0").decode("utf-8", "replace")
+                override["path"] = self.read(data, size).rstrip(b"\0").decode("utf-8", _STRANGE)
             elif kind in (b"0", b"\0", b"7"):
                 if any(name.startswith("GNU.sparse") for name in override):
                     raise self._damaged(position, "sparse members are not supported")
@@ -100,8 +102,16 @@ class TarScanner:
                     yield TarMember(name, data, size)
                 override = {}
             elif kind != b"K":
-                override = {}  # folders, links and devices hold no data of their own
+                override = {}
             position = data + -(-size // BLOCK) * BLOCK
+
+    def _size(self, header: bytes, override: dict[str, str], position: int) -> int:
+        if header[156:157] in b"123456":
+            return 0  # links, devices, folders and pipes hold no data, whatever size is stated
+        stated = override.get("size", "0")
+        if not stated.isdecimal():
+            raise self._damaged(position, f"the extended header states a size of {stated!r}")
+        return int(stated) or _number(header[124:136])
 
     def _check(self, header: bytes, position: int) -> None:
         if position == 0:
@@ -138,18 +148,18 @@ def _name(header: bytes) -> str:
     name = header[:100].split(b"\0")[0]
     if header[257:263] == b"ustar\0" and header[345]:
         name = header[345:500].split(b"\0")[0] + b"/" + name
-    return name.decode("utf-8", "replace")
+    return name.decode("utf-8", _STRANGE)
 
 
 def _pax_records(data: bytes) -> dict[str, str]:
     records: dict[str, str] = {}
     position = 0
     while position < len(data):
-        length, _, rest = data[position:].partition(b" ")
+        length = data[position:].partition(b" ")[0]
         if not length.isdigit() or int(length) == 0:
             break
         body = data[position : position + int(length)][len(length) + 1 : -1]
         name, _, value = body.partition(b"=")
-        records[name.decode("utf-8", "replace")] = value.decode("utf-8", "replace")
+        records[name.decode("utf-8", _STRANGE)] = value.decode("utf-8", _STRANGE)
         position += int(length)
     return records

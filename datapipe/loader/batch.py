@@ -76,7 +76,7 @@ class BatchJob:
             try:
                 self._fill(slot, watch)
             except SampleError as error:
-                self.errors[slot] = error
+                self.errors[slot] = _without_frames(error)
                 self._bury(slot)
 
     def describe(self, slot: int) -> str:
@@ -135,7 +135,8 @@ class BatchJob:
 
     def _place(self, row: int, data: bytes, slot: int, watch: Watch) -> None:
         transform = self._maker.transform
-        assert transform is not None and self._pixels is not None
+        assert transform is not None
+        assert self._pixels is not None
         watch.at(self, slot, "decode")
         pixels = transform.decode(data)
         watch.at(self, slot, "resize")
@@ -163,6 +164,15 @@ class BatchJob:
             values[slot] = None
         if self._pixels is not None:
             self._pixels[int(self._rows[slot]) : int(self._rows[slot + 1])] = 0
+
+
+def _without_frames(error: SampleError) -> SampleError:
+    """Drop tracebacks, whose frames would keep this batch and its loader alive in a cycle."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 def _is_wanted(member: Member, maker: BatchMaker) -> bool:

@@ -1,8 +1,8 @@
 """Memory for batches, reused once nobody holds the batch any more.
 
-A fresh buffer of some ten megabytes costs page faults at every step. The pool lends a NumPy view of
-a buffer to torch; when the last tensor that shares it is gone, the view dies and its finalizer gives
-the buffer back. What somebody still holds is never reused: then new memory is allocated.
+A fresh buffer of some ten megabytes costs page faults at every step. The pool lends a NumPy view
+of a buffer to torch; when the last tensor that shares it is gone, the view dies and its finalizer
+gives the buffer back. What somebody still holds is never reused: then new memory is allocated.
 """
 
 from __future__ import annotations

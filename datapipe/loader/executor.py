@@ -16,7 +16,11 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
+from datapipe.errors import DatapipeError
+
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0  # seconds that a worker gets to finish its sample
 
 
 class Job(Protocol):
@@ -50,12 +54,12 @@ class Watch:
     def idle(self) -> None:
         self._now = None
 
-    def report(self, job: Job) -> str | None:
-        """A line on what holds `job` up here; None if this worker is not at it."""
+    def report(self, job: Job | None = None) -> str | None:
+        """What this worker is at, and for how long; None if it is not at `job`, or at nothing."""
         now = self._now
-        if now is None or now[0] is not job:
+        if now is None or (job is not None and now[0] is not job):
             return None
-        _, slot, stage, since = now
+        job, slot, stage, since = now
         return f"{job.describe(slot)} in stage '{stage}' for {time.monotonic() - since:.0f} s"
 
 
@@ -116,6 +120,7 @@ class Executor(Generic[J]):
             job = next(self._jobs)
             for piece in range(job.pieces):
                 job.run(piece, self._inline)
+            self._inline.idle()
             return job
         self._fill()
         if not self._window:
@@ -136,9 +141,13 @@ class Executor(Generic[J]):
             shared.queue.clear()
             shared.work.notify_all()
             shared.done.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # collected by a worker's own hand
-                thread.join()
+        for thread, watch in zip(self._threads, self._watches, strict=True):
+            if thread is threading.current_thread():  # collected by a worker's own hand
+                continue
+            thread.join(_PATIENCE)
+            if thread.is_alive():
+                # A read that hangs cannot be interrupted; the thread ends with the process.
+                logger.warning("a worker does not stop: %s", watch.report() or "it is starting")
         self._window.clear()
         self._on_shutdown()
 
@@ -159,14 +168,16 @@ class Executor(Generic[J]):
         started = time.monotonic()
         warn_after = self._stall_warning
         with shared.lock:
-            while shared.left[id(job)] and shared.failed is None:
+            while shared.left[id(job)]:
+                if shared.failed is not None:
+                    raise shared.failed
+                if shared.stopping:
+                    raise DatapipeError("the loader was closed while its next batch was awaited")
                 shared.done.wait(warn_after)
                 waited = time.monotonic() - started
-                if waited >= warn_after and shared.left[id(job)] and shared.failed is None:
+                if waited >= warn_after and shared.left[id(job)]:
                     logger.warning("%s", self._explain(job, waited))
                     warn_after = waited * 2
-            if shared.failed is not None:
-                raise shared.failed
             del shared.left[id(job)]
 
     def _explain(self, job: J, waited: float) -> str:
@@ -197,6 +208,8 @@ def _start_threads(shared: _Shared[J], watches: list[Watch]) -> list[threading.T
 
 
 def _work(shared: _Shared[J], watch: Watch, ready: threading.Barrier) -> None:
+    # A thread takes the default over at its first question, which must not come after the answer.
+    torch.get_num_threads()
     torch.set_num_threads(1)
     ready.wait()
     while True:

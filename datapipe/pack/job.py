@@ -18,6 +18,7 @@ from datapipe.index.manifest import Manifest, read_manifest, write_manifest
 from datapipe.pack.journal import (
     Journal,
     check_finished,
+    remove_leftovers,
     remove_working_folder,
     working_folder,
 )
@@ -70,7 +71,7 @@ class PackReport:
     dry_run: bool = False
 
 
-def pack(
+def pack_dataset(
     raw: str | PathLike[str],
     out: str | PathLike[str],
     *,
@@ -149,6 +150,7 @@ def pack(
         manifest = Manifest(
             shards=tuple(journal.shards), rejected=journal.rejected, options=options.to_dict()
         )
+        remove_leftovers(out)
         open_columns(out, manifest)
         write_manifest(out, manifest)
         remove_working_folder(out)
@@ -160,6 +162,9 @@ def pack(
         reasons=dict(job.reasons.most_common()),
         examples=tuple(job.examples),
     )
+
+
+pack = pack_dataset  # TODO remove
 
 
 def _expected(reader: Reader, raw: Path, limit: int | None) -> int | None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.index.dataset import UNFINISHED
-from datapipe.index.manifest import MANIFEST, Shard, fsync_folder, read_manifest
+from datapipe.index.columns import COLUMNS
+from datapipe.index.manifest import MANIFEST, UNFINISHED, Shard, fsync_folder, read_manifest
 from datapipe.pack.raw import Reject
 
 REJECTS = "rejects.jsonl"
@@ -52,7 +52,10 @@ class Journal:
         self.inputs = last.inputs if last else 0
         self.rejected = last.rejected if last else 0
         self.source = last.source if last else ""
-        self._rejects = (self.work / REJECTS).open("ab")
+        rejects = self.work / REJECTS
+        if not rejects.exists() and (out / REJECTS).exists():
+            (out / REJECTS).replace(rejects)  # published, then interrupted before the manifest
+        self._rejects = rejects.open("ab")
         self._rejects.truncate(last.rejects_bytes if last else 0)
         self._file = (self.work / _JOURNAL).open("ab")
         if not self.checkpoints:
@@ -129,6 +132,14 @@ def working_folder(out: Path) -> Iterator[Path]:
         except OSError:
             raise PackError(f"{out}: another pack is writing here; wait for it to end") from None
         yield work
+
+
+def remove_leftovers(out: Path) -> None:
+    """Remove what a crash may have left of columns and manifest under temporary names."""
+    for path in out.glob(f".{COLUMNS}.*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in out.glob(f".{MANIFEST}.tmp-*"):
+        path.unlink(missing_ok=True)
 
 
 def remove_working_folder(out: Path) -> None:

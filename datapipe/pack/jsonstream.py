@@ -12,6 +12,7 @@ from datapipe.pack.raw import Reject
 
 _READ = 1 << 20
 _SPACE = " \t\r\n"
+_BEHIND_NUMBER = (*_SPACE, ",", "]")
 
 
 def is_json_lines(path: Path) -> bool:
@@ -74,6 +75,11 @@ def _read_array(path: Path) -> Iterator[Any]:
                     position += 1
                 if position < len(buffer):
                     if buffer[position] == "]":
+                        rest = buffer[position + 1 :]
+                        while not rest.strip(_SPACE) and (rest := file.read(_READ)):
+                            pass
+                        if rest:
+                            raise _broken(path, file.tell(), "nothing behind the array's end")
                         return
                     if not expect_value:
                         if buffer[position] != ",":
@@ -87,8 +93,9 @@ def _read_array(path: Path) -> Iterator[Any]:
                         if not more:
                             raise _broken(path, file.tell(), f"a record ({error})") from error
                     else:
-                        # A number at the end of the buffer may go on in the next.
-                        if end < len(buffer) or not more:
+                        # A number may go on behind the buffer: of `1.5`, `1.` is decoded as 1.
+                        number = isinstance(value, int | float)
+                        if not (number and more) or buffer[end : end + 1] in _BEHIND_NUMBER:
                             yield value
                             position, expect_value = end, False
                             continue

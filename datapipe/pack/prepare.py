@@ -89,7 +89,7 @@ def _prepare(sample: RawSample, key: str, check: Check) -> Prepared:
         parts += (member_header(f"{key}.{ext}", length), content, padding(length))
         position += BLOCK + length + len(parts[-1])
     text = sample_text(caption, record)
-    row = Row(key, tuple(listed), tuple(sizes), len(text.encode()), sample.source)
+    row = Row(key, tuple(listed), tuple(sizes), len(_encode(text)), sample.source)
     return Prepared(row, parts, position)
 
 

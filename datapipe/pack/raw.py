@@ -11,6 +11,11 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember
 
 
+def printable(name: str) -> str:
+    """A file name in which bytes that are no UTF-8 are written as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Blob:
     """Bytes of one file, or of a stretch of it, read when they are needed.
@@ -56,7 +61,7 @@ class Blob:
 
     @property
     def label(self) -> str:
-        return self.name or str(self.path)
+        return printable(self.name or str(self.path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,18 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
-from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, look_at
+from datapipe.pack.raw import (
+    Blob,
+    RawImage,
+    RawSample,
+    ReadOptions,
+    Reject,
+    look_at,
+    printable,
+)
 
 
 class FolderReader:
@@ -25,10 +34,14 @@ class FolderReader:
         return sum(is_image_extension(name) for _, _, files in os.walk(raw) for name in files)
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        for place, folders, files in os.walk(raw):
+        for place, folders, files in os.walk(raw, onerror=_unreadable):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             names = sorted(name for name in files if not name.startswith("."))
             yield from _read_folder(raw, Path(place), names)
+
+
+def _unreadable(error: OSError) -> None:
+    raise PackError(f"{error.filename}: folder cannot be read: {error.strerror}") from error
 
 
 def _read_folder(raw: Path, folder: Path, names: list[str]) -> Iterator[RawSample | Reject]:
@@ -42,7 +55,7 @@ def _read_folder(raw: Path, folder: Path, names: list[str]) -> Iterator[RawSampl
             sidecars.setdefault(stem, {})[ext] = folder / name
     for name in names:
         path = folder / name
-        source = path.relative_to(raw).as_posix()
+        source = printable(path.relative_to(raw).as_posix())
         stem, ext = _split(name)
         if is_image_extension(ext):
             yield _sample(source, path, sidecars.get(stem, {}))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
+from datapipe.index.imageinfo import EXTENSIONS
 from datapipe.pack.jsonstream import count_records, first_record, read_records
-from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, printable
 
 PLACEHOLDER = "<image>"
 
@@ -32,7 +33,7 @@ class LlavaReader:
         if not root.is_dir():
             raise PackError(f"--image-root {root}: no such folder")
         for number, record in enumerate(read_records(annotations)):
-            source = f"{annotations.name}#{number}"
+            source = f"{printable(annotations.name)}#{number}"
             if isinstance(record, Reject):
                 yield record
             else:
@@ -44,7 +45,16 @@ def _candidates(raw: Path) -> list[Path]:
         files = [raw]
     else:
         files = sorted(p for p in raw.glob("*.json*") if p.suffix in (".json", ".jsonl"))
-    return [path for path in files if path.suffix in (".json", ".jsonl") and _fits(path)]
+    return [
+        path
+        for path in files
+        if path.suffix in (".json", ".jsonl") and _fits(path) and not _is_sidecar(path)
+    ]
+
+
+def _is_sidecar(path: Path) -> bool:
+    """Whether an image of the same stem lies beside it, as in a folder of images."""
+    return any(path.with_suffix(f".{ext}").exists() for ext in EXTENSIONS)
 
 
 def _fits(path: Path) -> bool:

@@ -10,7 +10,7 @@ from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.scan import find_shards, group_members, split_name
 from datapipe.index.tarscan import TarMember, TarScanner
 from datapipe.index.text import TEXT_EXTENSIONS
-from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, printable
 
 
 class WebDatasetReader:
@@ -25,8 +25,9 @@ class WebDatasetReader:
 
     def recognises(self, raw: Path) -> bool:
         if raw.is_file():
-            return raw.suffix == ".tar"
-        return any(raw.glob("*.tar"))
+            return ".tar" in raw.suffixes[-2:]
+        # Compressed ones are recognised too, so that reading them can say what to do.
+        return any(raw.glob("*.tar")) or any(raw.glob("*.tar.*"))
 
     def estimate(self, raw: Path) -> int | None:
         shards = _shards(raw)
@@ -38,6 +39,7 @@ class WebDatasetReader:
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         for shard in _shards(raw):
             name = shard.name if raw.is_file() else shard.relative_to(raw).as_posix()
+            name = printable(name)
             with TarScanner(shard) as tar:
                 groups, nameless = group_members(iter(tar))
             for key, members in groups.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,9 +56,10 @@ class ShardWriter:
         if self._limit.is_full(len(self._rows), self._position, sample.bytes):
             closed = self.finish()
         if self._descriptor is None:
-            self._descriptor = os.open(
-                self._temporary("tar"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
-            )
+            with self._writing():
+                self._descriptor = os.open(
+                    self._temporary("tar"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
+                )
             self._position = 0
         self._rows.append(_shifted(sample.row, self._position))
         self._write(sample.parts)
@@ -66,15 +69,16 @@ class ShardWriter:
         """Close the shard that is being written and put it in place; None if there is none."""
         if self._descriptor is None:
             return None
-        self._write([END])
-        os.fsync(self._descriptor)
-        os.close(self._descriptor)
-        self._descriptor = None
         name = f"shard-{self._number:06d}"
-        digest = write_index(self._temporary("parquet"), self._rows)
-        for ending in ("tar", "parquet"):
-            self._temporary(ending).replace(self._out / f"{name}.{ending}")
-        fsync_folder(self._out)
+        self._write([END])
+        with self._writing():
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+            digest = write_index(self._temporary("parquet"), self._rows)
+            for ending in ("tar", "parquet"):
+                self._temporary(ending).replace(self._out / f"{name}.{ending}")
+            fsync_folder(self._out)
         shard = Shard(
             name=f"{name}.tar",
             index=f"{name}.parquet",
@@ -96,20 +100,25 @@ class ShardWriter:
     def _temporary(self, ending: str) -> Path:
         return self._work / f"shard.{ending}"
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise PackError(
+                f"{self._out}: writing failed: {error.strerror or error}; make room or mend the "
+                "disk and run the same command again, finished shards are kept"
+            ) from error
+
     def _write(self, parts: list[bytes]) -> None:
         assert self._descriptor is not None
         for start in range(0, len(parts), _IOV_MAX):
             group = parts[start : start + _IOV_MAX]
             total = sum(map(len, group))
-            try:
+            with self._writing():
                 done = os.writev(self._descriptor, group)
                 if done < total:  # a signal, or more than 2 GiB at once
                     _write_all(self._descriptor, b"".join(group)[done:])
-            except OSError as error:
-                raise PackError(
-                    f"{self._out}: writing failed: {error.strerror}; make room or mend the disk "
-                    "and run the same command again, finished shards are kept"
-                ) from error
             self._position += total
 
 

@@ -1,0 +1,50 @@
+# Everything runs in .venv, which is made where it is missing and renewed when pyproject.toml changes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := build/demo
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench clean
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "datapipe needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) --editable '.[demo,dev,dali]'
+	@touch $@
+
+install: $(VENV)/.dev ## make the environment: library, tests, DALI
+
+demo: $(VENV)/.base ## build a dataset from real photographs, pack it, train on it
+	$(BIN)/python tools/make_sample_data.py $(DEMO)/raw --samples 2000
+	$(BIN)/datapipe pack $(DEMO)/raw $(DEMO)/shards --shard-size 64MB
+	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
+
+test: $(VENV)/.dev lint ## lint, types, import layering, tests
+	$(BIN)/python -m pytest --numprocesses 2
+
+lint: $(VENV)/.dev ## what CI checks before it runs the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## bring the code into shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## measure against peers and against the kernels' own limit
+	$(BIN)/python -m benchmarks.loaders
+	$(BIN)/python -m benchmarks.pack
+
+clean: ## remove what was built, but not the environment
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

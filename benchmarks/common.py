@@ -1,0 +1,229 @@
+"""Interleaved measurement: named contestants, rounds, ratios with their spread.
+
+Timings on a shared machine drift, so contestants run in turn within every round, the order is
+rotated from round to round, and a ratio is taken inside its round before the median is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one contestant did in one round.
+
+    Attributes:
+        samples: counted in `seconds`.
+        seconds: of steady work.
+        startup: seconds before that, which the rate leaves out; None where there is no such thing.
+    """
+
+    samples: int
+    seconds: float
+    startup: float | None = None
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.samples / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contestant:
+    """Something to measure.
+
+    Attributes:
+        name: short, unique.
+        make: called once before the first round; returns what each round calls. Imports the peer,
+            so that an ImportError is reported as "not installed".
+        note: what a reader must know to judge the figure.
+    """
+
+    name: str
+    make: Callable[[], Callable[[], Run]]
+    note: str = ""
+
+
+class Spread(NamedTuple):
+    """Median, least and most of some rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of a contestant: a run for each round, or the reason why there is none."""
+
+    name: str
+    note: str
+    runs: list[Run] = field(default_factory=list)
+    missing: str = ""
+
+    @property
+    def rate(self) -> Spread:
+        """Samples per second."""
+        return Spread.of([run.rate for run in self.runs])
+
+    @property
+    def startup(self) -> Spread | None:
+        """Seconds."""
+        values = [run.startup for run in self.runs if run.startup is not None]
+        return Spread.of(values) if values else None
+
+    def ratio(self, reference: Result) -> Spread:
+        """Rate relative to that of `reference` in the same round."""
+        pairs = zip(self.runs, reference.runs, strict=True)
+        return Spread.of([own.rate / other.rate for own, other in pairs])
+
+
+def compete(contestants: Sequence[Contestant], rounds: int) -> list[Result]:
+    """Run all contestants in turn, `rounds` times after one round that is not counted.
+
+    That first round brings imports, files and worker processes to where the others find them.
+    """
+    results = [Result(name=entry.name, note=entry.note) for entry in contestants]
+    ready: list[tuple[Result, Callable[[], Run]]] = []
+    for entry, result in zip(contestants, results, strict=True):
+        try:
+            ready.append((result, entry.make()))
+        except ImportError as error:
+            result.missing = f"not installed: {error}"
+    for number in range(rounds + 1):
+        turn = number % max(len(ready), 1)
+        for result, run in ready[turn:] + ready[:turn]:
+            done = run()
+            if number:
+                result.runs.append(done)
+            which = f"round {number} of {rounds}" if number else "warm-up"
+            print(f"{which}: {result.name}: {done.rate:,.0f}/s", file=sys.stderr, flush=True)
+    return results
+
+
+def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argparse.Namespace:
+    """Add the options that every benchmark has, and parse the command line."""
+    add = parser.add_argument
+    add("--samples", type=int, default=samples, help="photographs (default: %(default)s)")
+    add("--rounds", type=int, default=rounds, help="counted rounds (default: %(default)s)")
+    add("--workers", type=int, default=2, help="threads or processes each (default: %(default)s)")
+    add("--only", nargs="+", metavar="NAME", help="run these contestants alone")
+    add("--json", type=Path, metavar="FILE", help="also write every round to this file")
+    options = parser.parse_args()
+    for name in ("samples", "rounds", "workers"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    return options
+
+
+def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> list[Contestant]:
+    """Those contestants that `--only` names; all where it was not given."""
+    names = {entry.name for entry in contestants}
+    if unknown := set(only or ()) - names:
+        sys.exit(f"--only {sorted(unknown)}: the contestants are {sorted(names)}")
+    return [entry for entry in contestants if only is None or entry.name in set(only)]
+
+
+def machine(*packages: str, cache: str) -> dict[str, Any]:
+    """Where a measurement was taken, with the versions of `packages` and the page cache's state."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in packages},
+        "page cache": cache,
+    }
+
+
+def report(
+    title: str,
+    results: Sequence[Result],
+    *,
+    where: dict[str, Any],
+    references: Sequence[str],
+    unit: str,
+    path: Path | None,
+) -> None:
+    """Print a table, and write every round as JSON to `path`.
+
+    Args:
+        title: what was measured, with its settings.
+        results: in the order of the table.
+        where: from `machine`.
+        references: names of the contestants that the others are compared with.
+        unit: of the rates.
+        path: None writes nothing.
+    """
+    versions = ", ".join(f"{name} {number}" for name, number in where["versions"].items())
+    print(f"\n{title}")
+    print(
+        f"{where['cpu']}, {where['cores']} cores; Python {where['python']}, {versions}; "
+        f"page cache {where['page cache']}; load at the start {where['load']}\n"
+    )
+    by_name = {result.name: result for result in results if result.runs}
+    against = [by_name[name] for name in references if name in by_name]
+    for line in _aligned(_rows(results, against, unit)):
+        print(line)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "title": title,
+            "unit": unit,
+            "machine": where,
+            "references": [reference.name for reference in against],
+            "results": [asdict(result) for result in results],
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> Iterator[list[str]]:
+    timed = any(result.startup for result in results)
+    ratios = [f"x {reference.name}" for reference in against]
+    yield ["", f"{unit} (min-max)", *ratios, *["start-up s"] * timed, "note"]
+    for result in results:
+        if result.missing:
+            yield [result.name, "-", *["-"] * len(ratios), *["-"] * timed, result.missing]
+            continue
+        startup = f"{result.startup.median:.2f}" if result.startup else "-"
+        rate = "{:,.0f} ({:,.0f}-{:,.0f})".format(*result.rate)
+        values = ["{:.2f} ({:.2f}-{:.2f})".format(*result.ratio(other)) for other in against]
+        yield [result.name, rate, *values, *[startup] * timed, result.note]
+
+
+def _aligned(rows: Iterable[list[str]]) -> Iterator[str]:
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"

@@ -1,0 +1,69 @@
+"""The photographs that benchmarks read: of ImageNet size, made and packed once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe.pack.job import pack
+from tools.make_sample_data import make_sample_data
+
+_HOME = Path("build/bench")
+_SHARDS = 8  # so that peers which deal whole shards to workers deal them evenly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Photos:
+    """Photographs with a caption each, as loose files.
+
+    Attributes:
+        raw: folder with `images/NN/NNNNNN.jpg` and a `.txt` beside each.
+        count: photographs.
+        pixels, encoded: of all of them; `encoded` in bytes.
+    """
+
+    raw: Path
+    count: int
+    pixels: int
+    encoded: int
+
+    def __str__(self) -> str:
+        mean = (
+            f"mean {self.pixels / self.count / 1e6:.2f} MPix, {self.encoded / self.count / 1e3:.0f}"
+        )
+        return f"{self.count:,} photographs, {mean} KB"
+
+    def paths(self) -> list[Path]:
+        """The JPEG files, in order."""
+        return sorted(
+            Path(place) / name
+            for place, _, names in os.walk(self.raw)
+            for name in names
+            if name.endswith(".jpg")
+        )
+
+    def read(self) -> list[bytes]:
+        """The JPEG files' bytes."""
+        return [path.read_bytes() for path in self.paths()]
+
+
+def photographs(samples: int) -> Photos:
+    """Real photographs of about 0.2 MPix and 80 KB, the mean of ImageNet's; made where missing."""
+    raw = _HOME / f"photos-{samples}"
+    totals = make_sample_data(
+        raw, samples=samples, min_side=330, max_side=600, format="folder", jpeg_only=True
+    )
+    return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+
+
+def packed(photos: Photos) -> Path:
+    """A folder with the same photographs in WebDataset shards; packed where missing."""
+    out = photos.raw.with_name(photos.raw.name + "-packed")
+    pack(photos.raw, out, format="folder", shard_size=-(-photos.count // _SHARDS))
+    return out
+
+
+def scratch() -> Path:
+    """A folder for output, on the disk that the photographs are on."""
+    return _HOME / "scratch"

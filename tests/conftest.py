@@ -1,0 +1,141 @@
+"""Real photographs, cut small, and makers of small raw data out of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
+
+
+@cache
+def _photo(name: str) -> Image.Image:
+    with (files("skimage") / "data" / name).open("rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def _crop(name: str = "chelsea.png", size: tuple[int, int] = (48, 32), left: int = 90) -> Any:
+    """A crop of a photograph; `size` is (width, height)."""
+    return _photo(name).crop((left, 60, left + 4 * size[0], 60 + 4 * size[1])).resize(size)
+
+
+def _encode(image: Any = None, kind: str = "JPEG", **save: Any) -> bytes:
+    """An image (by default a crop of a photograph) in the form of a file."""
+    buffer = io.BytesIO()
+    (_crop() if image is None else image).save(buffer, kind, **save)
+    return buffer.getvalue()
+
+
+def _jpeg(number: int) -> bytes:
+    """The photograph of sample `number`: its size and its crop tell it from its neighbours."""
+    name = ("chelsea.png", "coffee.png", "rocket.jpg")[number % 3]
+    return _encode(_crop(name, (40 + number % 7, 30 + number % 5), 50 + number), quality=80)
+
+
+def _make_folder(root: Path, samples: int = 8) -> Path:
+    """Images `NNN.jpg`, each with a caption `NNN.txt`."""
+    root.mkdir(parents=True, exist_ok=True)
+    for number in range(samples):
+        (root / f"{number:03d}.jpg").write_bytes(_jpeg(number))
+        (root / f"{number:03d}.txt").write_text(f"photograph {number}", encoding="utf-8")
+    return root
+
+
+def _make_broken(root: Path) -> dict[str, str]:
+    """Four images that cannot be used; the reason that a person would be given for each."""
+    whole = _jpeg(0)
+    broken = {
+        "empty.jpg": (b"", "file is empty"),
+        "page.jpg": (HTML, "it is an HTML page"),
+        "cut.jpg": (whole[: len(whole) // 2], "JPEG is damaged"),
+        "head.jpg": (whole[:30], "JPEG ends before its frame header"),
+    }
+    for name, (content, _) in broken.items():
+        (root / name).write_bytes(content)
+    return {name: reason for name, (_, reason) in broken.items()}
+
+
+def _make_llava(root: Path, records: Iterable[Any], name: str = "data.json") -> Path:
+    """An annotation file, and the images that its records name and that are not there yet."""
+    records = list(records)
+    for record in records:
+        paths = record.get("image") if isinstance(record, dict) else None
+        paths = paths if isinstance(paths, list) else [paths]
+        for path in (path for path in paths if path and isinstance(path, str)):
+            if not (root / path).exists():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_bytes(_jpeg(len(path)))
+    root.mkdir(parents=True, exist_ok=True)
+    if name.endswith(".jsonl"):
+        text = "".join(json.dumps(record) + "\n" for record in records)
+    else:
+        text = json.dumps(records, indent=1)
+    (root / name).write_text(text, encoding="utf-8")
+    return root / name
+
+
+def _make_tar(
+    path: Path, members: Iterable[tuple[str, bytes]], format: int = tarfile.USTAR_FORMAT
+) -> Path:
+    """A tar as Python writes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=format) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _members(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Members of every sample of a folder of tars by key and extension, as Python reads them."""
+    samples: dict[str, dict[str, bytes]] = {}
+    for path in sorted(folder.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            for info in tar:
+                key, _, ext = info.name.partition(".")
+                samples.setdefault(key, {})[ext] = tar.extractfile(info).read()  # type: ignore
+    return samples
+
+
+def _rejects(out: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (out / "rejects.jsonl").read_text("utf-8").splitlines()]
+
+
+def _as_fixture(function: Callable[..., Any], name: str) -> Any:
+    return pytest.fixture(lambda: function, scope="session", name=name)
+
+
+crop = _as_fixture(_crop, "crop")
+encode = _as_fixture(_encode, "encode")
+jpeg = _as_fixture(_jpeg, "jpeg")
+make_folder = _as_fixture(_make_folder, "make_folder")
+make_broken = _as_fixture(_make_broken, "make_broken")
+make_llava = _as_fixture(_make_llava, "make_llava")
+make_tar = _as_fixture(_make_tar, "make_tar")
+contents = _as_fixture(_contents, "contents")
+members = _as_fixture(_members, "members")
+rejects = _as_fixture(_rejects, "rejects")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_folder(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

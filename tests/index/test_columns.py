@@ -1,0 +1,174 @@
+"""The mapped columns follow the manifest: rebuilt when missing or stale, refused when wrong."""
+
+import errno
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import datapipe
+from datapipe.errors import IndexMismatch
+from datapipe.index import columns as columns_module
+from datapipe.index.dataset import open_dataset
+from datapipe.index.scan import index_shards
+
+
+@pytest.fixture
+def packed(tmp_path, make_folder):
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 6), tmp_path / "out", shard_size=4)
+    return tmp_path / "out"
+
+
+def as_lists(columns):
+    return [columns.members(sample) for sample in range(len(columns.text_bytes))]
+
+
+def column_files(packed, contents):
+    return {name: data for name, data in contents(packed).items() if name.startswith("columns/")}
+
+
+def test_columns_are_plain_npy_files(packed):
+    offsets = np.load(packed / "columns" / "member_offset.npy")
+    assert offsets.dtype == np.int64
+    assert offsets.tolist() == open_dataset(packed).columns.member_offset.tolist()
+    for path in (packed / "columns").glob("*.npy"):
+        assert np.load(path).ndim == 1
+
+
+def test_columns_hold_what_the_parquet_index_holds(packed):
+    columns = open_dataset(packed).columns
+    tables = [columns_module.read_index(path) for path in sorted(packed.glob("*.parquet"))]
+    keys = [key for table in tables for key in table["key"].to_pylist()]
+    offsets = [offset for table in tables for row in table["offset"].to_pylist() for offset in row]
+    sums = [crc32 for table in tables for row in table["crc32"].to_pylist() for crc32 in row]
+    assert [columns.key(sample) for sample in range(6)] == keys
+    assert columns.member_offset.tolist() == offsets
+    assert columns.member_crc32.tolist() == sums
+    assert [columns.shard(sample) for sample in range(6)] == [0, 0, 0, 0, 1, 1]
+    assert columns.image_width.tolist() == [40, 41, 42, 43, 44, 45]
+
+
+@pytest.mark.parametrize("harm", ["missing", "stale", "torn"])
+def test_missing_or_stale_columns_are_rebuilt(packed, contents, harm):
+    before, expected = column_files(packed, contents), as_lists(open_dataset(packed).columns)
+    about = packed / "columns" / "columns.json"
+    if harm == "missing":
+        about.unlink()
+        (packed / "columns" / "text_bytes.npy").unlink()
+    elif harm == "stale":
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"fingerprint": "other"}))
+        (packed / "columns" / "member_offset.npy").write_bytes(b"of another dataset")
+    else:
+        about.write_text("{")
+    assert as_lists(open_dataset(packed).columns) == expected
+    assert column_files(packed, contents) == before
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_columns_of_a_read_only_dataset_go_to_the_cache(
+    packed, monkeypatch, contents, caplog, tmp_path, code
+):
+    (packed / "columns" / "columns.json").unlink()
+    before = contents(packed)
+    mkdtemp = columns_module.tempfile.mkdtemp
+
+    def denied(prefix, dir):
+        if Path(dir) == packed:
+            raise OSError(code, "no writing here")
+        return mkdtemp(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(columns_module.tempfile, "mkdtemp", denied)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for _ in range(2):
+        assert len(as_lists(open_dataset(packed).columns)) == 6
+    assert contents(packed) == before
+    assert "columns go to" in caplog.text
+    assert len(list((tmp_path / "cache").rglob("columns.json"))) == 1
+
+
+def test_foreign_shards_have_no_checksums(tmp_path, make_tar):
+    make_tar(tmp_path / "x.tar", [("0.txt", b"hello")])
+    columns = open_dataset(tmp_path).columns
+    assert not columns.checksums
+    assert columns.members(0)[0].crc32 is None
+
+
+def test_a_shard_of_another_size_is_refused(packed):
+    shard = packed / "shard-000001.tar"
+    shard.write_bytes(shard.read_bytes() + bytes(512))
+    with pytest.raises(IndexMismatch, match=r"shard-000001\.tar has \d+ bytes, its index says \d+"):
+        open_dataset(packed)
+
+
+def test_a_missing_shard_is_refused(packed):
+    (packed / "shard-000000.tar").unlink()
+    with pytest.raises(IndexMismatch, match=r"shard-000000\.tar is missing; restore it"):
+        open_dataset(packed)
+
+
+def test_an_index_of_another_pack_is_refused(packed):
+    (packed / "columns" / "columns.json").unlink()
+    (packed / "shard-000001.parquet").replace(packed / "shard-000000.parquet")
+    with pytest.raises(IndexMismatch, match=r"shard-000000\.parquet"):
+        open_dataset(packed)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense"])
+def test_a_missing_or_damaged_index_is_refused(packed, content):
+    (packed / "columns" / "columns.json").unlink()
+    index = packed / "shard-000000.parquet"
+    index.unlink() if content is None else index.write_bytes(content)
+    with pytest.raises(IndexMismatch, match="index of the shard is (missing|damaged)"):
+        open_dataset(packed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda document: {}, "was not written by datapipe"),
+        (lambda document: document | {"version": 99}, "format version 99.*upgrade datapipe"),
+        (lambda document: document | {"shards": [{"name": "x"}]}, "is damaged"),
+        (lambda document: [], "was not written by datapipe"),
+    ],
+)
+def test_a_manifest_of_another_kind_is_refused(packed, change, message):
+    manifest = packed / "dataset.json"
+    manifest.write_text(json.dumps(change(json.loads(manifest.read_text()))))
+    with pytest.raises(IndexMismatch, match=message):
+        open_dataset(packed)
+
+
+def test_a_torn_manifest_is_refused(packed):
+    (packed / "dataset.json").write_text("{")
+    with pytest.raises(IndexMismatch, match="not valid JSON"):
+        open_dataset(packed)
+
+
+def test_the_fingerprint_does_not_depend_on_where_the_dataset_lies(packed, tmp_path):
+    before = open_dataset(packed).manifest.fingerprint
+    packed.rename(tmp_path / "elsewhere")
+    assert open_dataset(tmp_path / "elsewhere").manifest.fingerprint == before
+
+
+def test_shards_that_changed_after_indexing_are_refused_until_indexed_again(tmp_path, make_tar):
+    make_tar(tmp_path / "0.tar", [("0.txt", b"hello")])
+    index_shards(tmp_path)
+    assert index_shards(tmp_path).samples == 1
+    make_tar(tmp_path / "1.tar", [("1.txt", b"hello")])
+    with pytest.raises(IndexMismatch, match=r"for example 1\.tar; index again with .*--force"):
+        index_shards(tmp_path)
+    assert index_shards(tmp_path, force=True).samples == 2
+    assert len(open_dataset(tmp_path)) == 2
+
+
+def test_a_pack_of_datapipe_is_not_indexed_as_foreign(packed):
+    with pytest.raises(IndexMismatch, match="was packed by datapipe and has its index"):
+        index_shards(packed, force=True)
+
+
+def test_too_many_different_extensions_are_refused_with_an_example(tmp_path, make_tar, monkeypatch):
+    make_tar(tmp_path / "x.tar", [(f"clip.{i}", b"") for i in range(3)])
+    monkeypatch.setattr(columns_module, "_MOST_EXTENSIONS", 2)
+    with pytest.raises(IndexMismatch, match="different extensions of members, such as '2'"):
+        open_dataset(tmp_path)

@@ -1,0 +1,224 @@
+"""Tars that someone else wrote are indexed without being rewritten."""
+
+import logging
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index.dataset import open_dataset
+from datapipe.index.scan import index_shards, scan_shard, split_name
+from datapipe.store.shards import ShardStore
+
+
+def samples_of(folder):
+    """Key -> {extension: bytes}, read through the index."""
+    dataset = open_dataset(folder)
+    store = ShardStore(folder, [shard.name for shard in dataset.manifest.shards])
+    found = {}
+    for number in range(len(dataset)):
+        listed = dataset.columns.members(number)
+        content = store.read(dataset.columns.shard(number), listed)
+        found[dataset.columns.key(number)] = {
+            member.ext: data for member, data in zip(listed, content, strict=True)
+        }
+    store.close()
+    return found
+
+
+def test_every_member_is_found_where_it_lies(tmp_path, make_tar, jpeg):
+    for shard in range(3):
+        content = [(f"{shard}{i}.{ext}", jpeg(i)) for i in range(4) for ext in ("jpg", "bin")]
+        make_tar(tmp_path / f"{shard}.tar", content)
+    found = samples_of(tmp_path)
+    assert list(found) == [f"{shard}{i}" for shard in range(3) for i in range(4)]
+    assert found["12"] == {"jpg": jpeg(2), "bin": jpeg(2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("000.jpg", ("000", "jpg")),
+        ("./000.jpg", ("000", "jpg")),
+        ("a/b/000.left.JPG", ("a/b/000", "left.JPG")),
+        ("v1.5/000.jpg", ("v1.5/000", "jpg")),
+        ("a photo.jpg", ("a photo", "jpg")),
+        ("größe.jpg", ("größe", "jpg")),
+        ("README", None),
+        ("v1.5/README", None),
+        ("000.", None),
+        (".hidden", None),
+        ("._000.jpg", None),
+        ("a/._000.jpg", None),
+    ],
+)
+def test_the_key_ends_at_the_first_dot_of_the_file_name(name, parts):
+    assert split_name(name) == parts
+
+
+def test_names_of_any_kind_are_indexed(tmp_path, make_tar, jpeg):
+    names = ["a/b c/00.JPG", "a/b c/00.Txt", "v1.0/ü.jpeg", "v1.0/ü.caption", "UPPER.PNG.jpg"]
+    make_tar(tmp_path / "x.tar", [(n, jpeg(1) if "J" in n or "j" in n else b"hi") for n in names])
+    assert list(samples_of(tmp_path)) == ["a/b c/00", "v1.0/ü", "UPPER"]
+    columns = open_dataset(tmp_path).columns
+    assert columns.text_bytes.tolist() == [2, 2, 0]
+    assert columns.image_width.tolist() == [41] * 3
+
+
+def test_members_of_a_sample_need_not_stand_together(tmp_path, make_tar, jpeg):
+    images = [(f"{i}.jpg", jpeg(i)) for i in range(3)]
+    texts = [(f"{i}.txt", f"text {i}".encode()) for i in (2, 0, 1)]
+    make_tar(tmp_path / "x.tar", images + texts)
+    found = samples_of(tmp_path)
+    assert list(found) == ["0", "1", "2"]
+    assert found["2"] == {"jpg": jpeg(2), "txt": b"text 2"}
+
+
+def test_members_without_a_key_are_skipped_and_reported(tmp_path, make_tar, jpeg, caplog):
+    make_tar(tmp_path / "x.tar", [("README", b"x"), ("a/._0.jpg", b"x"), ("a/0.jpg", jpeg(0))])
+    with caplog.at_level(logging.WARNING):
+        assert list(samples_of(tmp_path)) == ["a/0"]
+    assert "README: has no key and extension" in caplog.text
+    assert "a/._0.jpg: has no key and extension" in caplog.text
+
+
+def test_duplicate_names_are_kept_as_members_of_one_sample(tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "x.tar", [("0.jpg", jpeg(0)), ("0.jpg", jpeg(1)), ("1.jpg", jpeg(2))])
+    columns = open_dataset(tmp_path).columns
+    assert [member.ext for member in columns.members(0)] == ["jpg", "jpg"]
+    assert columns.image_width.tolist() == [40, 41, 42]
+
+
+def test_several_images_and_text_alone(tmp_path, make_tar, jpeg):
+    make_tar(
+        tmp_path / "x.tar",
+        [("0.1.jpg", jpeg(1)), ("0.2.jpg", jpeg(2)), ("1.txt", "größer".encode())],
+    )
+    columns = open_dataset(tmp_path).columns
+    assert columns.sample_image.tolist() == [0, 2, 2]
+    assert columns.text_bytes.tolist() == [0, 8]
+
+
+@pytest.mark.parametrize(
+    ("record", "length"),
+    [
+        (b'{"caption": "four"}', 4),
+        (b'{"text": "text"}', 4),
+        (b'{"conversations": [{"from": "human", "value": "hi"}]}', len("human: hi")),
+        (b'{"messages": [{"role": "user", "content": "hi"}]}', len("user: hi")),
+        (b'{"caption": "\\ud800"}', 3),
+        (b"[1, 2]", 0),
+        (b"{broken", 0),
+    ],
+)
+def test_texts_inside_json_members_are_measured(tmp_path, make_tar, record, length):
+    make_tar(tmp_path / "x.tar", [("0.json", record)])
+    assert open_dataset(tmp_path).columns.text_bytes.tolist() == [length]
+
+
+def test_a_broken_image_is_reported_and_has_no_size(tmp_path, make_tar, jpeg):
+    path = make_tar(tmp_path / "x.tar", [("0.jpg", b"<html>"), ("1.jpg", jpeg(1))])
+    rows, skipped = scan_shard(path, "x.tar")
+    assert [(row.images[0].width, row.images[0].height) for row in rows] == [(0, 0), (41, 31)]
+    assert [(item.member, item.reason) for item in skipped] == [
+        ("0.jpg", "not an image of a known format (it is an HTML page)")
+    ]
+
+
+def test_a_header_longer_than_the_first_read_is_followed(tmp_path, make_tar, encode, crop):
+    big = encode(crop(size=(37, 23)), icc_profile=bytes(60_000))
+    rows, skipped = scan_shard(make_tar(tmp_path / "x.tar", [("0.jpg", big)]), "x.tar")
+    assert (rows[0].images[0].width, rows[0].images[0].height, skipped) == (37, 23, [])
+
+
+def test_shards_in_folders_below_are_found_and_hidden_ones_are_not(tmp_path, make_tar, jpeg):
+    for name in ("b/1.tar", "a/0.tar", "a/._0.tar"):
+        make_tar(tmp_path / name, [(f"{name[0]}.jpg", jpeg(0))])
+    assert list(samples_of(tmp_path)) == ["a", "b"]
+
+
+def test_an_empty_shard_among_others_has_no_samples(tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "0.tar", [])
+    make_tar(tmp_path / "1.tar", [("1.jpg", jpeg(0))])
+    make_tar(tmp_path / "2.tar", [])
+    assert list(samples_of(tmp_path)) == ["1"]
+
+
+def test_parquet_files_of_other_tools_are_left_alone(tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "00000.tar", [("0.jpg", jpeg(0))])
+    pq.write_table(pa.table({"url": ["a"]}), tmp_path / "00000.parquet")
+    before = (tmp_path / "00000.parquet").read_bytes()
+    index_shards(tmp_path)
+    assert (tmp_path / "00000.parquet").read_bytes() == before
+    assert (tmp_path / "00000.index.parquet").exists()
+
+
+def test_the_tars_are_not_touched_and_the_index_is_the_same_again(tmp_path, make_tar, contents):
+    for where in ("a", "b"):
+        make_tar(tmp_path / where / "x.tar", [("0.txt", b"hello")])
+        index_shards(tmp_path / where)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    before = contents(tmp_path / "a")
+    index_shards(tmp_path / "a", force=True)
+    assert contents(tmp_path / "a") == before
+
+
+def test_compressed_shards_are_refused_with_the_remedy(tmp_path):
+    (tmp_path / "x.tar.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(IndexMismatch, match=r"compressed \(x.tar.gz\).*decompress them first"):
+        index_shards(tmp_path)
+    (tmp_path / "x.tar.gz").rename(tmp_path / "x.tar")
+    with pytest.raises(StoreError, match="run `gunzip"):
+        index_shards(tmp_path)
+    assert not (tmp_path / "dataset.json").exists()
+
+
+def test_a_folder_without_shards_says_what_is_there(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(IndexMismatch, match=r"neither dataset.json nor a .tar.*notes.txt"):
+        open_dataset(tmp_path)
+    with pytest.raises(IndexMismatch, match=r"no \.tar file is here or below"):
+        index_shards(tmp_path)
+    with pytest.raises(IndexMismatch, match="no such folder"):
+        open_dataset(tmp_path / "none")
+    with pytest.raises(IndexMismatch, match="is a file"):
+        open_dataset(tmp_path / "notes.txt")
+
+
+@pytest.fixture
+def read_only(monkeypatch, tmp_path):
+    """A folder that cannot be written; whoever runs the tests may be root, who can write all."""
+    access = os.access
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def make(folder):
+        def denied(path, mode, **options):
+            return access(path, mode, **options) and not (mode & os.W_OK and path == folder)
+
+        monkeypatch.setattr(os, "access", denied)
+
+    return make
+
+
+def test_the_index_of_a_read_only_folder_goes_to_the_cache(
+    tmp_path, make_tar, contents, read_only, caplog
+):
+    folder = tmp_path / "shards"
+    make_tar(folder / "x.tar", [("0.txt", b"hello")])
+    before = contents(folder)
+    read_only(folder)
+    index_shards(folder)
+    assert list(samples_of(folder)) == ["0"]
+    assert contents(folder) == before
+    assert "cannot be written; its index goes to" in caplog.text
+    assert len(list((tmp_path / "cache" / "datapipe").rglob("dataset.json"))) == 1
+
+
+def test_an_unfinished_pack_is_not_taken_for_foreign_shards(tmp_path, make_tar):
+    make_tar(tmp_path / "shard-000000.tar", [("0.txt", b"hello")])
+    (tmp_path / ".pack").mkdir()
+    for action in (index_shards, open_dataset):
+        with pytest.raises(IndexMismatch, match="run the same `datapipe pack` command again"):
+            action(tmp_path)

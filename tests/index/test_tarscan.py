@@ -1,0 +1,198 @@
+"""Members are found where Python's `tarfile` finds them, whoever wrote the tar."""
+
+import io
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import StoreError
+from datapipe.index.tarscan import TarScanner
+
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+
+ascii_parts = st.text("abcXYZ019_-+ ", min_size=1, max_size=12).filter(lambda part: part.strip())
+any_parts = st.text(
+    st.characters(blacklist_categories=("Cs",), blacklist_characters="/\0"), min_size=1, max_size=40
+).filter(lambda part: part not in (".", ".."))
+short_names = st.lists(ascii_parts, min_size=1, max_size=3).map("/".join)
+long_names = st.builds(lambda stem, count: f"{stem * count}.jpg", ascii_parts, st.integers(1, 40))
+unicode_names = st.lists(any_parts, min_size=1, max_size=4).map("/".join)
+sizes = st.sampled_from([0, 1, 511, 512, 513, 2000, 16_384, 40_000])
+members = {
+    "ustar": st.lists(st.tuples(short_names, sizes), max_size=8),
+    "gnu": st.lists(st.tuples(short_names | long_names | unicode_names, sizes), max_size=8),
+    "pax": st.lists(st.tuples(short_names | long_names | unicode_names, sizes), max_size=8),
+}
+
+
+def tar_bytes(entries, format, **open_options):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=FORMATS[format], **open_options) as tar:
+        for number, (name, size) in enumerate(entries):
+            info = tarfile.TarInfo(name)
+            info.size = size
+            info.mtime = number if format != "pax" else number + 0.5
+            tar.addfile(info, io.BytesIO(bytes([number % 251]) * size))
+    return buffer.getvalue()
+
+
+def scan(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.tar"
+        path.write_bytes(data)
+        with TarScanner(path) as tar:
+            return [(member.name, member.offset, member.size) for member in tar]
+
+
+def by_tarfile(data):
+    with tarfile.open(fileobj=io.BytesIO(data), ignore_zeros=True) as tar:
+        return [(info.name, info.offset_data, info.size) for info in tar if info.isfile()]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_names_positions_and_sizes_are_those_of_tarfile(format, data):
+    tar = tar_bytes(data.draw(members[format]), format)
+    assert scan(tar) == by_tarfile(tar)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(sorted(FORMATS)), min_size=2, max_size=4), st.data())
+def test_concatenated_tars_are_read_as_one(formats, data):
+    tars = b"".join(tar_bytes(data.draw(members[name]), name) for name in formats)
+    assert scan(tars) == by_tarfile(tars)
+
+
+def test_a_ustar_prefix_is_part_of_the_name():
+    name = "/".join(["a-folder-with-a-long-name"] * 6) + "/image.jpg"
+    assert len(name) > 100
+    assert [entry[0] for entry in scan(tar_bytes([(name, 5)], "ustar"))] == [name]
+
+
+def test_a_global_pax_header_holds_for_all_members():
+    tar = tar_bytes([("a.jpg", 3), ("b.jpg", 4)], "pax", pax_headers={"comment": "by a tool"})
+    assert [(name, size) for name, _, size in scan(tar)] == [("a.jpg", 3), ("b.jpg", 4)]
+
+
+def test_a_size_in_base_256_is_understood():
+    tar = bytearray(tar_bytes([("a.jpg", 700), ("b.jpg", 1)], "gnu"))
+    tar[124:136] = b"\x80" + (700).to_bytes(11, "big")
+    tar[148:156] = b" " * 8
+    tar[148:156] = b"%06o\0 " % sum(tar[:512])
+    assert scan(bytes(tar)) == by_tarfile(bytes(tar)) == [("a.jpg", 512, 700), ("b.jpg", 2048, 1)]
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE]
+)
+def test_folders_links_and_devices_are_no_members(kind):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        other = tarfile.TarInfo("other")
+        other.type, other.linkname, other.size = kind, "a.jpg", 600  # stated, yet no data follows
+        tar.addfile(other)
+        info = tarfile.TarInfo("a.jpg")
+        info.size = 3
+        tar.addfile(info, io.BytesIO(b"abc"))
+    assert scan(buffer.getvalue()) == [("a.jpg", 1024, 3)]
+
+
+def test_names_that_are_not_utf8_stay_different():
+    tar = bytearray(tar_bytes([("a.jpg", 0), ("b.jpg", 0)], "gnu"))
+    for start, byte in ((0, 0xFE), (512, 0xFF)):
+        tar[start] = byte
+        tar[start + 148 : start + 156] = b" " * 8
+        tar[start + 148 : start + 156] = b"%06o\0 " % sum(tar[start : start + 512])
+    names = [name for name, *_ in scan(bytes(tar))]
+    assert len(set(names)) == 2
+    assert all(name.encode() for name in names)
+
+
+def test_a_missing_end_of_archive_is_forgiven():
+    tar = tar_bytes([("a.jpg", 600)], "ustar")
+    assert scan(tar[: 512 + 1024]) == [("a.jpg", 512, 600)]
+    assert scan(tar[: 512 + 600]) == [("a.jpg", 512, 600)]
+
+
+@pytest.mark.parametrize("zeros", [0, 512, 10240])
+def test_an_archive_without_members_is_empty(zeros):
+    assert scan(bytes(zeros)) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "kind", "tool"),
+    [
+        (b"\x1f\x8b\x08", "gzip", "gunzip"),
+        (b"BZh9", "bzip2", "bunzip2"),
+        (b"\xfd7zXZ\0", "xz", "unxz"),
+        (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
+    ],
+)
+def test_a_compressed_tar_is_refused_with_the_remedy(head, kind, tool):
+    with pytest.raises(StoreError, match=rf"compressed with {kind}.*run `{tool} "):
+        scan(head + bytes(600))
+
+
+@pytest.mark.parametrize(
+    ("cut", "what"),
+    [(512 + 100, "ends inside this member"), (512 + 1024 + 40, "ends inside a header")],
+)
+def test_a_cut_off_tar_is_refused_naming_the_place(cut, what):
+    with pytest.raises(StoreError, match=f"byte (0|1536): the file {what}"):
+        scan(tar_bytes([("a.jpg", 600), ("b.jpg", 600)], "ustar")[:cut])
+
+
+def test_a_damaged_header_is_refused_naming_the_place():
+    tar = bytearray(tar_bytes([("a.jpg", 600), ("b.jpg", 600)], "ustar"))
+    tar[1536 + 124] ^= 1
+    with pytest.raises(StoreError, match="byte 1536: a header is damaged"):
+        scan(bytes(tar))
+
+
+def test_what_is_no_tar_is_said_to_be_none():
+    with pytest.raises(StoreError, match="this is not a tar file"):
+        scan(b"<html>" + b" " * 1000)
+
+
+@pytest.mark.parametrize("size", ["many", "-5", "", "1e3", "²"])
+def test_a_size_that_is_no_number_is_damage(size):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a.jpg")
+        info.pax_headers = {"size": size}
+        tar.addfile(info)
+    with pytest.raises(StoreError, match="states a size of"):
+        scan(buffer.getvalue())
+
+
+def test_sparse_members_are_refused():
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a.jpg")
+        info.pax_headers = {"GNU.sparse.major": "1"}
+        tar.addfile(info)
+    with pytest.raises(StoreError, match="sparse members are not supported"):
+        scan(buffer.getvalue())
+
+
+def test_a_missing_file_is_a_store_error(tmp_path):
+    with pytest.raises(StoreError, match="cannot be opened: No such file"):
+        TarScanner(tmp_path / "none.tar")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_flipped_bytes_never_raise_anything_but_a_store_error(data):
+    tar = bytearray(tar_bytes(data.draw(members["pax"]), "pax"))
+    for _ in range(3):
+        position = data.draw(st.integers(0, min(len(tar), 4096) - 1))
+        tar[position] = data.draw(st.integers(0, 255))
+    try:
+        scan(bytes(tar))
+    except StoreError as error:
+        assert "x.tar" in str(error)

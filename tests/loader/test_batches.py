@@ -1,0 +1,219 @@
+"""What stands in a batch."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError
+from datapipe.testing import assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+
+SAMPLES = 37  # in the packed dataset
+
+
+def members(shards: Path) -> dict[str, bytes]:
+    """Every member of a packed dataset by name."""
+    found = {}
+    for shard in sorted(shards.glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                assert file is not None
+                found[member.name] = file.read()
+    return found
+
+
+def pictures(found: dict[str, bytes], key: str) -> list[Image.Image]:
+    """The images of one sample, in order."""
+    return [
+        Image.open(io.BytesIO(data)).convert("RGB")
+        for name, data in found.items()
+        if name.startswith(f"{key}.") and not name.endswith("json")
+    ]
+
+
+def test_images_of_all_samples_stand_one_behind_the_other(make: Make, packed: Path) -> None:
+    found = members(packed)
+    for batch in make(batch_size=8, drop_last=True, image=ImageSpec(size=24)):
+        expected = [
+            np.asarray(image.resize((24, 24), Image.Resampling.BILINEAR))
+            for key in batch["key"]
+            for image in pictures(found, key)
+        ]
+        assert batch["images_per_sample"].tolist() == [
+            len(pictures(found, key)) for key in batch["key"]
+        ]
+        assert batch["pixel_values"].shape == (len(expected), 3, 24, 24)
+        actual = batch["pixel_values"].permute(0, 2, 3, 1).numpy().astype(int)
+        assert np.abs(actual - np.stack(expected)).max() <= 1
+
+
+def test_padding_keeps_the_aspect_ratio_and_fills_with_the_mean(make: Make, packed: Path) -> None:
+    spec = ImageSpec(size=(40, 40), resize="pad", normalize="clip")
+    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
+    (image,) = pictures(members(packed), batch["key"][0])
+    height = round(40 * image.height / image.width)
+    top = (40 - height) // 2
+    pixels = batch["pixel_values"][0]
+    assert pixels[:, :top].abs().max() < 0.02  # the mean, to a grey level
+    assert pixels[:, top + height :].abs().max() < 0.02
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in spec.mean_std or ((), ()))
+    inner = torch.from_numpy(np.array(image.resize((40, height), Image.Resampling.BILINEAR)))
+    expected = (inner.permute(2, 0, 1) / 255 - mean) / std
+    assert (pixels[:, top : top + height] - expected).abs().max() < 1.1 / 255 / std.min()
+
+
+def test_padding_takes_the_fill_colour_given(make: Make) -> None:
+    spec = ImageSpec(size=40, resize="pad", fill=(10, 20, 30))
+    batch = next(iter(make(image=spec, shuffle=False, batch_size=1)))
+    assert batch["pixel_values"][0, :, 0, 0].tolist() == [10, 20, 30]
+
+
+def test_cropping_keeps_the_centre(make: Make, packed: Path) -> None:
+    batch = next(iter(make(image=ImageSpec(size=60, resize="crop"), shuffle=False, batch_size=1)))
+    (image,) = pictures(members(packed), batch["key"][0])
+    width = image.width * 60 // image.height
+    left = (width - 60) // 2
+    expected = image.resize((width, 60), Image.Resampling.BILINEAR).crop((left, 0, left + 60, 60))
+    actual = batch["pixel_values"][0].permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(actual - np.asarray(expected)).max() <= 1
+
+
+@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize("size", [(20, 50), (50, 20), 200])
+def test_every_fit_gives_the_size_asked_for(make: Make, resize: Any, size: Any) -> None:
+    spec = ImageSpec(size=size, resize=resize)
+    height, width = (size, size) if isinstance(size, int) else size
+    for batch in make(image=spec):
+        assert batch["pixel_values"].shape[1:] == (3, height, width)
+
+
+@pytest.mark.parametrize(
+    ("spec", "dtype", "low", "high"),
+    [
+        (ImageSpec(size=16), torch.uint8, 0, 255),
+        (ImageSpec(size=16, dtype=torch.float32), torch.float32, 0, 1),
+        (ImageSpec(size=16, normalize="siglip"), torch.float32, -1, 1),
+        (ImageSpec(size=16, normalize="siglip", dtype=torch.bfloat16), torch.bfloat16, -1, 1),
+        (ImageSpec(size=16, normalize=((0, 0, 0), (0.5, 0.5, 0.5))), torch.float32, 0, 2),
+    ],
+)
+def test_number_formats_and_ranges(
+    make: Make, spec: ImageSpec, dtype: torch.dtype, low: float, high: float
+) -> None:
+    pixels = torch.cat([batch["pixel_values"].clone() for batch in make(image=spec)])
+    assert pixels.dtype == dtype
+    assert low <= pixels.min() < pixels.max() <= high
+    assert pixels.max() - pixels.min() > (high - low) / 2
+
+
+def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
+    plain = next(iter(make(image=ImageSpec(size=20))))
+    normal = next(iter(make(image=ImageSpec(size=20, normalize="imagenet"))))
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ImageSpec(normalize="imagenet").mean_std)
+    expected = (plain["pixel_values"] / 255 - mean) / std
+    torch.testing.assert_close(normal["pixel_values"], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make: Make) -> None:
+    batch = next(iter(make(shuffle=False, batch_size=2, meta=("id", "conversations", "absent"))))
+    assert batch["text"][1] == "human: <image>What is number 1?\ngpt: It is 1."
+    assert batch["id"] == ["id-0", "id-1"]
+    assert batch["conversations"][1][1] == {"from": "gpt", "value": "It is 1."}
+    assert batch["absent"] == [None, None]
+
+
+def test_text_alone_makes_a_batch_without_images(make: Make) -> None:
+    batch = list(make(shuffle=False, batch_size=1))[9]
+    assert batch["images_per_sample"].tolist() == [0]
+    assert batch["pixel_values"].shape == (0, 3, 32, 32)
+    assert batch["text"] == ["human: What is number 9?\ngpt: It is 9."]
+
+
+def test_images_can_be_left_out(make: Make) -> None:
+    batch = next(iter(make(image=None)))
+    assert "pixel_values" not in batch
+    assert all(batch["text"])
+
+
+def test_an_epoch_has_every_sample_once_and_len_is_exact(make: Make) -> None:
+    loader = make(batch_size=5)
+    batches = list(loader)
+    assert len(batches) == len(loader) == 8
+    assert len(set(valid_keys(batches))) == len(valid_keys(batches)) == SAMPLES
+
+
+def test_epochs_differ_in_order_and_shuffle_false_keeps_the_dataset_order(make: Make) -> None:
+    loader = make()
+    first, second = valid_keys(loader), valid_keys(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == valid_keys(make(shuffle=False))
+
+
+@pytest.mark.parametrize("num_workers", [1, 3, 8])
+@pytest.mark.parametrize("prefetch_factor", [1, 5])
+def test_workers_and_prefetch_do_not_change_a_bit(
+    make: Make, num_workers: int, prefetch_factor: int
+) -> None:
+    alone = make(num_workers=0)
+    many = make(num_workers=num_workers, prefetch_factor=prefetch_factor)
+    assert_same_batches(alone, many)
+
+
+def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
+    kept = list(make())
+    copies = [batch["pixel_values"].clone() for batch in make()]
+    assert all(torch.equal(b["pixel_values"], c) for b, c in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"prefetch_factor": 0}, "prefetch_factor 0"),
+        ({"num_workers": -1}, "num_workers -1"),
+        ({"on_error": "ignore"}, "on_error 'ignore'"),
+        ({"rank": 2, "world_size": 2}, "rank 2"),
+        ({"rank": 0}, "give both"),
+        ({"batch_size": 38, "drop_last": True}, "leaves no step"),
+        ({"meta": "text"}, "keys of every batch"),
+    ],
+)
+def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cause: str) -> None:
+    with pytest.raises(PlanError, match=cause):
+        make(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": 0},
+        {"resize": "squash"},
+        {"normalize": "imagenett"},
+        {"normalize": ((0, 0, 0), (1, 0, 1))},
+        {"normalize": (0.5, 0.5)},
+        {"dtype": torch.float16},
+        {"dtype": torch.uint8, "normalize": "clip"},
+    ],
+)
+def test_impossible_image_specs_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        ImageSpec(**options)
+
+
+def test_a_folder_without_a_dataset_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(datapipe.IndexMismatch, match="datapipe pack"):
+        datapipe.make_loader(tmp_path, batch_size=1)
+    with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
+        datapipe.make_loader(tmp_path / "absent", batch_size=1)

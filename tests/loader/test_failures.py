@@ -1,0 +1,152 @@
+"""Samples and shards that fail while a loader runs."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import DecodeError, ImageSpec, IndexMismatch, Loader, SampleError, StoreError
+from datapipe.index.dataset import open_dataset
+from datapipe.testing import assert_resumes_exactly, valid_keys
+
+MakeDamaged = Callable[..., Loader]
+
+DAMAGED = ("000000006", "000000020")
+
+
+@pytest.fixture
+def damaged(packed: Path, tmp_path: Path) -> Path:
+    """The packed dataset with bytes of two JPEGs overwritten in place."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(packed, folder)
+    dataset = open_dataset(folder)
+    for sample in range(len(dataset)):
+        if dataset.columns.key(sample) not in DAMAGED:
+            continue
+        member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
+        shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
+        with (folder / shard).open("r+b") as file:
+            file.seek(member.offset + member.size // 2)
+            file.write(b"\0" * (member.size - member.size // 2))
+    return folder
+
+
+@pytest.fixture
+def make_damaged(damaged: Path) -> MakeDamaged:
+    def make(**options: Any) -> Loader:
+        options = {"batch_size": 4, "image": ImageSpec(size=16), "shuffle": False} | options
+        return datapipe.make_loader(damaged, **options)
+
+    return make
+
+
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_the_first_failing_sample_is_named_and_ends_the_loop(
+    make_damaged: MakeDamaged, num_workers: int
+) -> None:
+    iterator = iter(make_damaged(num_workers=num_workers))
+    next(iterator)
+    with pytest.raises(DecodeError) as caught:
+        next(iterator)
+    assert caught.value.key == "000000006"
+    assert caught.value.member.startswith("000000006.")
+    assert caught.value.shard == "shard-000000.tar"
+    assert "not those that were packed" in str(caught.value)
+    with pytest.raises(datapipe.DatapipeError, match="closed"):
+        next(iterator)
+
+
+def test_batches_before_a_failing_sample_are_yielded_first(make_damaged: MakeDamaged) -> None:
+    seen: list[str] = []
+    loader = make_damaged(batch_size=2, num_workers=4, prefetch_factor=8)
+    with pytest.raises(DecodeError):
+        seen.extend(key for batch in loader for key in batch["key"])
+    assert seen == [f"{number:09}" for number in range(6)]
+
+
+def test_a_skipped_sample_leaves_an_empty_slot_and_nothing_else_moves(
+    make_damaged: MakeDamaged, make: Callable[..., Loader]
+) -> None:
+    whole = list(make(shuffle=False, image=ImageSpec(size=16)))
+    loader = make_damaged(on_error="skip", num_workers=3)
+    for expected, batch in zip(whole, loader, strict=True):
+        assert batch["key"] == expected["key"]
+        assert batch["pixel_values"].shape == expected["pixel_values"].shape
+        assert torch.equal(batch["images_per_sample"], expected["images_per_sample"])
+        row = 0
+        for slot, key in enumerate(batch["key"]):
+            rows = slice(row, row + int(batch["images_per_sample"][slot]))
+            row = rows.stop
+            if key in DAMAGED:
+                assert not batch["valid"][slot]
+                assert batch["text"][slot] == ""
+                assert not batch["pixel_values"][rows].any()
+            else:
+                assert batch["valid"][slot] == expected["valid"][slot]
+                assert torch.equal(batch["pixel_values"][rows], expected["pixel_values"][rows])
+    assert loader.skipped == 2
+
+
+def test_skipping_resumes_exactly(make_damaged: MakeDamaged) -> None:
+    assert_resumes_exactly(lambda **more: make_damaged(on_error="skip", shuffle=True, **more))
+
+
+def test_skipped_samples_are_logged_with_their_names(
+    make_damaged: MakeDamaged, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        keys = valid_keys(make_damaged(on_error="skip"))
+    assert all(key not in keys for key in DAMAGED)
+    assert all(f"sample {key}" in caplog.text for key in DAMAGED)
+
+
+def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged) -> None:
+    assert make_damaged(on_error="skip", max_skipped=2) is not None
+    list(make_damaged(on_error="skip", max_skipped=2))
+    with pytest.raises(datapipe.DatapipeError, match="max_skipped=1"):
+        list(make_damaged(on_error="skip", max_skipped=1))
+
+
+def test_a_missing_shard_is_no_sample_to_be_skipped(make_damaged: MakeDamaged) -> None:
+    loader = make_damaged(on_error="skip")
+    (loader.dataset.folder / "shard-000002.tar").unlink()
+    with pytest.raises(StoreError, match=r"shard-000002\.tar"):
+        list(loader)
+
+
+def test_a_shard_cut_off_while_training_is_named(make_damaged: MakeDamaged) -> None:
+    loader = make_damaged(on_error="skip")
+    with (loader.dataset.folder / "shard-000003.tar").open("r+b") as file:
+        file.truncate(5000)
+    with pytest.raises(StoreError, match="cut off"):
+        list(loader)
+
+
+def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged: Path) -> None:
+    with (damaged / "shard-000001.tar").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(IndexMismatch, match=r"shard-000001\.tar"):
+        datapipe.make_loader(damaged, batch_size=1)
+
+
+def test_too_large_images_are_refused_by_their_header(make: Callable[..., Loader]) -> None:
+    with pytest.raises(SampleError, match="more than the limit of 100"):
+        next(iter(make(image=ImageSpec(size=16, max_pixels=100))))
+
+
+def test_an_error_of_our_own_is_not_skipped(
+    make: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("datapipe.decode.transform.ImageTransform.place", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(make(on_error="skip"))

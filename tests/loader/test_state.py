@@ -1,0 +1,189 @@
+"""Resume: every configuration goes through one universal check."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from datapipe import ImageSpec, Loader, PlanError, StateMismatch
+from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": False},
+        {"drop_last": True},
+        {"batch_size": 1, "seed": 9},
+        {"batch_size": 37},
+        {"batch_size": 64},
+        {"prefetch_factor": 7},
+        {"image": ImageSpec(size=16, normalize="clip", resize="pad")},
+        {"image": None, "meta": ("id",)},
+    ],
+    ids=str,
+)
+def test_a_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
+    world_sizes = (1,) if options.get("drop_last") else (1, 2, 3)
+    assert_resumes_exactly(lambda **more: make(**options, **more), world_sizes=world_sizes)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    batch_size=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    worlds=st.lists(st.integers(1, 6), min_size=2, max_size=3, unique=True),
+    stop=st.floats(0, 1),
+)
+def test_random_configurations_resume_exactly(
+    make: Make, batch_size: int, seed: int, worlds: list[int], stop: float
+) -> None:
+    options = {"batch_size": batch_size, "seed": seed, "image": ImageSpec(size=8)}
+    assert_resumes_exactly(
+        lambda **more: make(**options, **more), world_sizes=worlds, stops=(stop,)
+    )
+
+
+def test_the_check_itself_notices_a_loader_that_does_not_resume(make: Make) -> None:
+    class Forgetful(Loader):
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            super().load_state_dict({**state, "unit": max(0, state["unit"] - 1)})
+
+    def forgetful(**more: Any) -> Loader:
+        loader = make(**more)
+        loader.__class__ = Forgetful
+        return loader
+
+    with pytest.raises(AssertionError):
+        assert_resumes_exactly(forgetful)
+
+
+def test_state_counts_what_was_yielded_and_not_what_was_prefetched(make: Make) -> None:
+    loader = make(batch_size=4, prefetch_factor=8)
+    iterator = iter(loader)
+    next(iterator)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (0, 4)
+    next(iterator)
+    assert loader.state_dict()["unit"] == 8
+
+
+def test_state_survives_break_and_the_next_loop_starts_the_epoch_over(make: Make) -> None:
+    loader = make(batch_size=4)
+    for step, batch in enumerate(loader):
+        if step == 0:
+            first = batch["key"]
+        if step == 2:
+            break
+    assert loader.state_dict()["unit"] == 12
+    assert next(iter(loader))["key"] == first
+
+
+def test_after_the_last_batch_the_state_is_the_next_epoch(make: Make) -> None:
+    loader = make(batch_size=10)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["block"], state["unit"]) == (1, 0, 0)
+    assert next(iterator, None) is None
+    assert loader.state_dict() == state
+
+
+def test_state_of_an_earlier_step_serves_wrappers_that_fetch_ahead(make: Make) -> None:
+    loader = make(batch_size=10)
+    iterator = iter(loader)
+    states = [loader.state_dict()]
+    for _ in range(len(loader)):
+        next(iterator)
+        states.append(loader.state_dict())
+    assert [loader.state_dict(step=step) for step in range(len(states))] == states
+    with pytest.raises(PlanError, match="yielded 4"):
+        loader.state_dict(step=5)
+
+
+def test_state_of_a_step_counts_from_where_the_iterator_began(make: Make) -> None:
+    loader = make(batch_size=5)
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.state_dict(step=0)["unit"] == 5
+    assert loader.state_dict(step=1)["unit"] == 10
+
+
+def test_set_epoch_to_the_current_one_keeps_the_position(make: Make) -> None:
+    state = _state_after(make(), steps=3)
+    resumed = make()
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert_same_batches(list(resumed), list(make())[3:])
+
+
+def test_set_epoch_to_another_one_starts_it_from_the_beginning(make: Make) -> None:
+    jumped, counted = make(), make()
+    jumped.load_state_dict(_state_after(make(), steps=3))
+    jumped.set_epoch(2)
+    list(counted), list(counted)
+    assert_same_batches(jumped, counted)
+
+
+def test_batch_size_may_change_on_resume(make: Make) -> None:
+    before = make(batch_size=4)
+    begun = _take(before, 3)
+    after = make(batch_size=7)
+    after.load_state_dict(before.state_dict())
+    assert valid_keys(begun) + valid_keys(after) == valid_keys(make(batch_size=1))
+
+
+@pytest.mark.parametrize("options", [{"seed": 1}, {"shuffle": False}])
+def test_a_state_of_another_plan_is_refused_with_the_difference(
+    make: Make, options: dict[str, Any]
+) -> None:
+    (name,) = options
+    with pytest.raises(StateMismatch, match=f"{name}: .* in the state, .* here"):
+        make(**options).load_state_dict(make().state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 99},
+        {"plan_version": 99},
+        {"fingerprint": "0" * 64},
+        {"unit": 37},
+        {"unit": -1},
+        {"epoch": -1},
+        {"plan": None},
+    ],
+    ids=str,
+)
+def test_a_state_that_cannot_be_continued_is_refused(make: Make, change: dict[str, Any]) -> None:
+    loader = make()
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({**loader.state_dict(), **change})
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({})
+
+
+def test_the_state_is_small_and_json(make: Make) -> None:
+    text = json.dumps(make().state_dict())
+    assert len(text) < 500
+
+
+def _take(loader: Loader, steps: int) -> list[Any]:
+    iterator = iter(loader)
+    return [next(iterator) for _ in range(steps)]
+
+
+def _state_after(loader: Loader, steps: int) -> dict[str, Any]:
+    _take(loader, steps)
+    return loader.state_dict()

@@ -1,0 +1,237 @@
+"""What each raw format becomes: images, texts and metadata survive, under names every tool reads."""
+
+import json
+import re
+
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import PackError, pack_dataset
+
+
+def turns(*texts):
+    return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
+
+
+def index_of(out):
+    return [
+        row for path in sorted(out.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
+    ]
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    """Packs a raw folder or file; gives the members of its samples in order."""
+
+    def pack(raw, **options):
+        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
+        return list(members(tmp_path / "out").values())
+
+    return pack
+
+
+# --- folder -----------------------------------------------------------------------------------
+
+
+def test_a_folder_of_images_with_captions(tmp_path, make_folder, packed, jpeg):
+    samples = packed(make_folder(tmp_path / "raw", 3))
+    assert samples == [{"jpg": jpeg(i), "txt": f"photograph {i}".encode()} for i in range(3)]
+    rows = index_of(tmp_path / "out")
+    assert [row["source"] for row in rows] == ["000.jpg", "001.jpg", "002.jpg"]
+    assert [(row["width"], row["height"]) for row in rows] == [(40, 30), (41, 31), (42, 32)]
+    assert [row["text_bytes"] for row in rows] == [12, 12, 12]
+
+
+def test_sidecars_of_every_kind_and_images_without_text(tmp_path, packed, jpeg, encode):
+    raw = tmp_path / "raw"
+    (raw / "deep" / "er").mkdir(parents=True)
+    for name in ("a.jpg", "b.JPEG", "c.jpg", "deep/d.jpg", "deep/er/e.jpg"):
+        (raw / name).write_bytes(jpeg(1))
+    (raw / "f.png").write_bytes(encode(kind="PNG"))
+    (raw / "a.txt").write_bytes(b"\xef\xbb\xbfa caption")
+    (raw / "b.caption").write_text("of b")
+    (raw / "c.json").write_text('{"caption": "of c", "url": "http://c", "n": [1, {"k": null}]}')
+    (raw / "deep/d.txt").write_text("text of d")
+    (raw / "deep/d.caption").write_text("caption of d")
+    (raw / "deep/d.json").write_text('{"score": 0.5}')
+    (raw / ".hidden.jpg").write_bytes(b"of a file manager")
+    a, b, c, f, d, e = packed(raw)
+    assert a == {"jpg": jpeg(1), "txt": b"a caption"}
+    assert b == {"jpg": jpeg(1), "txt": b"of b"}
+    assert c == {"jpg": jpeg(1), "json": (raw / "c.json").read_bytes()}
+    assert f == {"png": encode(kind="PNG")}
+    assert d.keys() == {"jpg", "txt", "caption", "json"}
+    assert (d["txt"], d["caption"]) == (b"text of d", b"caption of d")
+    assert e == {"jpg": jpeg(1)}
+    assert [row["text_bytes"] for row in index_of(tmp_path / "out")] == [9, 4, 4, 0, 9, 0]
+
+
+def test_the_extension_follows_the_content_not_the_name(tmp_path, packed, encode):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jpg").write_bytes(encode(kind="PNG"))
+    assert packed(tmp_path / "raw") == [{"png": encode(kind="PNG")}]
+
+
+def test_file_names_of_any_kind_get_plain_keys(tmp_path, packed, members, jpeg, rejects):
+    (tmp_path / "raw").mkdir()
+    names = [b"a b.jpg", "größe.jpg".encode(), b"\xff\xfe.jpg", b"many.dots.in.name.jpg"]
+    for name in names:
+        (tmp_path / "raw").joinpath(name.decode("utf-8", "surrogateescape")).write_bytes(jpeg(1))
+    (tmp_path / "raw" / "\udcff.txt").write_bytes(b"of no image")
+    assert packed(tmp_path / "raw") == [{"jpg": jpeg(1)}] * 4
+    assert all(re.fullmatch("[0-9]{9}", key) for key in members(tmp_path / "out"))
+    assert {row["source"] for row in index_of(tmp_path / "out")} == {
+        "a b.jpg", "größe.jpg", "\\udcff\\udcfe.jpg", "many.dots.in.name.jpg"
+    }  # fmt: skip
+    assert [line["source"] for line in rejects(tmp_path / "out")] == ["\\udcff.txt"]
+
+
+# --- llava ------------------------------------------------------------------------------------
+
+RECORDS = [
+    {"id": "one", "image": "a.jpg", "conversations": turns("<image>\nWhat?", "A cat."), "x": 1.5},
+    {"id": 2, "image": ["a.jpg", "sub/b.jpg"], "conversations": turns("<image><image>", "Ü")},
+    {"id": "text", "conversations": turns("1+1?", "2"), "meta": {"deep": [None, True]}},
+    {"id": "none", "image": None, "conversations": turns("hi", "ho")},
+    {"id": "unmarked", "image": "a.jpg", "conversations": turns("What?", "A cat.")},
+]
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
+@pytest.mark.parametrize("give", ["folder", "file"])
+def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, packed, name, give):
+    path = make_llava(tmp_path / "raw", RECORDS, name)
+    image = (tmp_path / "raw/a.jpg").read_bytes()
+    samples = packed(path if give == "file" else path.parent)
+    assert [sorted(sample) for sample in samples] == [
+        ["jpg", "json"], ["1.jpg", "jpg", "json"], ["json"], ["json"], ["jpg", "json"]
+    ]  # fmt: skip
+    assert [json.loads(sample["json"]) for sample in samples] == RECORDS
+    assert samples[0]["jpg"] == samples[1]["jpg"] == image
+    assert samples[1]["1.jpg"] == (tmp_path / "raw/sub/b.jpg").read_bytes()
+    rows = index_of(tmp_path / "out")
+    assert [row["images"] for row in rows] == [1, 2, 0, 0, 1]
+    assert [row["source"] for row in rows] == [f"{name}#{number}" for number in range(5)]
+    assert rows[0]["text_bytes"] == len("human: <image>\nWhat?\ngpt: A cat.")
+
+
+def test_images_lie_under_image_root(tmp_path, make_llava, packed):
+    path = make_llava(tmp_path / "raw", RECORDS[:2])
+    (tmp_path / "raw/a.jpg").rename(tmp_path / "a.jpg")
+    (tmp_path / "raw/sub").rename(tmp_path / "sub")
+    assert len(packed(path, image_root=tmp_path)) == 2
+
+
+def test_absolute_paths_need_no_image_root(tmp_path, make_llava, packed, jpeg):
+    (tmp_path / "far.jpg").write_bytes(jpeg(3))
+    record = {"image": str(tmp_path / "far.jpg"), "conversations": turns("<image>", "x")}
+    assert packed(make_llava(tmp_path / "raw", [record]))[0]["jpg"] == jpeg(3)
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "reason"),
+    [
+        ({"image": "a.jpg", "conversations": turns("<image><image>", "x")}, "DecodeError",
+         "2 <image> placeholders for 1 images"),
+        ({"conversations": turns("<image>", "x")}, "DecodeError",
+         "1 <image> placeholders for 0 images"),
+        ({"image": "a.jpg"}, "MissingMember", "record has no `conversations`"),
+        ({"conversations": []}, "MissingMember", "record has no `conversations`"),
+        ({"conversations": [{"from": "human"}]}, "DecodeError", "a turn is no object"),
+        ({"image": 5, "conversations": turns("a", "b")}, "DecodeError", "`image` is neither"),
+        ({"image": "", "conversations": turns("\ud800", "b")}, "DecodeError", "written as UTF-8"),
+        (["a list"], "DecodeError", "record is a list, not an object"),
+    ],
+)  # fmt: skip
+def test_a_record_that_makes_no_sense_is_rejected(
+    tmp_path, make_llava, packed, rejects, record, error, reason
+):
+    assert len(packed(make_llava(tmp_path / "raw", [RECORDS[0], record]))) == 1
+    (line,) = rejects(tmp_path / "out")
+    assert (line["source"], line["error"]) == ("data.json#1", error)
+    assert reason in line["reason"]
+
+
+def test_a_missing_image_root_is_refused(tmp_path, make_llava):
+    with pytest.raises(PackError, match=r"--image-root .*nowhere: no such folder"):
+        pack_dataset(
+            make_llava(tmp_path / "raw", RECORDS), tmp_path / "o", image_root=tmp_path / "nowhere"
+        )
+
+
+def test_several_annotation_files_are_refused_by_name(tmp_path, make_llava):
+    for name in ("train.json", "val.jsonl"):
+        make_llava(tmp_path / "raw", RECORDS, name)
+    with pytest.raises(
+        PackError, match=r"several annotation files \(train.json, val.jsonl\); give one"
+    ):
+        pack_dataset(tmp_path / "raw", tmp_path / "out")
+
+
+# --- webdataset -------------------------------------------------------------------------------
+
+
+def test_tars_with_any_naming_are_repacked(tmp_path, make_tar, packed, jpeg, encode):
+    make_tar(
+        tmp_path / "raw" / "x.tar",
+        [
+            ("dir a/Ü 1.JPG", jpeg(0)),
+            ("dir a/Ü 1.TXT", "größe".encode()),
+            ("dir a/Ü 1.seg.png", encode(kind="PNG")),
+            ("b.left eye.jpeg", jpeg(1)),
+            ("b.cls", b"7"),
+            ("b.json", b'{"caption": "of b"}'),
+            ("b.Emb.npy", b"\x93NUMPY"),
+            ("c.jpg", jpeg(2)),
+            ("dir a/Ü 1.cls", b"3"),
+        ],
+    )
+    first, second, third = packed(tmp_path / "raw")
+    assert first == {
+        "jpg": jpeg(0), "txt": "größe".encode(), "seg.png": encode(kind="PNG"), "cls": b"3"
+    }  # fmt: skip
+    assert second == {
+        "left_eye.jpg": jpeg(1), "cls": b"7", "json": b'{"caption": "of b"}', "emb.npy": b"\x93NUMPY"
+    }  # fmt: skip
+    assert third == {"jpg": jpeg(2)}
+    rows = index_of(tmp_path / "out")
+    assert [row["source"] for row in rows] == ["x.tar:dir a/Ü 1", "x.tar:b", "x.tar:c"]
+    assert [row["text_bytes"] for row in rows] == [7, 4, 0]
+
+
+def test_members_that_would_share_a_name_are_all_kept(tmp_path, make_tar, packed, jpeg):
+    names = ["a.jpg", "a.JPG", "a.jpeg", "a.txt", "a.text", "a.json", "a.JSON"]
+    data = {name: jpeg(i) if "j" in name.lower()[:4] else b"%d" % i for i, name in enumerate(names)}
+    data |= {"a.json": b"{}", "a.JSON": b"[]"}
+    (sample,) = packed(make_tar(tmp_path / "x.tar", data.items()))
+    assert sorted(sample.values()) == sorted(data.values())
+    assert sample.keys() == {"jpg", "1.jpg", "2.jpg", "txt", "text", "json", "1.json"}
+
+
+def test_a_member_without_a_key_is_rejected(tmp_path, make_tar, packed, jpeg, rejects):
+    packed(make_tar(tmp_path / "x.tar", [("README", b"hi"), ("a.jpg", jpeg(0))]))
+    (line,) = rejects(tmp_path / "out")
+    assert (line["source"], line["reason"]) == ("x.tar:README", "name has no key and extension")
+
+
+def test_packing_a_pack_again_keeps_every_member(tmp_path, make_llava, packed, members):
+    before = packed(make_llava(tmp_path / "raw", RECORDS))
+    pack_dataset(tmp_path / "out", tmp_path / "again", shard_size=2)
+    assert list(members(tmp_path / "again").values()) == before
+
+
+@pytest.mark.parametrize("name", ["x.tar.gz", "x.tar"])
+@pytest.mark.parametrize("give", ["folder", "file"])
+def test_compressed_tars_are_refused_with_the_remedy(tmp_path, name, give):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_bytes(b"\x1f\x8b\x08" + bytes(600))
+    raw = tmp_path / "raw" / name if give == "file" else tmp_path / "raw"
+    with pytest.raises(ValueError, match=r"compressed.*(gunzip|decompress)"):
+        pack_dataset(raw, tmp_path / "out")
+
+
+def test_a_cut_off_tar_is_refused_naming_the_place(tmp_path, make_tar, jpeg):
+    path = make_tar(tmp_path / "x.tar", [("a.jpg", jpeg(0))])
+    path.write_bytes(path.read_bytes()[:700])
+    with pytest.raises(ValueError, match=r"x\.tar, byte 0: the file ends inside this member"):
+        pack_dataset(path, tmp_path / "out")

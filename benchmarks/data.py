@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from datapipe.pack.job import pack
+from datapipe.pack.job import pack_dataset
 from tools.make_sample_data import make_sample_data
 
 _HOME = Path("build/bench")
@@ -60,7 +60,7 @@ def photographs(samples: int) -> Photos:
 def packed(photos: Photos) -> Path:
     """A folder with the same photographs in WebDataset shards; packed where missing."""
     out = photos.raw.with_name(photos.raw.name + "-packed")
-    pack(photos.raw, out, format="folder", shard_size=-(-photos.count // _SHARDS))
+    pack_dataset(photos.raw, out, format="folder", shard_size=-(-photos.count // _SHARDS))
     return out
 
 

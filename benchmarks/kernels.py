@@ -32,14 +32,14 @@ def decode_and_place(
     # As many batches as a loader with its usual prefetch cycles through.
     batches = torch.zeros(2 * threads, batch_size, *transform.shape, dtype=transform.dtype)
 
-    def work(images: Iterator[bytes]) -> None:
-        # Threads share the rows as they share the images; each image is an item with its row.
-        for data in images:
-            row = next(rows)
-            transform.place(transform.decode(data), places[row % len(places)])
-
     places = batches.flatten(0, 1)
-    rows = iter(range(len(jpegs)))
+    numbers = iter(range(len(jpegs)))  # shared by the threads, as the images are
+
+    def work(images: Iterator[bytes]) -> None:
+        for data in images:
+            place = places[next(numbers) % len(places)]
+            transform.place(transform.decode(data), place)
+
     return on_threads(work, jpegs, threads)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import kernels
 from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
 from benchmarks.data import Photos, photographs, scratch
-from datapipe.pack.job import pack
+from datapipe.pack.job import pack_dataset
 from datapipe.pack.prepare import Check
 
 Pack = Callable[[Path, Path], None]
@@ -112,7 +112,7 @@ def time_pack(photos: Photos, contestant: Pack) -> Run:
 
 
 def pack_datapipe(raw: Path, out: Path, *, workers: int, check: Check) -> None:
-    done = pack(raw, out, format="folder", workers=workers, check=check)
+    done = pack_dataset(raw, out, format="folder", workers=workers, check=check)
     assert not done.rejected, f"{done.rejected} photographs were rejected"
 
 

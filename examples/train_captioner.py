@@ -135,7 +135,7 @@ def compute_loss(model: Captioner, batch: dict[str, Any]) -> Tensor:
 
 @torch.no_grad()
 def loss_with_wrong_images(model: Captioner, batch: dict[str, Any]) -> tuple[float, float]:
-    """The loss of a batch, and with each image in the place of another: do images matter?"""
+    """The loss of a batch as it is, and with each image in the place of another."""
     wrong = batch | {"pixel_values": batch["pixel_values"].roll(1, dims=0)}
     model.eval()
     right_loss, wrong_loss = (compute_loss(model, b).item() for b in (batch, wrong))
@@ -216,9 +216,15 @@ def train(shards: Path, steps: int, batch_size: int, save: Path | None) -> Repor
     right, wrong = loss_with_wrong_images(model, batch)
     print(f"last batch: loss {right:.3f}, and {wrong:.3f} with its images swapped")
     if save is not None:
-        # The loader counts the batches it has yielded, so a run that calls load_state_dict on both
-        # the model and the loader goes on with the very batch that would have come next.
-        torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, save)
+        # The loader counts the batches it has yielded, so a run that calls load_state_dict on all
+        # of these goes on with the very batch that would have come next.
+        checkpoint = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "warmup": warmup.state_dict(),
+            "loader": loader.state_dict(),
+        }
+        torch.save(checkpoint, save)
     return Report(losses=losses, waits=waits, images=images, seconds=seconds)
 
 
@@ -230,6 +236,8 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--save", type=Path, help="write a checkpoint of model and loader here")
     arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error(f"--steps must be at least 1, got {arguments.steps}")
     report = train(**vars(arguments))
     print(report)
     first, last = report.smoothed()

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.manifest import MANIFEST, Manifest, replace_file
+from datapipe.index.manifest import MANIFEST, Manifest
 from datapipe.index.rows import Member, file_sha256, read_index
 
 logger = logging.getLogger(__name__)
@@ -148,12 +148,14 @@ def build_columns(home: Path, folder: Path, manifest: Manifest) -> None:
     """Consolidate the Parquet indexes in `home` into `folder`, which appears by rename.
 
     Memory stays at one shard's index. Several processes may do this at once; one result stays.
+    Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{COLUMNS}.", dir=folder.parent))
     try:
         about = _write_columns(home, temporary, manifest)
-        replace_file(temporary / _ABOUT, json.dumps(about).encode())
+        about["sizes"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+        (temporary / _ABOUT).write_text(json.dumps(about))
         temporary.chmod(0o755)
         _put_in_place(temporary, folder, manifest.fingerprint)
     finally:
@@ -181,9 +183,11 @@ def _put_in_place(temporary: Path, folder: Path, fingerprint: str) -> None:
 def _is_current(folder: Path, fingerprint: str) -> bool:
     try:
         about = json.loads((folder / _ABOUT).read_bytes())
-    except (OSError, ValueError):
+        if about.get("version") != _VERSION or about.get("fingerprint") != fingerprint:
+            return False
+        return all((folder / name).stat().st_size == n for name, n in about["sizes"].items())
+    except (OSError, ValueError, LookupError):
         return False
-    return bool(about.get("version") == _VERSION and about.get("fingerprint") == fingerprint)
 
 
 def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
@@ -266,8 +270,6 @@ class _NpyFile:
     def close(self) -> None:
         self._file.seek(0)
         self._file.write(self._header())
-        self._file.flush()
-        os.fsync(self._file.fileno())
         self._file.close()
 
     def _header(self) -> bytes:

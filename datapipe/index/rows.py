@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,10 +81,10 @@ SCHEMA = pa.schema(
 )
 
 
-def to_table(rows: Iterable[Row]) -> pa.Table:
-    """Rows as a table of `SCHEMA`."""
+def to_table(rows: Sequence[Row], starts: Sequence[int] | None = None) -> pa.Table:
+    """Rows as a table of `SCHEMA`; `starts` are added to the offsets of each row, in bytes."""
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    for row in rows:
+    for row, start in zip(rows, starts or [0] * len(rows), strict=True):
         first = row.images[0] if row.images else None
         columns["key"].append(row.key)
         columns["source"].append(row.source)
@@ -96,19 +96,19 @@ def to_table(rows: Iterable[Row]) -> pa.Table:
         columns["image_height"].append([image.height for image in row.images])
         columns["orientation"].append([image.orientation for image in row.images])
         columns["ext"].append([member.ext for member in row.members])
-        columns["offset"].append([member.offset for member in row.members])
+        columns["offset"].append([start + member.offset for member in row.members])
         columns["size"].append([member.size for member in row.members])
         columns["crc32"].append([member.crc32 for member in row.members])
     return pa.table(columns, schema=SCHEMA)
 
 
-def write_index(path: Path, rows: Iterable[Row]) -> str:
+def write_index(path: Path, rows: Sequence[Row], starts: Sequence[int] | None = None) -> str:
     """Write the index of one shard durably at `path`; return the sha256 of the file, in hex.
 
     The caller renames it into place.
     """
     with path.open("wb") as file:
-        pq.write_table(to_table(rows), file, compression="zstd")
+        pq.write_table(to_table(rows, starts), file, compression="zstd")
         file.flush()
         os.fsync(file.fileno())
     return file_sha256(path)

@@ -27,7 +27,7 @@ class Blob:
         name: what a person would call it in a message.
     """
 
-    path: Path
+    path: str | Path
     offset: int = 0
     size: int | None = None
     name: str = ""

@@ -188,3 +188,13 @@ def test_a_decompression_bomb_is_refused_by_its_header(encode):
 def test_what_is_no_image_is_a_decode_error(data):
     with pytest.raises(DecodeError):
         decode_rgb(data)
+
+
+@pytest.mark.parametrize("chunk", [b"IHDR", b"IDAT", b"PLTE"])
+def test_a_png_chunk_whose_checksum_is_wrong_is_a_decode_error(encode, crop, chunk):
+    data = bytearray(encode(crop().quantize(16), "PNG"))
+    start = data.index(chunk)
+    length = int.from_bytes(data[start - 4 : start], "big")
+    data[start + 4 + length] ^= 1
+    with pytest.raises(DecodeError, match=f"checksum of the {chunk.decode()} chunk|not an image"):
+        decode_rgb(bytes(data))

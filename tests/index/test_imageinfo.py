@@ -1,6 +1,7 @@
 """What `probe` says of an image, against Pillow, and what it says of everything else."""
 
 import io
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -128,10 +129,8 @@ def test_bytes_between_jpeg_segments_are_passed_over(encode, garbage):
 @given(st.binary(max_size=200))
 def test_hostile_bytes_give_a_decode_error_or_an_image(tail):
     for head in (b"", b"\xff\xd8", b"\xff\xd8\xff\xe1\0\x40Exif\0\0II", b"\x89PNG\r\n\x1a\n"):
-        try:
+        with suppress(DecodeError):
             assert min(probe(head + tail).upright) > 0
-        except DecodeError as error:
-            assert error.reason
 
 
 @pytest.mark.parametrize("ext", ["jpg", "JPEG", "1.jpg", "left.eye.PNG", "webp", "tiff"])

@@ -3,6 +3,7 @@
 import io
 import tarfile
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,7 +193,5 @@ def test_flipped_bytes_never_raise_anything_but_a_store_error(data):
     for _ in range(3):
         position = data.draw(st.integers(0, min(len(tar), 4096) - 1))
         tar[position] = data.draw(st.integers(0, 255))
-    try:
-        scan(bytes(tar))
-    except StoreError as error:
-        assert "x.tar" in str(error)
+    with suppress(StoreError):
+        assert all(offset + size <= len(tar) for _, offset, size in scan(bytes(tar)))

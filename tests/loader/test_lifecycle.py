@@ -276,9 +276,11 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
     monkeypatch.setattr(ImageTransform, "decode", hang)
     monkeypatch.setattr("datapipe.loader.executor._PATIENCE", 0.05)
     iterator = iter(make(num_workers=1, shuffle=False))
-    threading.Thread(target=lambda: begun.wait(30) and iterator.close()).start()
+    closing = threading.Thread(target=lambda: begun.wait(30) and iterator.close())
+    closing.start()
     with pytest.raises(DatapipeError, match="closed while"):
         next(iterator)
+    closing.join()
     hold.set()
     for worker in workers():
         worker.join()

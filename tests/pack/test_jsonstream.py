@@ -100,7 +100,7 @@ def test_records_before_the_damage_are_given():
 
 
 def test_another_encoding_is_refused_with_a_remedy():
-    with pytest.raises(PackError, match="not UTF-8.*iconv"):
+    with pytest.raises(PackError, match=r"not UTF-8.*iconv"):
         records_of('["größe"]'.encode("latin-1"))
 
 

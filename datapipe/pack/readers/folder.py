@@ -37,29 +37,30 @@ class FolderReader:
         for place, folders, files in os.walk(raw, onerror=_unreadable):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             names = sorted(name for name in files if not name.startswith("."))
-            yield from _read_folder(raw, Path(place), names)
+            below = os.path.relpath(place, raw)
+            yield from _read_folder(place, "" if below == os.curdir else f"{below}/", names)
 
 
 def _unreadable(error: OSError) -> None:
     raise PackError(f"{error.filename}: folder cannot be read: {error.strerror}") from error
 
 
-def _read_folder(raw: Path, folder: Path, names: list[str]) -> Iterator[RawSample | Reject]:
-    sidecars: dict[str, dict[str, Path]] = {}
+# Paths are strings here: building a `Path` costs more than all else that is done for a file.
+def _read_folder(place: str, below: str, names: list[str]) -> Iterator[RawSample | Reject]:
+    sidecars: dict[str, dict[str, str]] = {}
     stems: set[str] = set()
     for name in names:
         stem, ext = _split(name)
         if is_image_extension(ext):
             stems.add(stem)
         elif ext in TEXT_EXTENSIONS or ext == "json":
-            sidecars.setdefault(stem, {})[ext] = folder / name
+            sidecars.setdefault(stem, {})[ext] = name
     for name in names:
-        path = folder / name
-        source = printable(path.relative_to(raw).as_posix())
         stem, ext = _split(name)
+        source = printable(below + name)
         if is_image_extension(ext):
-            yield _sample(source, path, sidecars.get(stem, {}))
-        elif stem in stems and path in sidecars.get(stem, {}).values():
+            yield _sample(place, below, name, sidecars.get(stem, {}))
+        elif stem in stems and name in sidecars.get(stem, {}).values():
             continue
         elif ext in TEXT_EXTENSIONS or ext == "json":
             yield Reject(source, "no image has the same stem as this text", "MissingMember")
@@ -72,24 +73,18 @@ def _split(name: str) -> tuple[str, str]:
     return stem, ext.lower()
 
 
-def _sample(source: str, image: Path, sidecars: dict[str, Path]) -> RawSample:
-    captions = [
-        (ext, Blob(path, name=_beside(source, path)))
-        for ext, path in sorted(sidecars.items(), reverse=True)
-        if ext != "json"
-    ]
-    record = sidecars.get("json")
+def _sample(place: str, below: str, image: str, sidecars: dict[str, str]) -> RawSample:
+    def blob(name: str) -> Blob:
+        return Blob(f"{place}/{name}", name=printable(below + name))
+
+    captions = [ext for ext in sorted(sidecars, reverse=True) if ext != "json"]
     return RawSample(
-        source=source,
-        images=(RawImage(Blob(image, name=source)),),
-        caption=captions[0][1] if captions else None,
-        record=Blob(record, name=_beside(source, record)) if record else None,
-        others=tuple(captions[1:]),
+        source=printable(below + image),
+        images=(RawImage(blob(image)),),
+        caption=blob(sidecars[captions[0]]) if captions else None,
+        record=blob(sidecars["json"]) if "json" in sidecars else None,
+        others=tuple((ext, blob(sidecars[ext])) for ext in captions[1:]),
     )
-
-
-def _beside(source: str, path: Path) -> str:
-    return (Path(source).parent / path.name).as_posix()
 
 
 READER = FolderReader()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.errors import PackError
 from datapipe.index.manifest import Shard, fsync_folder
-from datapipe.index.rows import Member, Row, write_index
+from datapipe.index.rows import Row, write_index
 from datapipe.pack.prepare import Prepared
 from datapipe.pack.ustar import END
 
-_IOV_MAX = 1024
+_IOV_MAX = 1024  # parts that one writev takes
+_TOGETHER = 192  # parts that wait for each other: some 32 samples, few enough to be small
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class ShardWriter:
         self._descriptor: int | None = None
         self._position = 0
         self._rows: list[Row] = []
+        self._starts: list[int] = []  # of each row in the shard, bytes
+        self._parts: list[bytes] = []  # not written yet
 
     def write(self, sample: Prepared) -> Shard | None:
         """Append a sample; returns the shard that this one closed, if any."""
@@ -61,8 +64,12 @@ class ShardWriter:
                     self._temporary("tar"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
                 )
             self._position = 0
-        self._rows.append(_shifted(sample.row, self._position))
-        self._write(sample.parts)
+        self._rows.append(sample.row)
+        self._starts.append(self._position)
+        self._position += sample.bytes
+        self._parts += sample.parts
+        if len(self._parts) >= _TOGETHER:
+            self._flush()
         return closed
 
     def finish(self) -> Shard | None:
@@ -70,12 +77,14 @@ class ShardWriter:
         if self._descriptor is None:
             return None
         name = f"shard-{self._number:06d}"
-        self._write([END])
+        self._parts.append(END)
+        self._position += len(END)
+        self._flush()
         with self._writing():
             os.fsync(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
-            digest = write_index(self._temporary("parquet"), self._rows)
+            digest = write_index(self._temporary("parquet"), self._rows, self._starts)
             for ending in ("tar", "parquet"):
                 self._temporary(ending).replace(self._out / f"{name}.{ending}")
             fsync_folder(self._out)
@@ -88,7 +97,7 @@ class ShardWriter:
             index_sha256=digest,
         )
         self._number += 1
-        self._rows = []
+        self._rows, self._starts = [], []
         return shard
 
     def abandon(self) -> None:
@@ -110,26 +119,18 @@ class ShardWriter:
                 "disk and run the same command again, finished shards are kept"
             ) from error
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _flush(self) -> None:
         assert self._descriptor is not None
-        for start in range(0, len(parts), _IOV_MAX):
-            group = parts[start : start + _IOV_MAX]
-            total = sum(map(len, group))
+        for start in range(0, len(self._parts), _IOV_MAX):
+            group = self._parts[start : start + _IOV_MAX]
             with self._writing():
                 done = os.writev(self._descriptor, group)
-                if done < total:  # a signal, or more than 2 GiB at once
+                if done < sum(map(len, group)):  # a signal, or more than 2 GiB at once
                     _write_all(self._descriptor, b"".join(group)[done:])
-            self._position += total
+        self._parts = []
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _shifted(row: Row, by: int) -> Row:
-    members = tuple(
-        Member(member.ext, member.offset + by, member.size, member.crc32) for member in row.members
-    )
-    return replace(row, members=members)

@@ -1,0 +1,97 @@
+"""DALI's WebDataset reader opens our shards, with an index made of our Parquet files or its own."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.decode.image import decode_rgb
+
+dali = pytest.importorskip("nvidia.dali")
+wds2idx = pytest.importorskip("wds2idx")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory, make_llava):
+    """Two shards of single images, several images and text alone."""
+    records = [
+        {
+            "image": [None, f"{i}.jpg", [f"{i}.jpg", f"{i}-b.jpg"]][i % 3],
+            "conversations": [{"from": "human", "value": f"question {i}, größer"}],
+        }
+        for i in range(9)
+    ]
+    folder = tmp_path_factory.mktemp("dali")
+    pack_dataset(make_llava(folder / "raw", records), folder / "out", shard_size=5)
+    return folder / "out"
+
+
+def index_line(row):
+    members = zip(row["ext"], row["offset"], row["size"], strict=True)
+    return " ".join(f"{ext} {at} {size} {row['key']}.{ext}" for ext, at, size in members)
+
+
+def index_from_parquet(shard, target):
+    rows = pq.read_table(shard.with_suffix(".parquet")).to_pylist()
+    target.write_text("\n".join([f"v1.2 {len(rows)}", *map(index_line, rows)]) + "\n")
+    return str(target)
+
+
+def index_by_dali(shard, target):
+    with wds2idx.IndexCreator(str(shard), str(target), verbose=False) as creator:
+        creator.create_index()
+    return str(target)
+
+
+def read(packed, extensions, indexes=None):
+    @dali.pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def pipeline():
+        how = {"index_paths": indexes} if indexes else {}
+        members = dali.fn.readers.webdataset(
+            paths=[str(path) for path in sorted(packed.glob("*.tar"))],
+            ext=extensions,
+            missing_component_behavior="empty",
+            **how,
+        )
+        return tuple(members)
+
+    pipe = pipeline()
+    pipe.build()
+    return [[np.array(part[0]).tobytes() for part in pipe.run()] for _ in range(9)]
+
+
+@pytest.mark.parametrize("index", [index_from_parquet, index_by_dali, None])
+def test_every_member_of_every_sample_is_read(packed, members, tmp_path, index):
+    shards = sorted(packed.glob("*.tar"))
+    indexes = [index(shard, tmp_path / f"{shard.stem}.idx") for shard in shards] if index else None
+    extensions = ["jpg", "1.jpg", "json"]
+    expected = [[sample.get(ext, b"") for ext in extensions] for sample in members(packed).values()]
+    assert read(packed, extensions, indexes) == expected
+
+
+def test_the_index_from_parquet_is_the_one_that_dali_makes(packed, tmp_path):
+    for shard in packed.glob("*.tar"):
+        ours = index_from_parquet(shard, tmp_path / "ours.idx")
+        theirs = index_by_dali(shard, tmp_path / "theirs.idx")
+        with open(ours) as one, open(theirs) as other:
+            assert one.read() == other.read()
+
+
+def test_images_decode_in_dali_to_what_we_decode(packed, members):
+    @dali.pipeline_def(batch_size=6, num_threads=1, device_id=None)
+    def pipeline():
+        encoded = dali.fn.readers.webdataset(
+            paths=[str(path) for path in sorted(packed.glob("*.tar"))],
+            ext=["jpg"],
+            missing_component_behavior="skip",
+        )
+        return dali.fn.decoders.image(encoded, device="cpu", output_type=dali.types.RGB)
+
+    pipe = pipeline()
+    pipe.build()
+    (images,) = pipe.run()
+    expected = [decode_rgb(sample["jpg"]) for sample in members(packed).values() if "jpg" in sample]
+    assert len(expected) == 6
+    for image, pixels in zip(images, expected, strict=True):
+        assert np.array(image).shape == pixels.shape
+        assert np.abs(np.array(image).astype(int) - pixels).mean() < 2

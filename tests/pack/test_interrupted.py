@@ -1,0 +1,193 @@
+"""A pack that was killed anywhere is finished by the same command, with the same bytes."""
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.index.scan import index_shards
+
+# Packs again and again into new folders, each time killed one system call later, until a pack gets
+# through; then into one folder, killed each time a little later, until it is finished.
+KILLER = """
+import itertools, os, signal, sys
+from datapipe.pack.job import pack_dataset
+
+CALLS = ("mkdir", "writev", "fsync", "replace", "rename", "unlink", "rmdir")
+
+def killed_at(deadline, raw, out):
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL)
+        return code != 0
+    count = itertools.count(1)
+
+    def watched(real):
+        def call(*args, **options):
+            if next(count) == deadline:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **options)
+        return call
+
+    os.fsync = lambda descriptor: None  # slow, and a killed process loses nothing without it
+    for name in CALLS:
+        setattr(os, name, watched(getattr(os, name)))
+    pack_dataset(raw, out, shard_size=3, max_rejects=9, workers=2)
+    os._exit(0)
+
+raw, out = sys.argv[1:]
+points = next(n for n in itertools.count(1) if not killed_at(n, raw, f"{out}/{n}"))
+kills = next(n for n in itertools.count() if not killed_at(10 + 7 * n, raw, f"{out}/again"))
+print(points, kills)
+"""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory, make_folder, make_broken):
+    raw = make_folder(tmp_path_factory.mktemp("raw"), 7)
+    make_broken(raw)
+    return raw
+
+
+def pack(raw, out):
+    return pack_dataset(raw, out, shard_size=3, max_rejects=9)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, raw, contents):
+    """Every file of a pack that was not interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert pack(raw, out).shards == 3
+    return contents(out)
+
+
+@pytest.fixture
+def interrupted(tmp_path, raw):
+    """A pack whose last shard is missing, as the number of rejects stopped it."""
+    with pytest.raises(PackError):
+        pack_dataset(raw, tmp_path / "out", shard_size=3, max_rejects=3)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    return tmp_path / "out"
+
+
+def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
+    tmp_path, raw, whole, contents, monkeypatch
+):
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    command = [sys.executable, "-c", KILLER, str(raw), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    points, kills = map(int, done.stdout.split())
+    assert points > 30
+    assert kills >= 2
+    for point in range(1, points + 1):
+        out = tmp_path / str(point)
+        pack(raw, out)
+        assert contents(out) == whole, f"killed at call {point}"
+        shutil.rmtree(out)
+    assert contents(tmp_path / "again") == whole
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"shard": {"name": "shard-0000', b""])
+def test_a_torn_journal_line_is_done_again(interrupted, raw, whole, contents, torn):
+    with (interrupted / ".pack" / "journal.jsonl").open("ab") as file:
+        file.write(torn)
+    pack(raw, interrupted)
+    assert contents(interrupted) == whole
+
+
+def test_a_journal_torn_in_its_first_line_starts_over(interrupted, raw, whole, contents):
+    (interrupted / ".pack" / "journal.jsonl").write_bytes(b'{"opti')
+    pack(raw, interrupted)
+    assert contents(interrupted) == whole
+
+
+def test_what_was_done_is_not_read_again(interrupted, raw):
+    lines = (interrupted / ".pack" / "journal.jsonl").read_text().splitlines()
+    done = json.loads(lines[-1])["inputs"]
+    assert done > 0
+    assert pack(raw, interrupted).inputs == 11 - done
+
+
+def test_an_interrupted_pack_is_not_a_dataset(interrupted):
+    with pytest.raises(ValueError, match="run the same `datapipe pack` command again"):
+        index_shards(interrupted)
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"shard_size": 2}, "shard_size: '3' before, '2' now"),
+        ({"check": "header"}, "check: 'decode' before, 'header' now"),
+        ({"limit": 10}, "limit: None before, 10 now"),
+    ],
+)
+@pytest.mark.parametrize("finished", [False, True])
+def test_other_options_are_refused_with_the_difference(
+    interrupted, raw, contents, change, difference, finished
+):
+    if finished:
+        pack(raw, interrupted)
+    before = contents(interrupted)
+    with pytest.raises(PackError, match=f"other options.*{difference}.*new folder"):
+        pack_dataset(raw, interrupted, **{"shard_size": 3, "max_rejects": 9} | change)
+    assert contents(interrupted) == before
+
+
+def test_a_finished_pack_says_so_and_is_left_alone(tmp_path, raw, whole, contents):
+    assert not pack(raw, tmp_path / "out").finished_before
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    report = pack(raw, tmp_path / "out")
+    assert report.finished_before
+    assert (report.samples, report.rejected, report.inputs) == (7, 4, 0)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == stamps
+    assert contents(tmp_path / "out") == whole
+
+
+def test_a_second_pack_into_the_same_folder_is_refused(interrupted, raw, contents):
+    before = contents(interrupted)
+    with (interrupted / ".pack" / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(PackError, match="another pack is writing here"):
+            pack(raw, interrupted)
+    assert contents(interrupted) == before
+
+
+@pytest.mark.parametrize("change", ["added", "removed", "fewer"])
+def test_raw_data_that_changed_in_between_is_refused(interrupted, raw, tmp_path, change):
+    changed = shutil.copytree(raw, tmp_path / "changed", symlinks=True)
+    if change == "added":
+        shutil.copy(raw / "000.jpg", changed / "0000.jpg")
+    elif change == "removed":
+        (changed / "001.jpg").unlink()
+        (changed / "001.txt").unlink()
+    else:
+        for path in sorted(changed.iterdir())[2:]:
+            path.unlink()
+    with pytest.raises(PackError, match="the raw data changed since this pack was started"):
+        pack(changed, interrupted)
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path, raw):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(PackError, match=r"neither empty nor an unfinished pack.*thesis\.tex"):
+        pack(raw, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_an_empty_folder_is_taken(tmp_path, raw, whole, contents):
+    (tmp_path / "deep" / "out").mkdir(parents=True)
+    pack(raw, tmp_path / "deep" / "out")
+    assert contents(tmp_path / "deep" / "out") == whole
+
+
+def test_foreign_shards_with_an_index_are_not_packed_over(tmp_path, raw, make_tar):
+    make_tar(tmp_path / "out" / "x.tar", [("0.txt", b"hello")])
+    index_shards(tmp_path / "out")
+    with pytest.raises(PackError, match="other options"):
+        pack(raw, tmp_path / "out")

@@ -1,0 +1,146 @@
+"""What a pack may be told, what it recognises by itself, and what it refuses before it starts."""
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack.options import parse_max_rejects, parse_shard_size
+from datapipe.pack.readers import all_readers, choose_reader
+
+TURNS = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "samples", "size"),
+    [
+        ("10000", 10_000, None),
+        ("512MB", None, 512 * 10**6),
+        ("1GiB", None, 2**30),
+        ("1.5 kb", None, 1500),
+        ("700B", None, 700),
+        ("0.5TiB", None, 2**39),
+    ],
+)
+def test_a_shard_size_is_samples_or_bytes(text, samples, size):
+    limit = parse_shard_size(text)
+    assert (limit.samples, limit.bytes) == (samples, size)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.5", "MB", "10 apples", "0MB", "1e6", "nan"])
+def test_a_shard_size_that_is_neither_is_refused_with_examples(text):
+    with pytest.raises(PackError, match=r"neither a number of samples such as 10000 nor a size"):
+        parse_shard_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rejected", "inputs", "exceeded"),
+    [
+        ("0", 0, 1, False),
+        ("0", 1, 1, True),
+        ("20", 20, 20, False),
+        ("20", 21, 100_000, True),
+        ("5%", 50, 1000, False),
+        ("5%", 51, 1000, True),
+        ("0.05", 51, 1000, True),
+        ("1.0", 1000, 1000, False),
+        ("100%", 1000, 1000, False),
+        ("5%", 999, 999, False),
+    ],
+)
+def test_max_rejects_is_a_number_or_a_share(text, rejected, inputs, exceeded):
+    assert parse_max_rejects(text).exceeded(rejected, inputs, at_end=False) == exceeded
+
+
+def test_a_share_of_few_inputs_is_judged_at_the_end():
+    assert parse_max_rejects("5%").exceeded(1, 19, at_end=True)
+    assert not parse_max_rejects("5%").exceeded(1, 20, at_end=True)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "many", "101%", "-5%", "1.5", "nan%", "inf%", "%"])
+def test_max_rejects_that_is_neither_is_refused_with_examples(text):
+    with pytest.raises(PackError, match="neither a number such as 20 nor a share such as 5%"):
+        parse_max_rejects(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "--workers 0: at least 1"),
+        ({"limit": 0}, "--limit 0: at least 1"),
+        ({"check": "twice"}, "'twice' is neither 'decode' nor 'header'"),
+        ({"format": "parquet"}, "'parquet' is not known; the formats are(?s:.)*--format llava"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(tmp_path, make_folder, options, message):
+    with pytest.raises(PackError, match=message):
+        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["raw", "raw/out", "raw/../raw/out", "link/out"])
+def test_an_output_inside_the_raw_data_is_refused(tmp_path, make_folder, out):
+    raw = make_folder(tmp_path / "raw", 1)
+    (tmp_path / "link").symlink_to(raw)
+    with pytest.raises(PackError, match="lies inside the raw data"):
+        pack_dataset(raw, tmp_path / out)
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path, make_folder):
+    (tmp_path / "out").touch()
+    with pytest.raises(PackError, match="is a file; give a folder"):
+        pack_dataset(make_folder(tmp_path / "raw", 1), tmp_path / "out")
+    with pytest.raises(PackError, match="cannot be written"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out" / "below")
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.jsonl"])
+def test_llava_annotations_are_recognised_beside_their_images(tmp_path, make_llava, name):
+    path = make_llava(tmp_path / "raw", [{"image": "a.jpg", "conversations": TURNS}], name)
+    assert choose_reader(path).name == choose_reader(path.parent).name == "llava"
+
+
+def test_tars_and_image_folders_are_recognised(tmp_path, make_folder, make_tar):
+    assert choose_reader(make_folder(tmp_path / "raw", 1)).name == "folder"
+    path = make_tar(tmp_path / "tars" / "x.tar", [])
+    assert choose_reader(path).name == choose_reader(path.parent).name == "webdataset"
+
+
+def test_conversations_in_sidecars_do_not_make_a_folder_llava(tmp_path, make_folder, members):
+    raw = make_folder(tmp_path / "raw", 3)
+    (raw / "001.json").write_text('{"conversations": [{"from": "human", "value": "hi"}]}')
+    pack_dataset(raw, tmp_path / "out")
+    assert [sorted(sample) for sample in members(tmp_path / "out").values()] == [
+        ["jpg", "txt"], ["jpg", "json", "txt"], ["jpg", "txt"]
+    ]  # fmt: skip
+
+
+def test_several_formats_are_asked_about(tmp_path, make_llava, make_tar, members):
+    raw = make_llava(tmp_path / "raw", [{"conversations": TURNS}]).parent
+    make_tar(raw / "x.tar", [("a.txt", b"hello")])
+    with pytest.raises(PackError, match=r"several formats: llava, webdataset .*name one with"):
+        pack_dataset(raw, tmp_path / "out")
+    pack_dataset(raw, tmp_path / "out", format="webdataset")
+    assert list(members(tmp_path / "out").values()) == [{"txt": b"hello"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", "a,b"), ("a.json", '{"annotations": []}'), ("b.json", "[1")]
+)
+def test_what_is_not_recognised_is_answered_with_what_is(tmp_path, name, content):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_text(content)
+    for raw in (tmp_path / "raw", tmp_path / "raw" / name):
+        with pytest.raises(PackError, match=rf"no known format .*1 \{name[1:]}(?s:.)*folder"):
+            pack_dataset(raw, tmp_path / "out")
+
+
+def test_raw_data_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PackError, match=r"nowhere: no such file or folder"):
+        pack_dataset(tmp_path / "nowhere", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PackError, match=r"found: nothing"):
+        pack_dataset(tmp_path / "empty", tmp_path / "out")
+
+
+def test_every_reader_says_what_it_reads():
+    assert sorted(all_readers()) == ["folder", "llava", "webdataset"]
+    assert all(reader.summary for reader in all_readers().values())

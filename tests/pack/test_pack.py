@@ -1,0 +1,237 @@
+"""A pack as a whole: every input ends packed or rejected, and equal input gives equal bytes."""
+
+import json
+import os
+import tarfile
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.index.dataset import open_dataset
+from datapipe.pack.writers import shards as shards_module
+
+
+def test_every_input_ends_packed_or_rejected_with_the_reason(
+    tmp_path, make_folder, make_broken, members, rejects
+):
+    raw = make_folder(tmp_path / "raw", 5)
+    reasons = make_broken(raw)
+    (raw / "notes.md").write_text("# notes")
+    (raw / "lost.txt").write_text("of no image")
+    (raw / "gone.jpg").symlink_to("nowhere.jpg")
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=20)
+    lines = {line["source"]: line for line in rejects(tmp_path / "out")}
+    assert len(members(tmp_path / "out")) == report.samples == 5
+    assert len(lines) == report.rejected == report.inputs - 5 == 7
+    for name, reason in reasons.items():
+        assert lines[name]["error"] == "DecodeError"
+        assert reason in lines[name]["reason"]
+    assert lines["gone.jpg"] == {
+        "source": "gone.jpg",
+        "reason": "file is missing",
+        "error": "MissingMember",
+    }
+    assert lines["lost.txt"]["reason"] == "no image has the same stem as this text"
+    assert lines["notes.md"]["reason"] == "neither an image nor the sidecar of one"
+    assert sum(report.reasons.values()) == 7
+
+
+def test_a_reject_names_the_file_at_fault_and_leaves_a_gap_in_the_keys(
+    tmp_path, make_folder, members, rejects
+):
+    raw = make_folder(tmp_path / "raw", 4)
+    (raw / "001.txt").write_bytes(b"\xff\xfe not UTF-8")
+    (raw / "002.json").write_text("{broken")
+    pack_dataset(raw, tmp_path / "out", max_rejects=2)
+    assert list(members(tmp_path / "out")) == ["000000000", "000000003"]
+    assert [(line["source"], line["file"]) for line in rejects(tmp_path / "out")] == [
+        ("001.jpg", "001.txt"),
+        ("002.jpg", "002.json"),
+    ]
+
+
+def test_a_text_that_is_no_unicode_costs_one_sample_and_not_the_pack(
+    tmp_path, make_folder, rejects
+):
+    raw = make_folder(tmp_path / "raw", 2)
+    (raw / "001.txt").unlink()
+    (raw / "001.json").write_text(r'{"caption": "\ud800"}')
+    assert pack_dataset(raw, tmp_path / "out", max_rejects=1).samples == 1
+    assert "cannot be written as UTF-8" in rejects(tmp_path / "out")[0]["reason"]
+
+
+def test_header_check_lets_damaged_pixels_through_and_decode_does_not(
+    tmp_path, make_folder, make_broken
+):
+    raw = make_folder(tmp_path / "raw", 2)
+    make_broken(raw)
+    assert pack_dataset(raw, tmp_path / "a", max_rejects=9, check="header").samples == 3
+    assert pack_dataset(raw, tmp_path / "b", max_rejects=9, check="decode").samples == 2
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(
+    tmp_path, make_folder, make_broken, contents
+):
+    raw = make_folder(tmp_path / "raw", 100)
+    make_broken(raw)
+    for workers in (1, 2, 5):
+        out = tmp_path / str(workers)
+        pack_dataset(raw, out, workers=workers, shard_size="20KB")
+    expected = contents(tmp_path / "1")
+    assert len([name for name in expected if name.endswith(".tar")]) > 3
+    assert contents(tmp_path / "2") == contents(tmp_path / "5") == expected
+
+
+def test_nothing_in_the_output_tells_where_it_was_made(tmp_path, make_folder, contents):
+    pack_dataset(make_folder(tmp_path / "raw", 3), tmp_path / "out")
+    for name, data in contents(tmp_path / "out").items():
+        assert str(tmp_path).encode() not in data, name
+    document = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert document["options"] == {
+        "format": "folder", "shard_size": "512MB", "check": "decode", "limit": None
+    }  # fmt: skip
+
+
+def test_the_output_holds_shards_index_columns_manifest_and_rejects(tmp_path, make_folder):
+    report = pack_dataset(make_folder(tmp_path / "raw", 5), tmp_path / "out", shard_size=2)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(f"shard-00000{i}.{ending}" for i in range(3) for ending in ("tar", "parquet")),
+        *("columns", "dataset.json", "rejects.jsonl"),
+    }
+    assert (report.samples, report.images, report.shards) == (5, 5, 3)
+    tars = sorted((tmp_path / "out").glob("*.tar"))
+    assert report.bytes == sum(path.stat().st_size for path in tars)
+    assert report.output == str(tmp_path / "out")
+    assert len(open_dataset(tmp_path / "out")) == 5
+
+
+@pytest.mark.parametrize("size", [1, 4, 9, 100])
+def test_shards_end_at_a_number_of_samples(tmp_path, make_folder, size):
+    pack_dataset(make_folder(tmp_path / "raw", 9), tmp_path / "out", shard_size=size)
+    counts = [shard.samples for shard in open_dataset(tmp_path / "out").manifest.shards]
+    assert counts == [size] * (9 // size) + [9 % size] * (9 % size > 0)
+
+
+def test_shards_end_before_a_number_of_bytes(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 20)
+    pack_dataset(raw, tmp_path / "out", shard_size="12KB")
+    sizes = [path.stat().st_size for path in sorted((tmp_path / "out").glob("*.tar"))]
+    assert len(sizes) > 2
+    assert max(sizes) <= 12_000
+    assert min(sizes[:-1]) > 12_000 - 4_000  # no shard ends while the next sample would fit
+    pack_dataset(raw, tmp_path / "one", shard_size="1B")  # a sample is never torn
+    assert len(list((tmp_path / "one").glob("*.tar"))) == 20
+
+
+def test_limit_takes_the_first_inputs(tmp_path, make_folder, members):
+    raw = make_folder(tmp_path / "raw", 50)
+    assert pack_dataset(raw, tmp_path / "out", limit=40).inputs == 40
+    assert list(members(tmp_path / "out")) == [f"{number:09d}" for number in range(40)]
+
+
+def test_a_dry_run_reports_the_same_and_writes_nothing(tmp_path, make_folder, make_broken):
+    raw = make_folder(tmp_path / "raw", 6)
+    make_broken(raw)
+    report = pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=4)
+    assert not (tmp_path / "out").exists()
+    assert (report.samples, report.images, report.rejected, report.inputs) == (6, 6, 4, 10)
+    assert report.dry_run
+    with pytest.raises(PackError, match="more than --max-rejects 3"):
+        pack_dataset(raw, tmp_path / "out", dry_run=True, max_rejects=3)
+
+
+# --- too many rejects -------------------------------------------------------------------------
+
+
+def test_a_number_of_rejects_is_judged_at_once(tmp_path, make_folder, make_broken):
+    raw = make_folder(tmp_path / "raw", 3)
+    make_broken(raw)
+    with pytest.raises(PackError, match=r"4 of 7 inputs.*--max-rejects 3(?s:.)*cut.jpg: JPEG"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=3)
+    assert pack_dataset(raw, tmp_path / "out", max_rejects=4).samples == 3
+
+
+@pytest.mark.parametrize("limit", ["50%", "0.5"])
+def test_a_share_of_rejects_is_judged_at_the_end(tmp_path, make_folder, make_broken, limit):
+    raw = make_folder(tmp_path / "raw", 3)
+    make_broken(raw)
+    with pytest.raises(PackError, match=r"4 of 7 inputs were rejected.*0\.5 of all inputs"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=limit)
+    make_folder(raw, 4)
+    assert pack_dataset(raw, tmp_path / "new", max_rejects=limit).samples == 4
+
+
+def test_a_share_is_judged_after_a_thousand_inputs_and_not_before(tmp_path, make_llava):
+    text = [{"conversations": [{"from": "human", "value": f"text {i}"}]} for i in range(3000)]
+    early = [{"broken": 1}] * 900 + text
+    late = text[:1000] + [{"broken": 1}] * 2000
+    early, late = make_llava(tmp_path / "a", early), make_llava(tmp_path / "b", late)
+    assert pack_dataset(early, tmp_path / "1", format="llava", max_rejects="91%").rejected == 900
+    with pytest.raises(PackError, match=r"900 of 1,000 inputs"):
+        pack_dataset(early, tmp_path / "2", format="llava", max_rejects="89%")
+    with pytest.raises(PackError, match=r"251 of 1,251 inputs"):
+        pack_dataset(late, tmp_path / "3", max_rejects="20%")
+
+
+def test_finished_shards_are_kept_for_the_next_run(tmp_path, make_folder, make_broken, contents):
+    raw = make_folder(tmp_path / "raw", 8)
+    make_broken(raw)
+    with pytest.raises(PackError, match="Finished shards are kept"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=2, shard_size=3)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.tar")}
+    assert kept.keys() == {"shard-000000.tar", "shard-000001.tar"}
+    assert pack_dataset(raw, tmp_path / "out", max_rejects=9, shard_size=3).inputs < 12
+    assert all((tmp_path / "out" / name).stat().st_mtime_ns == time for name, time in kept.items())
+    pack_dataset(raw, tmp_path / "whole", max_rejects=9, shard_size=3)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_pack_of_nothing_but_rejects_says_why(tmp_path, make_broken):
+    (tmp_path / "raw").mkdir()
+    make_broken(tmp_path / "raw")
+    with pytest.raises(PackError, match="no sample was found among 4 inputs, the first reject:"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects="100%")
+
+
+@pytest.mark.parametrize("call", ["fsync", "writev", "open"])
+def test_a_full_disk_is_a_message_and_the_same_command_goes_on(
+    tmp_path, make_folder, monkeypatch, contents, call
+):
+    raw = make_folder(tmp_path / "raw", 6)
+    pack_dataset(raw, tmp_path / "whole", shard_size=2)
+    with monkeypatch.context() as patch:
+        real, calls = getattr(shards_module.os, call), []
+
+        def full(*args, **options):
+            calls.append(args)
+            if len(calls) > 1 and not (call == "open" and args[1] & shards_module.os.O_CREAT == 0):
+                raise OSError(28, "No space left on device")
+            return real(*args, **options)
+
+        patch.setattr(shards_module.os, call, full)
+        with pytest.raises((PackError, OSError), match="No space left on device"):
+            pack_dataset(raw, tmp_path / "out", shard_size=2, workers=1)
+    pack_dataset(raw, tmp_path / "out", shard_size=2)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_folder_that_cannot_be_read_stops_the_pack(tmp_path, make_folder, monkeypatch):
+    raw = make_folder(tmp_path / "raw", 2)
+    make_folder(raw / "secret", 2)
+    real = os.scandir
+
+    def denied(path):
+        if str(path).endswith("secret"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr("os.scandir", denied)
+    with pytest.raises(PackError, match=r"secret: folder cannot be read: Permission denied"):
+        pack_dataset(raw, tmp_path / "out", format="folder")
+
+
+def test_members_of_a_sample_stand_together_in_the_order_of_input(tmp_path, make_folder):
+    pack_dataset(make_folder(tmp_path / "raw", 40), tmp_path / "out", workers=3)
+    with tarfile.open(tmp_path / "out" / "shard-000000.tar") as tar:
+        names = tar.getnames()
+    assert names == [f"{number:09d}.{ext}" for number in range(40) for ext in ("jpg", "txt")]

@@ -1,0 +1,183 @@
+"""The `datapipe` command: what it prints, where, and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import datapipe
+from datapipe.cli import app
+
+KEYS = ["samples", "images", "rejected", "shards", "bytes", "seconds", "output"]
+
+
+@pytest.fixture
+def run():
+    """Runs the command in this process: quick, and its output is no terminal."""
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def command(*arguments):
+    return [sys.executable, "-c", "from datapipe.cli import main; main()", *map(str, arguments)]
+
+
+def shell(*arguments, **options):
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, **options
+    )
+
+
+def test_json_prints_exactly_one_object(run, tmp_path, make_folder, make_broken):
+    raw = make_folder(tmp_path / "raw", 5)
+    make_broken(raw)
+    result = run("pack", raw, tmp_path / "out", "--json", "--max-rejects", 4, "--shard-size", 2)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.count("\n") == 1
+    report = json.loads(result.stdout)
+    assert list(report) == KEYS
+    assert report | {"bytes": 0, "seconds": 0} == dict(
+        zip(KEYS, [5, 5, 4, 3, 0, 0, str(tmp_path / "out")], strict=True)
+    )
+    assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
+    assert report["seconds"] >= 0
+
+
+def test_json_of_a_finished_pack_and_of_a_dry_run_has_the_same_keys(run, tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 2)
+    dry = run("pack", raw, tmp_path / "out", "--json", "--dry-run")
+    first, again = (run("pack", raw, tmp_path / "out", "--json") for _ in range(2))
+    assert [list(json.loads(result.stdout)) for result in (dry, first, again)] == [KEYS] * 3
+    assert json.loads(again.stdout)["samples"] == json.loads(dry.stdout)["samples"] == 2
+
+
+def test_the_report_is_plain_when_piped(tmp_path, make_folder, make_broken):
+    raw = make_folder(tmp_path / "raw", 4)
+    make_broken(raw)
+    result = shell("pack", raw, tmp_path / "out", "--max-rejects", "60%")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"Packed {tmp_path / 'out'}"
+    assert ["samples", "4"] in [line.split() for line in lines]
+    assert ["rejected", "4"] in [line.split() for line in lines]
+    assert "rejected empty.jpg: file is empty" in lines
+    assert lines[-1] == f"all rejects: {tmp_path / 'out' / 'rejects.jsonl'}"
+
+
+def test_the_report_of_a_dry_run_and_of_a_finished_pack_say_so(run, tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 2)
+    assert "Would pack into" in run("pack", raw, tmp_path / "out", "--dry-run").stdout
+    run("pack", raw, tmp_path / "out")
+    assert "is packed already, nothing to do" in run("pack", raw, tmp_path / "out").stdout
+
+
+def test_options_reach_the_pack(run, tmp_path, make_llava, members):
+    records = [
+        {"image": "a.jpg", "conversations": [{"from": "human", "value": f"<image> {i}"}]}
+        for i in range(9)
+    ]
+    path = make_llava(tmp_path / "raw", records)
+    (tmp_path / "raw" / "a.jpg").rename(tmp_path / "a.jpg")
+    result = run(
+        *("pack", path, tmp_path / "out", "--image-root", tmp_path, "--limit", 7, "--workers", 2),
+        *("--shard-size", 3, "--check", "header", "--format", "llava", "--max-rejects", 0),
+    )
+    assert result.exit_code == 0
+    document = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert document["options"] == {
+        "format": "llava", "shard_size": "3", "check": "header", "limit": 7
+    }  # fmt: skip
+    assert len(members(tmp_path / "out")) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pack", "nowhere", "out"], "nowhere: no such file or folder"),
+        (["pack", "raw", "raw/out"], "lies inside the raw data"),
+        (["pack", "raw", "out", "--shard-size", "big"], "--shard-size 'big' is neither"),
+        (["pack", "raw", "out", "--format", "xyz"], "format 'xyz' is not known"),
+        (["pack", "raw", "out", "--max-rejects", "0"], "more than --max-rejects 0 allows"),
+        (["index", "nowhere"], "nowhere: no such folder"),
+        (["index", "raw/000.jpg"], "is a file"),
+        (["index", "raw"], "no .tar file is here or below"),
+    ],
+)
+def test_a_user_error_is_one_message_without_a_traceback(
+    tmp_path, make_folder, make_broken, arguments, message
+):
+    make_broken(make_folder(tmp_path / "raw", 1))
+    result = shell(*arguments, cwd=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("Error: ") == 1
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_disk_error_is_a_message_without_a_traceback(run, tmp_path, make_folder, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    result = run("pack", make_folder(tmp_path / "raw", 1), tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert "No space left on device" in result.stderr
+
+
+def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, make_llava):
+    turns = [{"from": "human", "value": "text " * 50}]
+    raw = make_llava(tmp_path / "raw", [{"conversations": turns}] * 20_000, "data.jsonl")
+    process = subprocess.Popen(
+        command("pack", raw, tmp_path / "out", "--shard-size", 100, "--workers", 2),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list((tmp_path / "out").glob("*.tar")) and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    assert stdout == ""
+    assert stderr.strip().startswith("Interrupted; nothing is lost: the same command goes on")
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    assert list((tmp_path / "out").glob("*.tar"))
+
+
+def test_version_is_said(run):
+    assert run("--version").stdout == f"datapipe {datapipe.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["pack", "--help"], ["index", "--help"]])
+def test_help_is_given(run, arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+def test_index_makes_foreign_tars_a_dataset(run, tmp_path, make_tar, jpeg):
+    for shard in range(2):
+        make_tar(tmp_path / f"{shard}.tar", [(f"{shard}.jpg", jpeg(0)), (f"{shard}.txt", b"hi")])
+    result = run("index", tmp_path, "--json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.tar"))
+    assert json.loads(result.stdout) == {
+        "samples": 2, "images": 2, "shards": 2, "bytes": size, "output": str(tmp_path)
+    }  # fmt: skip
+    assert run("index", tmp_path).stdout.startswith(f"Indexed {tmp_path}\n  samples   2\n")
+
+
+def test_index_again_needs_force_where_shards_changed(run, tmp_path, make_tar):
+    make_tar(tmp_path / "0.tar", [("0.txt", b"hi")])
+    run("index", tmp_path)
+    make_tar(tmp_path / "1.tar", [("1.txt", b"hi")])
+    assert "--force" in run("index", tmp_path).stderr
+    assert json.loads(run("index", tmp_path, "--force", "--json").stdout)["samples"] == 2

@@ -25,7 +25,7 @@ $(VENV)/.dev: $(VENV)/.base
 install: $(VENV)/.dev ## make the environment: library, tests, DALI
 
 demo: $(VENV)/.base ## build a dataset from real photographs, pack it, train on it
-	$(BIN)/python tools/make_sample_data.py $(DEMO)/raw --samples 2000
+	$(BIN)/python tools/make_sample_data.py $(DEMO)/raw --samples 2000 --broken 3
 	$(BIN)/datapipe pack $(DEMO)/raw $(DEMO)/shards --shard-size 64MB
 	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
 

@@ -149,14 +149,14 @@ def _user_errors(after_interrupt: str) -> Iterator[None]:
         yield
     except DatapipeError as error:
         print(f"Error: {error}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise typer.Exit(1) from None
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         print(f"Error: {place}{error.strerror or error}", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print(f"\nInterrupted; {after_interrupt}.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise typer.Exit(130) from None
 
 
 def _print_report(report: PackReport) -> None:

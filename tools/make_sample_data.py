@@ -8,7 +8,6 @@ learn it. Samples depend on the options alone, not on `--workers`; nothing is do
 
 import argparse
 import json
-import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -22,6 +21,9 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from datapipe.cpus import available_cpus
+from datapipe.progress import Progress
 
 Record = dict[str, Any]
 MARKER = ".sample-data.json"  # the options, then the totals; hidden, so that readers pass over it
@@ -214,12 +216,12 @@ def make_sample_data(out: str | Path, *, workers: int = 0, **options: Any) -> di
     out.mkdir(parents=True, exist_ok=True)
     marker.write_text(json.dumps(made))
     records, sizes = [], []
-    with ProcessPoolExecutor(workers or os.cpu_count(), get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(workers or available_cpus(), get_context("spawn"))
+    with pool, Progress("making", unit="sample", total=chosen.samples) as progress:
         for record, written in pool.map(partial(write_sample, out, chosen), range(chosen.samples)):
             records.append(record)
             sizes += written
-            if len(records) % 50 == 0:
-                print(f"sample {len(records)} of {chosen.samples}", end="\r", file=sys.stderr)
+            progress.advance()
     middle = chosen.samples // 2
     records[middle:middle] = [plant_broken(out, chosen, i) for i in range(chosen.broken)]
     if chosen.format == "llava":

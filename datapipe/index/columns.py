@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import MANIFEST, Manifest
+from datapipe.index.npyfile import NpyFile
 from datapipe.index.rows import Member, file_sha256, read_index
 
 logger = logging.getLogger(__name__)
@@ -191,7 +192,7 @@ def _is_current(folder: Path, fingerprint: str) -> bool:
 
 
 def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
-    files = {name: _NpyFile(folder / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()}
+    files = {name: NpyFile(folder / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()}
     codes: dict[str, int] = {}
     checksums = True
     ends = dict.fromkeys(("sample_member", "sample_image", "sample_key"), 0)
@@ -250,32 +251,3 @@ def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, An
         "extensions": list(codes),
         "checksums": checksums,
     }
-
-
-class _NpyFile:
-    """A one-dimensional `.npy` file that grows; its length is filled in when it is closed."""
-
-    _HEADER = 128
-
-    def __init__(self, path: Path, dtype: str) -> None:
-        self._dtype = np.dtype(dtype)
-        self._length = 0
-        self._file = path.open("wb")
-        self._file.write(self._header())
-
-    def append(self, values: npt.NDArray[Any]) -> None:
-        self._file.write(np.ascontiguousarray(values, self._dtype).data)
-        self._length += len(values)
-
-    def close(self) -> None:
-        self._file.seek(0)
-        self._file.write(self._header())
-        self._file.close()
-
-    def _header(self) -> bytes:
-        # Version 1.0 of numpy's format, padded to a fixed size so that it can be rewritten.
-        kind, length = self._dtype.str, self._length
-        text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': ({length},), }}"
-        magic = b"\x93NUMPY\x01\x00"
-        body = text.encode().ljust(self._HEADER - len(magic) - 3) + b"\n"
-        return magic + len(body).to_bytes(2, "little") + body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import weakref
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.loader.batch import Batch, BatchJob, BatchMaker, OnError
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Executor
-from datapipe.loader.ranks import default_workers, resolve_ranks
+from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.state import Position, dump_state, parse_state
 from datapipe.plan.plan import EpochPlan, PlanOptions
 from datapipe.store.shards import ShardStore
@@ -61,7 +62,8 @@ def make_loader(
             (zeros, no text, `valid=False`); order and shapes do not change.
         max_skipped: raise once more samples than this were skipped.
         rank, world_size: which share of each step to take; from `torch.distributed` or torchrun's
-            environment where None.
+            environment where None. Ranks of a process group then make sure that they agree on
+            dataset and plan, so all of them must make the loader.
         stall_warning: seconds after which the log names what a late batch is waiting for.
 
     Returns:
@@ -85,6 +87,7 @@ def make_loader(
     meta = (meta,) if isinstance(meta, str) else tuple(meta)
     if taken := {"pixel_values", "images_per_sample", "text", "key", "valid"} & set(meta):
         raise PlanError(f"meta names {sorted(taken)} are keys of every batch already")
+    common = rank is None
     rank, world_size = resolve_ranks(rank, world_size)
     dataset = open_dataset(path)
     if len(dataset) == 0:
@@ -94,9 +97,13 @@ def make_loader(
             f"drop_last leaves no step: {len(dataset)} samples are fewer than batch_size "
             f"{batch_size} times world_size {world_size}"
         )
+    options = PlanOptions(shuffle=shuffle, seed=seed)
+    if common:
+        together = f"{dataset.manifest.fingerprint} {options} {batch_size} {drop_last}"
+        check_agreement(hashlib.sha256(together.encode()).hexdigest())
     return Loader(
         dataset,
-        options=PlanOptions(shuffle=shuffle, seed=seed),
+        options=options,
         batch_size=batch_size,
         image=image,
         meta=meta,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import torch
 import torch.distributed as dist
 
 from datapipe.cpus import available_cpus
@@ -40,6 +41,30 @@ def _from_environment() -> tuple[int, int]:
         raise PlanError(
             f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} in the environment are not numbers"
         ) from None
+
+
+def check_agreement(digest: str) -> None:
+    """Compare a hex digest of dataset and options with all ranks of the process group.
+
+    A collective call; does nothing outside of a process group. Ranks that disagreed would each
+    follow a plan of their own, and see some samples twice and others never.
+
+    Raises:
+        PlanError: on every rank, if any of them has another digest.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    value = int(digest[:15], 16)  # 60 bits, so that an int64 holds it and its negative
+    on_gpu = dist.get_backend() == "nccl"
+    extremes = torch.tensor([value, -value], device="cuda" if on_gpu else "cpu")
+    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+    largest, smallest = extremes[0].item(), -extremes[1].item()
+    if largest != smallest:
+        raise PlanError(
+            f"ranks disagree on the dataset or on the options of the plan (rank {dist.get_rank()} "
+            f"has digest {digest[:15]}); give every rank the same dataset, seed, shuffle, "
+            "batch_size and drop_last"
+        )
 
 
 def default_workers() -> int:

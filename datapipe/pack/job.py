@@ -164,9 +164,6 @@ def pack_dataset(
     )
 
 
-pack = pack_dataset  # TODO remove
-
-
 def _expected(reader: Reader, raw: Path, limit: int | None) -> int | None:
     total = reader.estimate(raw)
     return min(total, limit) if total and limit else total or limit

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,3 +69,46 @@ def test_a_container_limit_counts(tmp_path: Path, content: str, cpus: int) -> No
     (tmp_path / "cpu.max").write_text(content)
     assert _cgroup_quota(tmp_path) == cpus
     assert available_cpus() >= 1
+
+
+RANK = """
+import sys
+import torch.distributed as dist
+import datapipe
+folder, store, rank, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+try:
+    loader = datapipe.make_loader(folder, batch_size=4, seed=seed, num_workers=1,
+                                  image=datapipe.ImageSpec(size=8))
+    keys = [key for b in loader for key, ok in zip(b["key"], b["valid"].tolist()) if ok]
+    print(len(loader), *keys)
+except datapipe.PlanError as error:
+    print("PlanError", error)
+finally:
+    dist.destroy_process_group()
+"""
+
+
+def run_ranks(folder: Path, store: Path, seeds: tuple[int, int]) -> list[str]:
+    """What two ranks of a process group print."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(folder), str(store), str(rank), str(seed)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, seed in enumerate(seeds)
+    ]
+    return [process.communicate(timeout=120)[0].strip() for process in processes]
+
+
+def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -> None:
+    ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", (1, 1))]
+    assert [steps for steps, *_ in ranks] == ["5", "5"]
+    seen = [key for _, *keys in ranks for key in keys]
+    assert len(seen) == len(set(seen)) == 37
+
+
+def test_ranks_that_disagree_on_the_plan_are_told_so(packed: Path, tmp_path: Path) -> None:
+    for out in run_ranks(packed, tmp_path / "store", (1, 2)):
+        assert out.startswith("PlanError ranks disagree")

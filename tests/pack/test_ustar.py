@@ -35,6 +35,7 @@ def test_every_field_is_what_tarfile_writes(name, size):
     assert len(ours) == BLOCK
     for field, (start, stop) in FIELDS.items():
         assert ours[start:stop] == theirs[start:stop], field
+    assert ours[154:156] == theirs[154:156] == b"\0 "  # how the checksum is closed
 
 
 @given(names, st.integers(0, MAX_SIZE))

@@ -1,0 +1,57 @@
+"""The public surface."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import datapipe
+import datapipe.errors
+import datapipe.pack.job  # a room of the same name must not hide a function
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert sorted(datapipe.__all__) == datapipe.__all__
+    for name in datapipe.__all__:
+        assert callable(getattr(datapipe, name)), name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = datapipe.nonsense
+
+
+def test_public_things_say_what_they_are() -> None:
+    for name in datapipe.__all__:
+        assert inspect.getdoc(getattr(datapipe, name)), name
+
+
+@pytest.mark.parametrize("statement", ["import datapipe", "import datapipe.cli"])
+def test_nobody_waits_for_torch_who_does_not_need_it(statement: str) -> None:
+    program = f"import sys; {statement}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_every_error_is_a_value_error_and_survives_a_process_border() -> None:
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(datapipe.errors, inspect.isclass)
+        if issubclass(kind, datapipe.DatapipeError)
+    ]
+    assert len(kinds) >= 10
+    for kind in kinds:
+        assert issubclass(kind, ValueError)
+        error = pickle.loads(pickle.dumps(kind("a reason")))
+        assert type(error) is kind
+        assert str(error) == "a reason"
+
+
+def test_a_sample_error_says_where() -> None:
+    error = datapipe.DecodeError("cut off", key="7", member="7.jpg", shard="shard-000000.tar")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == "sample 7 member 7.jpg of shard-000000.tar: cut off"
+    assert (copy.key, copy.member, copy.shard) == ("7", "7.jpg", "shard-000000.tar")

@@ -58,7 +58,8 @@ def test_missing_or_stale_columns_are_rebuilt(packed, contents, harm):
         (packed / "columns" / "text_bytes.npy").unlink()
     elif harm == "stale":
         about.write_text(json.dumps(json.loads(about.read_text()) | {"fingerprint": "other"}))
-        (packed / "columns" / "member_offset.npy").write_bytes(b"of another dataset")
+        offsets = np.load(packed / "columns" / "member_offset.npy")
+        np.save(packed / "columns" / "member_offset.npy", offsets + 512)
     else:
         about.write_text("{")
     assert as_lists(open_dataset(packed).columns) == expected

@@ -78,6 +78,9 @@ def test_a_ustar_prefix_is_part_of_the_name():
 def test_a_global_pax_header_holds_for_all_members():
     tar = tar_bytes([("a.jpg", 3), ("b.jpg", 4)], "pax", pax_headers={"comment": "by a tool"})
     assert [(name, size) for name, _, size in scan(tar)] == [("a.jpg", 3), ("b.jpg", 4)]
+    tar = tar_bytes([("a.jpg", 3), ("b.jpg", 4)], "pax", pax_headers={"path": "c.jpg"})
+    assert scan(tar) == by_tarfile(tar)
+    assert {name for name, *_ in scan(tar)} == {"c.jpg"}
 
 
 def test_a_size_in_base_256_is_understood():

@@ -1,6 +1,5 @@
 """A pack that was killed anywhere is finished by the same command, with the same bytes."""
 
-import fcntl
 import json
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.index.scan import index_shards
+from datapipe.pack.journal import working_folder
 
 # Packs again and again into new folders, each time killed one system call later, until a pack gets
 # through; then into one folder, killed each time a little later, until it is finished.
@@ -150,10 +150,8 @@ def test_a_finished_pack_says_so_and_is_left_alone(tmp_path, raw, whole, content
 
 def test_a_second_pack_into_the_same_folder_is_refused(interrupted, raw, contents):
     before = contents(interrupted)
-    with (interrupted / ".pack" / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(PackError, match="another pack is writing here"):
-            pack(raw, interrupted)
+    with working_folder(interrupted), pytest.raises(PackError, match="another pack is writing"):
+        pack(raw, interrupted)
     assert contents(interrupted) == before
 
 

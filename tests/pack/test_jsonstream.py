@@ -22,25 +22,21 @@ values = st.recursive(
 )
 
 
-def records_of(content):
-    with tempfile.TemporaryDirectory() as folder:
+def records_of(content, read=jsonstream._READ):
+    """The records of a file that is read so many characters at a time."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jsonstream, "_READ", read)
         path = Path(folder) / "data.json"
         path.write_bytes(content)
         return list(read_records(path))
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3, 16])
-def small_reads(request):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jsonstream, "_READ", request.param)
-        yield
-
-
+@pytest.mark.parametrize("read", [1, 2, 3, 16])
 @settings(max_examples=30, deadline=None)
 @given(st.lists(values, max_size=6), st.sampled_from([None, 0, 1]), st.booleans())
-def test_an_array_gives_what_json_reads_wherever_a_read_ends(small_reads, array, indent, ascii):
+def test_an_array_gives_what_json_reads_wherever_a_read_ends(read, array, indent, ascii):
     text = json.dumps(array, indent=indent, ensure_ascii=ascii)
-    assert records_of(text.encode()) == array
+    assert records_of(text.encode(), read) == array
 
 
 @settings(max_examples=40, deadline=None)
@@ -73,6 +69,7 @@ def test_a_broken_line_costs_only_itself():
     assert all(isinstance(record, Reject) for record in records[1:3])
 
 
+@pytest.mark.parametrize("read", [1, 3, jsonstream._READ])
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
@@ -84,9 +81,9 @@ def test_a_broken_line_costs_only_itself():
         (b"[1.5.5]", "a comma"),
     ],
 )
-def test_a_broken_array_is_refused_with_a_remedy(small_reads, content, expected):
+def test_a_broken_array_is_refused_with_a_remedy(read, content, expected):
     with pytest.raises(PackError, match=rf"expected {expected}.*write it as JSONL"):
-        records_of(content)
+        records_of(content, read)
 
 
 def test_records_before_the_damage_are_given():

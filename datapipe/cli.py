@@ -85,7 +85,8 @@ def pack(
 
     Run the same command again to finish a pack that was interrupted.
     """
-    with _user_errors("nothing is lost: the same command goes on where this one stopped"):
+    go_on = "nothing is lost: the same command goes on where this one stopped"
+    with _user_errors("nothing was written" if dry_run else go_on):
         report = datapipe.pack_dataset(
             raw,
             out,

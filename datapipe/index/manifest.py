@@ -43,10 +43,20 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What stands in `dataset.json`; `options` are those that the content depends on."""
+    """What stands in `dataset.json`.
+
+    Attributes:
+        shards: in order of their samples.
+        rejected: inputs that did not make it.
+        inputs, inputs_sha256: of the raw data: how many, and a digest of what they are; 0 and empty
+            for shards that someone else wrote.
+        options: those that the content depends on.
+    """
 
     shards: tuple[Shard, ...]
     rejected: int = 0
+    inputs: int = 0
+    inputs_sha256: str = ""
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -74,6 +84,8 @@ class Manifest:
             "images": self.images,
             "bytes": self.bytes,
             "rejected": self.rejected,
+            "inputs": self.inputs,
+            "inputs_sha256": self.inputs_sha256,
             "options": self.options,
             "shards": [asdict(shard) for shard in self.shards],
         }
@@ -105,6 +117,8 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest(
             shards=tuple(Shard(**shard) for shard in document["shards"]),
             rejected=document["rejected"],
+            inputs=document["inputs"],
+            inputs_sha256=document["inputs_sha256"],
             options=document["options"],
         )
     except (KeyError, TypeError) as error:

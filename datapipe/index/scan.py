@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 # WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files, such as
 # the `._name` that macOS adds beside every file, have no key.
 _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
+_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _PEEK = 16 * 1024 - 512
 
 
@@ -70,18 +71,20 @@ def group_members(members: Iterator[TarMember]) -> tuple[dict[str, list[TarMembe
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The tar files of a folder, or else of the folders below it, in order of name."""
-    shards = _visible(folder.glob("*.tar")) or _visible(folder.rglob("*.tar"))
-    if not shards and (compressed := sorted(folder.rglob("*.tar.*"))):
+    """The tar files of a folder and of those below it, in order of name.
+
+    Raises:
+        IndexMismatch: some are compressed.
+    """
+    visible = [path for path in sorted(folder.rglob("*.tar*")) if not path.name.startswith(".")]
+    compressed = [path for path in visible if path.name.lower().endswith(_COMPRESSED)]
+    if compressed:
         raise IndexMismatch(
-            f"{folder}: shards are compressed ({compressed[0].name}), and samples cannot be read "
-            "from the middle of them; decompress them first, images gain nothing from it"
+            f"{folder}: {len(compressed)} shards are compressed (for example "
+            f"{compressed[0].name}), and samples cannot be read from the middle of them; "
+            "decompress them first, images gain nothing from it, or move them elsewhere"
         )
-    return shards
-
-
-def _visible(paths: Iterable[Path]) -> list[Path]:
-    return sorted(path for path in paths if not path.name.startswith("."))
+    return [path for path in visible if path.suffix == ".tar"]
 
 
 def index_home(folder: Path) -> Path:
@@ -94,7 +97,9 @@ def index_home(folder: Path) -> Path:
     return elsewhere
 
 
-def index_shards(folder: Path, *, home: Path | None = None, force: bool = False) -> Manifest:
+def index_shards(
+    folder: str | os.PathLike[str], *, home: Path | None = None, force: bool = False
+) -> Manifest:
     """Index every tar in `folder` and write the manifest.
 
     Args:
@@ -108,6 +113,7 @@ def index_shards(folder: Path, *, home: Path | None = None, force: bool = False)
             changed since they were indexed and `force` is not given.
         StoreError: a shard is compressed, damaged or cut off.
     """
+    folder = Path(folder)
     refuse_unfinished(folder)
     home = home or index_home(folder)
     home.mkdir(parents=True, exist_ok=True)

@@ -14,12 +14,13 @@ from pathlib import Path
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
-from datapipe.index.manifest import Manifest, read_manifest, write_manifest
+from datapipe.index.manifest import Manifest, write_manifest
 from datapipe.pack.journal import (
     Journal,
-    check_finished,
+    finished,
     remove_leftovers,
     remove_working_folder,
+    same_inputs,
     working_folder,
 )
 from datapipe.pack.options import (
@@ -29,7 +30,7 @@ from datapipe.pack.options import (
     parse_shard_size,
 )
 from datapipe.pack.prepare import Check, Prepared, prepare
-from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.raw import InputCount, RawSample, ReadOptions, Reject
 from datapipe.pack.readers import Reader, choose_reader
 from datapipe.pack.writers.shards import ShardWriter
 from datapipe.progress import Progress
@@ -135,9 +136,10 @@ def pack_dataset(
     started = time.monotonic()
     if dry_run:
         return job.rehearse(started)
-    if check_finished(out, options.to_dict()):
+    if before := finished(out, options.to_dict()):
+        same_inputs(out, job.count_all(), before.inputs, before.inputs_sha256)
         remove_working_folder(out)
-        return _report(read_manifest(out), out, started, finished_before=True)
+        return _report(before, out, started, finished_before=True)
     with working_folder(out) as work:
         journal = Journal(out, options.to_dict())
         writer = ShardWriter(out, work, size, first=len(journal.shards))
@@ -148,7 +150,11 @@ def pack_dataset(
             writer.abandon()
             journal.close()
         manifest = Manifest(
-            shards=tuple(journal.shards), rejected=journal.rejected, options=options.to_dict()
+            shards=tuple(journal.shards),
+            rejected=journal.rejected,
+            inputs=job.count.number,
+            inputs_sha256=job.count.digest,
+            options=options.to_dict(),
         )
         remove_leftovers(out)
         open_columns(out, manifest)
@@ -193,6 +199,7 @@ class _Job:
     workers: int
     check: Check
     max_rejects: MaxRejects
+    count: InputCount = field(default_factory=InputCount)
     seen: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     examples: list[Reject] = field(default_factory=list)
@@ -200,22 +207,20 @@ class _Job:
     def run(self, journal: Journal, writer: ShardWriter) -> None:
         """Write what is still to be written, committing shard by shard."""
         self._skip_done(journal)
-        inputs, source = journal.inputs, journal.source
-        for taken, prepared in self._checked(first=inputs):
+        for taken, prepared in self._checked(first=self.count.number):
             if isinstance(prepared, Reject):
                 journal.reject(prepared)
             elif closed := writer.write(prepared):
-                journal.commit(closed, inputs, source)
-            inputs += 1
-            source = taken.source
-            self._judge(journal.rejected, inputs, at_end=False)
-        self._judge(journal.rejected, inputs, at_end=True)
+                journal.commit(closed, self.count)
+            self.count.add(taken)
+            self._judge(journal.rejected, self.count.number, at_end=False)
+        self._judge(journal.rejected, self.count.number, at_end=True)
         closed = writer.finish()
         if closed:
-            journal.commit(closed, inputs, source)
+            journal.commit(closed, self.count)
         if not journal.shards:
             raise PackError(
-                f"no sample was found among {inputs:,} inputs"
+                f"no sample was found among {self.count.number:,} inputs"
                 + (f", the first reject: {self.examples[0].reason}" if self.examples else "")
             )
 
@@ -246,14 +251,18 @@ class _Job:
         )
 
     def _skip_done(self, journal: Journal) -> None:
-        done = deque(itertools.islice(self.inputs, journal.inputs), maxlen=1)
-        last = done[0] if done else None
-        if journal.inputs and (last is None or last.source != journal.source):
-            raise PackError(
-                f"{journal.out}: the raw data changed since this pack was started (input "
-                f"{journal.inputs:,} was {journal.source!r}, now it is "
-                f"{last.source if last else 'missing'!r}); give a new folder"
-            )
+        for taken in itertools.islice(self.inputs, journal.inputs):
+            self.count.add(taken)
+        if journal.inputs:
+            same_inputs(self.out, self.count, journal.inputs, journal.digest)
+
+    def count_all(self) -> InputCount:
+        """Look at every input without reading what it names."""
+        with Progress("comparing", unit="input", total=self.expected) as progress:
+            for taken in self.inputs:
+                self.count.add(taken)
+                progress.advance()
+        return self.count
 
     def _checked(self, first: int) -> Iterator[tuple[Input, Prepared | Reject]]:
         """Inputs with what became of them, in input order, from the workers' threads."""

@@ -14,8 +14,15 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS
-from datapipe.index.manifest import MANIFEST, UNFINISHED, Shard, fsync_folder, read_manifest
-from datapipe.pack.raw import Reject
+from datapipe.index.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Manifest,
+    Shard,
+    fsync_folder,
+    read_manifest,
+)
+from datapipe.pack.raw import InputCount, Reject
 
 REJECTS = "rejects.jsonl"
 _JOURNAL = "journal.jsonl"
@@ -31,14 +38,14 @@ class Checkpoint:
         inputs: how many inputs it and those before it account for.
         rejected: how many of them were rejected.
         rejects_bytes: length of the rejects file then.
-        source: the last input taken, to notice when the raw data has changed.
+        digest: of these inputs, to notice when the raw data has changed.
     """
 
     shard: Shard
     inputs: int
     rejected: int
     rejects_bytes: int
-    source: str
+    digest: str
 
 
 class Journal:
@@ -51,7 +58,7 @@ class Journal:
         last = self.checkpoints[-1] if self.checkpoints else None
         self.inputs = last.inputs if last else 0
         self.rejected = last.rejected if last else 0
-        self.source = last.source if last else ""
+        self.digest = last.digest if last else ""
         rejects = self.work / REJECTS
         if not rejects.exists() and (out / REJECTS).exists():
             (out / REJECTS).replace(rejects)  # published, then interrupted before the manifest
@@ -73,15 +80,15 @@ class Journal:
         self._rejects.write(text.encode("utf-8", "backslashreplace"))
         self.rejected += 1
 
-    def commit(self, shard: Shard, inputs: int, source: str) -> None:
+    def commit(self, shard: Shard, inputs: InputCount) -> None:
         """Note durably that a shard is in place, and all inputs up to its last are dealt with."""
         self._sync_rejects()
         checkpoint = Checkpoint(
             shard=shard,
-            inputs=inputs,
+            inputs=inputs.number,
             rejected=self.rejected,
             rejects_bytes=self._rejects.tell(),
-            source=source,
+            digest=inputs.digest,
         )
         self._append(asdict(checkpoint))
         self.checkpoints.append(checkpoint)
@@ -164,16 +171,31 @@ def same_options(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
         )
 
 
-def check_finished(out: Path, options: dict[str, Any]) -> bool:
-    """Whether `out` is already packed with these very options.
+def finished(out: Path, options: dict[str, Any]) -> Manifest | None:
+    """The manifest of `out` if it is already packed, with these very options.
 
     Raises:
         PackError: it is packed with others.
     """
     if not (out / MANIFEST).exists():
-        return False
-    same_options(out, read_manifest(out).options, options)
-    return True
+        return None
+    manifest = read_manifest(out)
+    same_options(out, manifest.options, options)
+    return manifest
+
+
+def same_inputs(out: Path, inputs: InputCount, number: int, digest: str) -> None:
+    """Refuse to go on from raw data that is not what the output was made from.
+
+    Raises:
+        PackError: `inputs` are not `number` inputs with this digest.
+    """
+    if (inputs.number, inputs.digest) != (number, digest):
+        raise PackError(
+            f"{out}: the raw data is not what this was packed from ({number:,} inputs then, now "
+            f"{'others' if inputs.number == number else f'{inputs.number:,}'}); give a new folder, "
+            "or the raw data as it was"
+        )
 
 
 def _read_journal(path: Path, options: dict[str, Any]) -> list[Checkpoint]:

@@ -6,6 +6,7 @@ This is the part of a pack that workers do; it knows nothing of shards and of ot
 from __future__ import annotations
 
 import json
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -120,13 +121,32 @@ def _caption(caption: Blob | str) -> tuple[str, bytes]:
 
 def _record(record: Blob | Mapping[str, Any]) -> tuple[Any, bytes]:
     if not isinstance(record, Blob):
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+        text = _dump(record)
         return record, _encode(text)
     data = record.read()
     try:
         return parse_json(data), data
     except DecodeError as error:
         raise DecodeError(error.reason, member=record.label) from error
+
+
+def _dump(record: Any) -> str:
+    """JSON of a record, with null for NaN and infinity, which only Python takes for JSON."""
+    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
+    try:
+        return json.dumps(record, allow_nan=False, **options)
+    except ValueError:
+        return json.dumps(_finite(record), **options)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
 
 
 def _encode(text: str) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -109,6 +111,33 @@ class Reject:
     reason: str
     error: str
     file: str = ""
+
+
+class InputCount:
+    """Counts inputs and keeps a digest of what they are: names, inline texts and records.
+
+    What lies in the files they name does not enter, so that counting reads none of them.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, taken: RawSample | Reject) -> None:
+        """Count one more."""
+        self.number += 1
+        if isinstance(taken, Reject):
+            parts: list[Any] = [taken.source, taken.reason]
+        else:
+            inline = [p.label if isinstance(p, Blob) else p for p in (taken.caption, taken.record)]
+            names = [image.blob.label for image in taken.images]
+            parts = [taken.source, *names, *inline, *(blob.label for _, blob in taken.others)]
+        self._hash.update(json.dumps(parts).encode() + b"\n")
+
+    @property
+    def digest(self) -> str:
+        """sha256, in hex, of all inputs so far."""
+        return self._hash.hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,12 +167,28 @@ def test_the_tars_are_not_touched_and_the_index_is_the_same_again(tmp_path, make
 
 def test_compressed_shards_are_refused_with_the_remedy(tmp_path):
     (tmp_path / "x.tar.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(IndexMismatch, match=r"compressed \(x.tar.gz\).*decompress them first"):
+    with pytest.raises(IndexMismatch, match=r"compressed .*x.tar.gz.*decompress them first"):
         index_shards(tmp_path)
     (tmp_path / "x.tar.gz").rename(tmp_path / "x.tar")
     with pytest.raises(StoreError, match="run `gunzip"):
         index_shards(tmp_path)
     assert not (tmp_path / "dataset.json").exists()
+
+
+def test_a_compressed_shard_beside_others_is_not_passed_over(tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "a.tar", [("0.jpg", jpeg(0))])
+    (tmp_path / "b.tar.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(IndexMismatch, match=r"b\.tar\.gz"):
+        index_shards(tmp_path)
+
+
+def test_shards_at_every_depth_belong_to_the_dataset(tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "a.tar", [("0.jpg", jpeg(0))])
+    make_tar(tmp_path / "deep" / "er" / "b.tar", [("0.jpg", jpeg(1))])
+    assert [shard.name for shard in index_shards(str(tmp_path)).shards] == [
+        "a.tar",
+        "deep/er/b.tar",
+    ]
 
 
 def test_a_folder_without_shards_says_what_is_there(tmp_path):

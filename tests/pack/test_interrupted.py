@@ -166,7 +166,7 @@ def test_raw_data_that_changed_in_between_is_refused(interrupted, raw, tmp_path,
     else:
         for path in sorted(changed.iterdir())[2:]:
             path.unlink()
-    with pytest.raises(PackError, match="the raw data changed since this pack was started"):
+    with pytest.raises(PackError, match="not what this was packed from"):
         pack(changed, interrupted)
 
 

@@ -34,11 +34,23 @@ class FolderReader:
         return sum(is_image_extension(name) for _, _, files in os.walk(raw) for name in files)
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        for place, folders, files in os.walk(raw, onerror=_unreadable):
+        for place, folders, files in os.walk(raw, onerror=_unreadable, followlinks=True):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for circular in [name for name in folders if _leads_back(place, name)]:
+                folders.remove(circular)
+                source = printable(os.path.relpath(f"{place}/{circular}", raw))
+                yield Reject(source, "this link leads back to a folder above it", "DecodeError")
             names = sorted(name for name in files if not name.startswith("."))
             below = os.path.relpath(place, raw)
             yield from _read_folder(place, "" if below == os.curdir else f"{below}/", names)
+
+
+def _leads_back(place: str, name: str) -> bool:
+    path = f"{place}/{name}"
+    if not os.path.islink(path):
+        return False
+    target = os.path.join(os.path.realpath(path), "")
+    return os.path.join(os.path.realpath(place), "").startswith(target)
 
 
 def _unreadable(error: OSError) -> None:

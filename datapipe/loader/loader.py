@@ -16,6 +16,7 @@ from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.loader.batch import Batch, BatchJob, BatchMaker, OnError
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Executor
+from datapipe.loader.options import LoaderOptions
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.state import Position, dump_state, parse_state
 from datapipe.plan.plan import EpochPlan, PlanOptions
@@ -76,37 +77,12 @@ def make_loader(
         PlanError: options are impossible or contradict each other.
         IndexMismatch: there is no finished dataset at `path`, or its shards changed.
     """
-    if batch_size < 1:
-        raise PlanError(f"batch_size {batch_size}: at least 1 sample is needed")
-    if prefetch_factor < 1:
-        raise PlanError(f"prefetch_factor {prefetch_factor}: at least 1 step is needed")
-    if num_workers is not None and num_workers < 0:
-        raise PlanError(f"num_workers {num_workers}: use 0 for none, or None for the default")
-    if on_error not in ("raise", "skip"):
-        raise PlanError(f"on_error {on_error!r} is neither 'raise' nor 'skip'")
-    meta = (meta,) if isinstance(meta, str) else tuple(meta)
-    if taken := {"pixel_values", "images_per_sample", "text", "key", "valid"} & set(meta):
-        raise PlanError(f"meta names {sorted(taken)} are keys of every batch already")
+    plan = PlanOptions(shuffle=shuffle, seed=seed)
     common = rank is None
     rank, world_size = resolve_ranks(rank, world_size)
-    dataset = open_dataset(path)
-    if len(dataset) == 0:
-        raise PlanError(f"{path} holds no samples")
-    if drop_last and len(dataset) < batch_size * world_size:
-        raise PlanError(
-            f"drop_last leaves no step: {len(dataset)} samples are fewer than batch_size "
-            f"{batch_size} times world_size {world_size}"
-        )
-    options = PlanOptions(shuffle=shuffle, seed=seed)
-    if common:
-        together = f"{dataset.manifest.fingerprint} {options} {batch_size} {drop_last}"
-        check_agreement(hashlib.sha256(together.encode()).hexdigest())
-    return Loader(
-        dataset,
-        options=options,
+    options = LoaderOptions(
         batch_size=batch_size,
-        image=image,
-        meta=meta,
+        meta=(meta,) if isinstance(meta, str) else tuple(meta),
         num_workers=default_workers() if num_workers is None else num_workers,
         prefetch_factor=prefetch_factor,
         drop_last=drop_last,
@@ -116,6 +92,18 @@ def make_loader(
         world_size=world_size,
         stall_warning=stall_warning,
     )
+    dataset = open_dataset(path)
+    if len(dataset) == 0:
+        raise PlanError(f"{path} holds no samples")
+    if drop_last and len(dataset) < options.share:
+        raise PlanError(
+            f"drop_last leaves no step: {len(dataset)} samples are fewer than batch_size "
+            f"{batch_size} times world_size {world_size}"
+        )
+    if common:
+        together = f"{dataset.manifest.fingerprint} {plan} {batch_size} {drop_last}"
+        check_agreement(hashlib.sha256(together.encode()).hexdigest())
+    return Loader(dataset, plan=plan, image=image, options=options)
 
 
 class Loader:
@@ -123,6 +111,7 @@ class Loader:
 
     Attributes:
         dataset: what is being read.
+        options: how, with defaults filled in: `num_workers`, `rank`, `world_size`, ...
         skipped: samples that failed and were yielded as empty slots, over all epochs.
     """
 
@@ -130,39 +119,23 @@ class Loader:
         self,
         dataset: Dataset,
         *,
-        options: PlanOptions,
-        batch_size: int,
+        plan: PlanOptions,
         image: ImageSpec | None,
-        meta: tuple[str, ...],
-        num_workers: int,
-        prefetch_factor: int,
-        drop_last: bool,
-        on_error: OnError,
-        max_skipped: int | None,
-        rank: int,
-        world_size: int,
-        stall_warning: float,
+        options: LoaderOptions,
     ) -> None:
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.drop_last = drop_last
-        self.rank = rank
-        self.world_size = world_size
+        self.options = options
         self.skipped = 0
-        self._options = options
-        self._max_skipped = max_skipped
-        self._stall_warning = stall_warning
+        self._plan_options = plan
         self._store = ShardStore(dataset.folder, [shard.name for shard in dataset.manifest.shards])
         self._maker = BatchMaker(
             dataset=dataset,
             store=self._store,
             transform=ImageTransform(image) if image else None,
-            meta=meta,
-            on_error=on_error,
+            meta=options.meta,
+            on_error=options.on_error,
             # Those being prepared, the one in use and the one before it.
-            pool=BufferPool(keep=prefetch_factor + 2),
+            pool=BufferPool(keep=options.prefetch_factor + 2),
         )
         self._fingerprint = dataset.manifest.fingerprint
         self._position = Position(0, 0)
@@ -225,7 +198,7 @@ class Loader:
             if not 0 <= step <= self._yielded:
                 raise PlanError(f"step {step}: the iterator has yielded {self._yielded} batches")
             position = self._after(step)
-        return dump_state(position, self._fingerprint, self._options.to_dict())
+        return dump_state(position, self._fingerprint, self._plan_options.to_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter(loader)` go on where `state` was taken.
@@ -235,7 +208,9 @@ class Loader:
         Raises:
             StateMismatch: it belongs to another dataset, other plan options or a newer version.
         """
-        position = parse_state(state, self._fingerprint, self._options.to_dict(), len(self.dataset))
+        position = parse_state(
+            state, self._fingerprint, self._plan_options.to_dict(), len(self.dataset)
+        )
         self.close()
         self._position = position
         self._resume = True
@@ -246,22 +221,19 @@ class Loader:
         if iterator is not None:
             iterator.close()
 
-    def _share(self) -> int:
-        return self.batch_size * self.world_size
-
     def _plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(len(self.dataset), self._options, epoch)
+        return EpochPlan(len(self.dataset), self._plan_options, epoch)
 
     def _steps_left(self, position: Position) -> int:
         return self._plan(position.epoch).steps_left(
-            position.unit, share=self._share(), drop_last=self.drop_last
+            position.unit, share=self.options.share, drop_last=self.options.drop_last
         )
 
     def _after(self, step: int) -> Position:
         """Position once the newest iterator has yielded `step` batches."""
         if step >= self._steps_left(self._origin):
             return Position(self._origin.epoch + 1, 0)
-        return Position(self._origin.epoch, self._origin.unit + step * self._share())
+        return Position(self._origin.epoch, self._origin.unit + step * self.options.share)
 
     def _executor(self) -> Executor[BatchJob]:
         # The jobs must not refer to the iterator: they live in the executor, which outlives it.
@@ -270,13 +242,13 @@ class Loader:
             self._plan(self._origin.epoch),
             self._origin.unit,
             self._steps_left(self._origin),
-            (self.batch_size, self.rank, self.world_size),
+            self.options,
         )
         return Executor(
             jobs,
-            num_workers=self.num_workers,
-            ahead=self.prefetch_factor,
-            stall_warning=self._stall_warning,
+            num_workers=self.options.num_workers,
+            ahead=self.options.prefetch_factor,
+            stall_warning=self.options.stall_warning,
             on_shutdown=self._store.close,
         )
 
@@ -299,19 +271,24 @@ class Loader:
                 logger.warning("skipped %s", error)
             if self.skipped == _LOGGED_SKIPS:
                 logger.warning("further skipped samples are only counted, in loader.skipped")
-            if self._max_skipped is not None and self.skipped > self._max_skipped:
+            limit = self.options.max_skipped
+            if limit is not None and self.skipped > limit:
                 raise DatapipeError(
-                    f"{self.skipped} samples were skipped, more than max_skipped="
-                    f"{self._max_skipped}; the last: {error}"
+                    f"{self.skipped} samples were skipped, more than max_skipped={limit}; the "
+                    f"last: {error}"
                 ) from error
 
 
 def _jobs(
-    maker: BatchMaker, plan: EpochPlan, position: int, steps: int, deal: tuple[int, int, int]
+    maker: BatchMaker, plan: EpochPlan, position: int, steps: int, options: LoaderOptions
 ) -> Iterator[BatchJob]:
-    batch_size, rank, world_size = deal
     for _ in range(steps):
-        step = plan.step(position, batch_size=batch_size, rank=rank, world_size=world_size)
+        step = plan.step(
+            position,
+            batch_size=options.batch_size,
+            rank=options.rank,
+            world_size=options.world_size,
+        )
         position = step.stop
         yield BatchJob(maker, step)
 

@@ -9,14 +9,13 @@ import torch.distributed as dist
 
 from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError
-from datapipe.plan.plan import check_ranks
 
 
 def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """(rank, world size): as given, else of `torch.distributed`, else of torchrun, else (0, 1).
 
     Raises:
-        PlanError: only one of them is given, or they are impossible.
+        PlanError: only one of them is given, or the environment holds no numbers.
     """
     if (rank is None) != (world_size is None):
         raise PlanError(
@@ -24,8 +23,7 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
             "torch.distributed or torchrun"
         )
     if rank is None or world_size is None:
-        rank, world_size = _from_environment()
-    check_ranks(rank, world_size)
+        return _from_environment()
     return rank, world_size
 
 

@@ -25,7 +25,7 @@ def test_ranks_come_from_torchrun(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
     loader = make(batch_size=2, shuffle=False)
-    assert (loader.rank, loader.world_size) == (1, 3)
+    assert (loader.options.rank, loader.options.world_size) == (1, 3)
     assert next(iter(loader))["key"] == ["000000001", "000000004"]
 
 

@@ -122,7 +122,9 @@ def read_manifest(folder: Path) -> Manifest:
             options=document["options"],
         )
     except (KeyError, TypeError) as error:
-        raise IndexMismatch(f"{path} is damaged: {error}") from error
+        raise IndexMismatch(
+            f"{path} is damaged ({type(error).__name__}: {error}); restore it, or pack again"
+        ) from error
 
 
 def refuse_unfinished(folder: Path) -> None:

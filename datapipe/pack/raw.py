@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,13 +43,20 @@ class Blob:
             DecodeError: it cannot be read, or ends too early.
         """
         try:
-            descriptor = os.open(self.path, os.O_RDONLY)
+            # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             raise MissingMember("file is missing", member=self.label) from None
-        except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
+        except OSError as error:
+            reason = f"file cannot be opened: {error.strerror}"
+            raise DecodeError(reason, member=self.label) from error
+        except ValueError as error:  # a NUL byte in the name
             raise DecodeError(f"file cannot be opened: {error}", member=self.label) from error
         try:
-            size = os.fstat(descriptor).st_size - self.offset if self.size is None else self.size
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise DecodeError("not a regular file", member=self.label)
+            size = status.st_size - self.offset if self.size is None else self.size
             data = os.pread(descriptor, size, self.offset)
             while len(data) < size:  # one read brings at most 2 GiB
                 more = os.pread(descriptor, size - len(data), self.offset + len(data))
@@ -57,7 +65,8 @@ class Blob:
                 data += more
             return data
         except OSError as error:
-            raise DecodeError(f"file cannot be read: {error}", member=self.label) from error
+            reason = f"file cannot be read: {error.strerror}"
+            raise DecodeError(reason, member=self.label) from error
         finally:
             os.close(descriptor)
 

@@ -1,6 +1,7 @@
 """Which raw data an output belongs to, and what is odd about some of it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -62,3 +63,12 @@ def test_the_command_is_a_module_too(tmp_path, make_folder):
     command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout)["samples"] == 2
+
+
+def test_a_named_pipe_is_rejected_and_not_waited_for(tmp_path, make_folder, rejects):
+    raw = make_folder(tmp_path / "raw", 2)
+    os.mkfifo(raw / "pipe.jpg")
+    (raw / "folder.jpg").mkdir()
+    pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    (reject,) = rejects(tmp_path / "out")
+    assert (reject["source"], reject["reason"]) == ("pipe.jpg", "not a regular file")

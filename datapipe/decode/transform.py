@@ -6,12 +6,16 @@ one grey level.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from datapipe.decode.image import Pixels, decode_rgb
 from datapipe.decode.spec import ImageSpec
+
+_LONGEST = 32  # times the aspect ratio asked for
 
 
 class ImageTransform:
@@ -22,9 +26,9 @@ class ImageTransform:
         self.shape = (3, spec.height, spec.width)
         self.dtype = spec.out_dtype
         mean, std = spec.mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-        self._scale = torch.tensor([1 / (255 * s) for s in std]).view(3, 1, 1)
-        self._shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).view(3, 1, 1)
-        self._fill = torch.tensor(spec.fill_color, dtype=torch.uint8).view(3, 1, 1)
+        self._scale = _channels([1 / (255 * s) for s in std], torch.float32)
+        self._shift = _channels([-m / s for m, s in zip(mean, std, strict=True)], torch.float32)
+        self._fill = _channels(spec.fill_color, torch.uint8)
 
     def decode(self, data: bytes) -> Pixels:
         """Encoded bytes to upright RGB, uint8 [h, w, 3].
@@ -50,12 +54,14 @@ class ImageTransform:
         height, width = self.spec.height, self.spec.width
         if self.spec.resize == "stretch":
             return _resize(image, height, width)
-        _, old_height, old_width = image.shape
         if self.spec.resize == "crop":
+            image = _bounded(image, height, width)
+            _, old_height, old_width = image.shape
             new_height, new_width = _cover(old_height, old_width, height, width)
             top, left = (new_height - height) // 2, (new_width - width) // 2
             covering = _resize(image, new_height, new_width)
             return covering[:, top : top + height, left : left + width]
+        _, old_height, old_width = image.shape
         new_height, new_width = _contain(old_height, old_width, height, width)
         top, left = (height - new_height) // 2, (width - new_width) // 2
         canvas = self._fill.expand(3, height, width).contiguous()
@@ -63,6 +69,25 @@ class ImageTransform:
             image, new_height, new_width
         )
         return canvas
+
+
+def _channels(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """A value per channel, whatever torch's defaults for dtype and device are."""
+    return torch.tensor(values, dtype=dtype, device="cpu").view(3, 1, 1)
+
+
+def _bounded(image: Tensor, height: int, width: int) -> Tensor:
+    """The middle of an image that is very much longer than the shape it has to cover.
+
+    Covering 336x336 with 20,000x1 pixels would need tens of gigabytes on the way, for a result that
+    shows one of these pixels.
+    """
+    _, old_height, old_width = image.shape
+    longest_width = max(1, _LONGEST * old_height * width // height)
+    longest_height = max(1, _LONGEST * old_width * height // width)
+    top = max(0, (old_height - longest_height) // 2)
+    left = max(0, (old_width - longest_width) // 2)
+    return image[:, top : top + longest_height, left : left + longest_width]
 
 
 def _resize(image: Tensor, height: int, width: int) -> Tensor:

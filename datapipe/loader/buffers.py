@@ -39,7 +39,7 @@ class BufferPool:
         """A tensor with undefined content; its memory comes back by itself."""
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         buffer = self._take(size)
         view = buffer[:size].view(_NUMPY[dtype]).reshape(shape)
         finalizer = weakref.finalize(view, self._idle.append, buffer)

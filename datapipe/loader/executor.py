@@ -2,17 +2,26 @@
 
 A job is one step. Its pieces go into one queue, nearest step first, so that the first batch comes
 as fast as all workers together can make it. Nothing here knows what a job does.
+
+Workers and caller meet in two `SimpleQueue`s and share no lock: their `put` may be called from a
+finalizer, which the collector runs in any thread and at any point. So a forgotten executor can
+tell its workers to stop without waiting for anything; waiting is left to `close` and to interpreter
+exit.
 """
 
 from __future__ import annotations
 
+import atexit
+import itertools
 import logging
+import os
+import queue
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -21,6 +30,8 @@ from datapipe.errors import DatapipeError
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 5.0  # seconds that a worker gets to finish its sample
+# torch's default number of threads is one for the process, and starting workers changes it.
+_STARTING = threading.Lock()
 
 
 class Job(Protocol):
@@ -63,31 +74,98 @@ class Watch:
         return f"{job.describe(slot)} in stage '{stage}' for {time.monotonic() - since:.0f} s"
 
 
-@dataclass
-class _Shared(Generic[J]):
-    """What worker threads see. They never refer to the iterator, so that it can be collected."""
+class _Team(Generic[J]):
+    """The worker threads. They never refer to their executor, so that it can be collected."""
 
-    # Reentrant: the collector may run a forgotten iterator's shutdown in a thread that holds it.
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    queue: deque[tuple[J, int]] = field(default_factory=deque)
-    left: dict[int, int] = field(default_factory=dict)  # pieces of each job, by id
-    failed: BaseException | None = None
-    stopping: bool = False
+    def __init__(self, size: int, on_end: Callable[[], None]) -> None:
+        self.work: queue.SimpleQueue[tuple[J, int] | None] = queue.SimpleQueue()
+        # A finished piece's job, an exception that ended a worker, or None when the team stops.
+        self.done: queue.SimpleQueue[J | BaseException | None] = queue.SimpleQueue()
+        self.ready: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.stopping = False
+        self.watches = [Watch() for _ in range(size)]
+        self.threads: list[threading.Thread] = []
+        self._exits = itertools.count(1)
+        self._on_end = on_end
 
-    def __post_init__(self) -> None:
-        self.work = threading.Condition(self.lock)
-        self.done = threading.Condition(self.lock)
+    def start(self) -> None:
+        """Start all workers, each limited to one thread inside torch's kernels."""
+        if not self.watches:
+            return
+        _TEAMS.add(self)
+        with _STARTING:
+            before = torch.get_num_threads()
+            try:
+                for number, watch in enumerate(self.watches):
+                    # A daemon, so that a forgotten one does not keep the interpreter from exiting.
+                    thread = threading.Thread(
+                        target=_work,
+                        args=(self, watch),
+                        name=f"datapipe-worker-{number}",
+                        daemon=True,
+                    )
+                    thread.start()
+                    self.threads.append(thread)
+                for _ in self.threads:
+                    self.ready.get()
+            except BaseException:
+                self.stop()
+                self.join()
+                raise
+            finally:
+                # torch keeps the number of threads per thread, and as a default for threads to
+                # come; the workers changed the default.
+                torch.set_num_threads(before)
+
+    def stop(self) -> None:
+        """Tell everybody to stop. Takes no lock and waits for nobody; fit for a finalizer."""
+        if self.stopping:
+            return
+        self.stopping = True
+        for _ in self.watches:
+            self.work.put(None)
+        self.done.put(None)
+        if not self.watches:
+            self._on_end()
+
+    def join(self) -> None:
+        """Wait for the workers; a sample that is being decoded is finished first."""
+        for thread, watch in zip(self.threads, self.watches, strict=False):
+            if thread is threading.current_thread():
+                continue
+            thread.join(_PATIENCE)
+            if thread.is_alive():
+                # A read that hangs cannot be interrupted; the thread ends with the process.
+                logger.warning("a worker does not stop: %s", watch.report() or "it is starting")
+
+    def leave(self) -> None:
+        """Called by each worker as it ends; the last one clears up."""
+        if next(self._exits) == len(self.watches):
+            _TEAMS.discard(self)
+            self._on_end()
+
+
+_TEAMS: set[_Team[Any]] = set()  # those with threads
+
+
+@atexit.register
+def _stop_all() -> None:
+    teams = list(_TEAMS)
+    for team in teams:
+        team.stop()
+    for team in teams:
+        team.join()
 
 
 class Executor(Generic[J]):
-    """Iterates over finished jobs in the order given.
+    """Iterates over finished jobs in the order given. Dropping it stops its workers.
 
     Args:
         jobs: made one by one in the caller's thread, when there is room.
         num_workers: threads; 0 runs every job in the caller's thread, when it is asked for.
         ahead: most jobs that are begun before they are asked for.
         stall_warning: seconds after which a wait is explained in the log.
-        on_shutdown: called once, after the last worker has stopped.
+        on_end: called once, when the last worker has stopped, by whoever is the last.
     """
 
     def __init__(
@@ -97,26 +175,34 @@ class Executor(Generic[J]):
         num_workers: int,
         ahead: int,
         stall_warning: float,
-        on_shutdown: Callable[[], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._jobs = jobs
         self._ahead = ahead
         self._stall_warning = stall_warning
-        self._on_shutdown = on_shutdown
         self._window: deque[J] = deque()
-        self._shared: _Shared[J] = _Shared()
+        self._left: dict[int, int] = {}  # pieces of each job in the window, by id
         self._inline = Watch()
-        self._watches = [Watch() for _ in range(num_workers)]
-        self._threads = _start_threads(self._shared, self._watches)
+        self._process = os.getpid()
+        self._team: _Team[J] = _Team(num_workers, on_end)
+        # Before the first thread, so that an interrupt in between leaves none behind.
+        self._finalizer = weakref.finalize(self, self._team.stop)
+        self._team.start()
 
     def next(self) -> J:
         """The next job, finished.
 
         Raises:
             StopIteration: there are no more.
+            DatapipeError: the executor was closed, or belongs to the process that was forked from.
             BaseException: whatever a job let through.
         """
-        if not self._threads:
+        if os.getpid() != self._process:
+            raise DatapipeError(
+                "this iterator was started before a fork, and its workers stayed in the other "
+                "process; call iter(loader) in this one"
+            )
+        if not self._team.watches:
             job = next(self._jobs)
             for piece in range(job.pieces):
                 job.run(piece, self._inline)
@@ -131,25 +217,10 @@ class Executor(Generic[J]):
         self._fill()
         return job
 
-    def shutdown(self) -> None:
-        """Stop and join the workers; a sample that is being decoded is finished first."""
-        shared = self._shared
-        with shared.lock:
-            if shared.stopping:
-                return
-            shared.stopping = True
-            shared.queue.clear()
-            shared.work.notify_all()
-            shared.done.notify_all()
-        for thread, watch in zip(self._threads, self._watches, strict=True):
-            if thread is threading.current_thread():  # collected by a worker's own hand
-                continue
-            thread.join(_PATIENCE)
-            if thread.is_alive():
-                # A read that hangs cannot be interrupted; the thread ends with the process.
-                logger.warning("a worker does not stop: %s", watch.report() or "it is starting")
-        self._window.clear()
-        self._on_shutdown()
+    def close(self) -> None:
+        """Stop the workers and wait for them."""
+        self._finalizer()
+        self._team.join()
 
     def _fill(self) -> None:
         while len(self._window) < self._ahead:
@@ -157,83 +228,53 @@ class Executor(Generic[J]):
             if job is None:
                 return
             self._window.append(job)
-            shared = self._shared
-            with shared.lock:
-                shared.left[id(job)] = job.pieces
-                shared.queue.extend((job, piece) for piece in range(job.pieces))
-                shared.work.notify_all()
+            self._left[id(job)] = job.pieces
+            for piece in range(job.pieces):
+                self._team.work.put((job, piece))
 
     def _wait(self, job: J) -> None:
-        shared = self._shared
         started = time.monotonic()
-        warn_after = self._stall_warning
-        with shared.lock:
-            while shared.left[id(job)]:
-                if shared.failed is not None:
-                    raise shared.failed
-                if shared.stopping:
-                    raise DatapipeError("the loader was closed while its next batch was awaited")
-                shared.done.wait(warn_after)
+        patience = self._stall_warning
+        while self._left[id(job)]:
+            try:
+                event = self._team.done.get(timeout=patience)
+            except queue.Empty:
                 waited = time.monotonic() - started
-                if waited >= warn_after and shared.left[id(job)]:
-                    logger.warning("%s", self._explain(job, waited))
-                    warn_after = waited * 2
-            del shared.left[id(job)]
+                logger.warning("%s", self._explain(job, waited))
+                patience = min(2 * patience, threading.TIMEOUT_MAX)
+                continue
+            if event is None:
+                raise DatapipeError("the loader was closed while its next batch was awaited")
+            if isinstance(event, BaseException):
+                raise event
+            self._left[id(event)] -= 1
+            del event  # a batch must not live longer than its user wants
+        del self._left[id(job)]
 
     def _explain(self, job: J, waited: float) -> str:
-        reports = [report for watch in self._watches if (report := watch.report(job))]
+        reports = [report for watch in self._team.watches if (report := watch.report(job))]
         where = "; ".join(reports) or "no worker is at it"
         return f"the loader has been waiting {waited:.0f} s for its next batch: {where}"
 
 
-def _start_threads(shared: _Shared[J], watches: list[Watch]) -> list[threading.Thread]:
-    """Start a worker per watch, each limited to one thread inside torch's kernels."""
-    before = torch.get_num_threads()
-    ready = threading.Barrier(len(watches) + 1)
-    threads = [
-        # Daemons, so that a forgotten iterator does not keep the interpreter from exiting.
-        threading.Thread(
-            target=_work, args=(shared, watch, ready), name=f"datapipe-worker-{number}", daemon=True
-        )
-        for number, watch in enumerate(watches)
-    ]
-    for thread in threads:
-        thread.start()
-    if threads:
-        ready.wait()
-        # torch keeps the number of threads per thread, and as a default for threads to come;
-        # the workers changed the default.
-        torch.set_num_threads(before)
-    return threads
-
-
-def _work(shared: _Shared[J], watch: Watch, ready: threading.Barrier) -> None:
-    # A thread takes the default over at its first question, which must not come after the answer.
-    torch.get_num_threads()
-    torch.set_num_threads(1)
-    ready.wait()
-    while True:
-        with shared.lock:
-            while not shared.queue and not shared.stopping:
-                shared.work.wait()
-            if shared.stopping:
-                return
+def _work(team: _Team[J], watch: Watch) -> None:
+    try:
+        # A thread takes the default over at its first question, which must not come after the
+        # answer.
+        torch.get_num_threads()
+        torch.set_num_threads(1)
+        team.ready.put(None)
+        while (task := team.work.get()) is not None and not team.stopping:
+            job, piece = task
+            del task  # an idle worker must not keep a batch alive
             try:
-                job, piece = shared.queue.popleft()
-            except IndexError:
-                continue
-        try:
-            job.run(piece, watch)
-        except BaseException as error:  # handed to the thread that iterates
-            with shared.lock:
-                shared.failed = shared.failed or error
-                shared.done.notify_all()
-            return
-        finally:
-            watch.idle()
-        with shared.lock:
-            if id(job) in shared.left:
-                shared.left[id(job)] -= 1
-                if not shared.left[id(job)]:
-                    shared.done.notify_all()
-        del job  # an idle worker must not keep a batch alive
+                job.run(piece, watch)
+            except BaseException as error:  # handed to the thread that iterates
+                team.done.put(error)
+                return
+            finally:
+                watch.idle()
+            team.done.put(job)
+            del job
+    finally:
+        team.leave()

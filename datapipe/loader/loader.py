@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any
+
+import torch
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform
@@ -16,7 +19,7 @@ from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.loader.batch import Batch, BatchJob, BatchMaker, OnError
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Executor
-from datapipe.loader.options import LoaderOptions
+from datapipe.loader.options import LoaderOptions, as_int
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.state import Position, dump_state, parse_state
 from datapipe.plan.plan import EpochPlan, PlanOptions
@@ -77,7 +80,7 @@ def make_loader(
         PlanError: options are impossible or contradict each other.
         IndexMismatch: there is no finished dataset at `path`, or its shards changed.
     """
-    plan = PlanOptions(shuffle=shuffle, seed=seed)
+    plan = PlanOptions(shuffle=bool(shuffle), seed=as_int("seed", seed), drop_last=bool(drop_last))
     common = rank is None
     rank, world_size = resolve_ranks(rank, world_size)
     options = LoaderOptions(
@@ -85,13 +88,14 @@ def make_loader(
         meta=(meta,) if isinstance(meta, str) else tuple(meta),
         num_workers=default_workers() if num_workers is None else num_workers,
         prefetch_factor=prefetch_factor,
-        drop_last=drop_last,
         on_error=on_error,
         max_skipped=max_skipped,
         rank=rank,
         world_size=world_size,
         stall_warning=stall_warning,
     )
+    if image is not None and not isinstance(image, ImageSpec):
+        raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
     dataset = open_dataset(path)
     if len(dataset) == 0:
         raise PlanError(f"{path} holds no samples")
@@ -101,7 +105,7 @@ def make_loader(
             f"{batch_size} times world_size {world_size}"
         )
     if common:
-        together = f"{dataset.manifest.fingerprint} {plan} {batch_size} {drop_last}"
+        together = f"{dataset.manifest.fingerprint} {plan} {batch_size}"
         check_agreement(hashlib.sha256(together.encode()).hexdigest())
     return Loader(dataset, plan=plan, image=image, options=options)
 
@@ -154,13 +158,10 @@ class Loader:
         An earlier iterator of this loader is closed.
         """
         self.close()
-        if not self._resume:
-            self._position = Position(self._position.epoch, 0)
-        self._resume = False
-        self._origin = self._position
-        self._yielded = 0
-        iterator = LoaderIterator(self, self._executor())
+        origin = self._position if self._resume else Position(self._position.epoch, 0)
+        iterator = LoaderIterator(self, self._executor(origin))
         self._iterator = weakref.ref(iterator)
+        self._start_at(origin)
         return iterator
 
     @property
@@ -169,16 +170,20 @@ class Loader:
         return self._position.epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Make `epoch` the one to iterate over; the current one keeps its position.
+        """Make `epoch` the one to iterate over.
+
+        The current one keeps its position; another one starts at its beginning, and an iterator
+        that is still running is closed.
 
         Raises:
-            PlanError: `epoch` is negative.
+            PlanError: `epoch` is negative or no integer.
         """
+        epoch = as_int("epoch", epoch)
         if epoch < 0:
             raise PlanError(f"epoch {epoch} is negative")
         if epoch != self._position.epoch:
-            self._position = Position(epoch, 0)
-            self._resume = False
+            self.close()
+            self._start_at(Position(epoch, 0))
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Where the loader stands: a small dict that JSON can hold.
@@ -212,8 +217,14 @@ class Loader:
             state, self._fingerprint, self._plan_options.to_dict(), len(self.dataset)
         )
         self.close()
-        self._position = position
+        self._start_at(position)
         self._resume = True
+
+    def __reduce__(self) -> Any:
+        raise DatapipeError(
+            "a loader holds threads and open files, so it cannot be copied or sent to another "
+            "process; call make_loader there, and carry the state over with state_dict"
+        )
 
     def close(self) -> None:
         """Stop the workers and close the files; iterating again opens them again."""
@@ -221,13 +232,17 @@ class Loader:
         if iterator is not None:
             iterator.close()
 
+    def _start_at(self, position: Position) -> None:
+        """Count from here on."""
+        self._position = self._origin = position
+        self._yielded = 0
+        self._resume = False
+
     def _plan(self, epoch: int) -> EpochPlan:
         return EpochPlan(len(self.dataset), self._plan_options, epoch)
 
     def _steps_left(self, position: Position) -> int:
-        return self._plan(position.epoch).steps_left(
-            position.unit, share=self.options.share, drop_last=self.options.drop_last
-        )
+        return self._plan(position.epoch).steps_left(position.unit, share=self.options.share)
 
     def _after(self, step: int) -> Position:
         """Position once the newest iterator has yielded `step` batches."""
@@ -235,27 +250,22 @@ class Loader:
             return Position(self._origin.epoch + 1, 0)
         return Position(self._origin.epoch, self._origin.unit + step * self.options.share)
 
-    def _executor(self) -> Executor[BatchJob]:
-        # The jobs must not refer to the iterator: they live in the executor, which outlives it.
-        jobs = _jobs(
-            self._maker,
-            self._plan(self._origin.epoch),
-            self._origin.unit,
-            self._steps_left(self._origin),
-            self.options,
-        )
+    def _executor(self, origin: Position) -> Executor[BatchJob]:
+        plan, steps = self._plan(origin.epoch), self._steps_left(origin)
         return Executor(
-            jobs,
+            _jobs(self._maker, plan, origin.unit, steps, self.options),
             num_workers=self.options.num_workers,
             ahead=self.options.prefetch_factor,
             stall_warning=self.options.stall_warning,
-            on_shutdown=self._store.close,
+            on_end=self._store.close,
         )
 
     def _take(self, job: BatchJob) -> Batch:
         """Hand a finished job out, counting it."""
         batch = job.result()
-        self._note_skipped(list(job.errors.values()))
+        # Repeats in the last step are samples that other slots or ranks count.
+        errors = [job.errors[slot] for slot in sorted(job.errors) if job.step.valid[slot]]
+        self._note_skipped(errors)
         self._yielded += 1
         self._position = self._after(self._yielded)
         return batch
@@ -301,10 +311,21 @@ class LoaderIterator(Iterator[Batch]):
         self._executor = executor
         self._closed = False
         self._exhausted = False
-        # Runs when the iterator is dropped (a `break`, an exception) and at interpreter exit.
-        self._finalizer = weakref.finalize(self, executor.shutdown)
+        self._busy = threading.Lock()
 
     def __next__(self) -> Batch:
+        if not self._busy.acquire(blocking=False):
+            raise DatapipeError(
+                "two threads ask one iterator for batches; give each its own loader"
+            )
+        try:
+            # Memory is reused, and workers write to it outside of the caller's inference mode.
+            with torch.inference_mode(False):
+                return self._next()
+        finally:
+            self._busy.release()
+
+    def _next(self) -> Batch:
         if self._exhausted:
             raise StopIteration
         if self._closed:
@@ -326,4 +347,4 @@ class LoaderIterator(Iterator[Batch]):
     def close(self) -> None:
         """Stop the workers; the loader's state stays where it is."""
         self._closed = True
-        self._finalizer()
+        self._executor.close()

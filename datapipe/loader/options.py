@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.loader.batch import OnError
@@ -10,6 +12,18 @@ from datapipe.plan.plan import check_ranks
 
 BATCH_KEYS = frozenset({"pixel_values", "images_per_sample", "text", "key", "valid"})
 """Keys that a batch may have by itself."""
+
+
+def as_int(name: str, value: Any) -> int:
+    """An integer of any kind as Python's.
+
+    Raises:
+        PlanError: it is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise PlanError(f"{name} {value!r} is no integer") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +38,6 @@ class LoaderOptions:
     meta: tuple[str, ...]
     num_workers: int
     prefetch_factor: int
-    drop_last: bool
     on_error: OnError
     max_skipped: int | None
     rank: int
@@ -32,20 +45,27 @@ class LoaderOptions:
     stall_warning: float
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise PlanError(f"batch_size {self.batch_size}: at least 1 sample is needed")
-        if self.prefetch_factor < 1:
-            raise PlanError(f"prefetch_factor {self.prefetch_factor}: at least 1 step is needed")
-        if self.num_workers < 0:
-            raise PlanError(
-                f"num_workers {self.num_workers}: use 0 for none, or None for the default"
-            )
-        if self.stall_warning <= 0:
-            raise PlanError(f"stall_warning {self.stall_warning}: seconds above 0 are needed")
+        for name, least, remedy in (
+            ("batch_size", 1, "at least 1 sample is needed"),
+            ("prefetch_factor", 1, "at least 1 step is needed"),
+            ("num_workers", 0, "use 0 for none, or None for the default"),
+            ("max_skipped", 0, "use 0 to allow none, or None to allow any number"),
+        ):
+            value = getattr(self, name)
+            if value is None and name == "max_skipped":
+                continue
+            value = as_int(name, value)
+            object.__setattr__(self, name, value)  # NumPy's integers would end up in the state
+            if value < least:
+                raise PlanError(f"{name} {value}: {remedy}")
+        if not (isinstance(self.stall_warning, int | float) and 0 < self.stall_warning < 1e6):
+            raise PlanError(f"stall_warning {self.stall_warning!r}: give seconds, above 0")
         if self.on_error not in ("raise", "skip"):
             raise PlanError(f"on_error {self.on_error!r} is neither 'raise' nor 'skip'")
         if taken := BATCH_KEYS & set(self.meta):
             raise PlanError(f"meta names {sorted(taken)} are keys of every batch already")
+        for name in ("rank", "world_size"):
+            object.__setattr__(self, name, as_int(name, getattr(self, name)))
         check_ranks(self.rank, self.world_size)
 
     @property

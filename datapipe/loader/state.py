@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 from datapipe.errors import StateMismatch
@@ -43,7 +44,7 @@ def parse_state(
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, saved_fingerprint = dict(state["plan"]), state["fingerprint"]
-        epoch, unit = state["epoch"], state["block"] * BLOCK + state["unit"]
+        epoch, block, offset = (index(state[name]) for name in ("epoch", "block", "unit"))
     except (KeyError, TypeError, ValueError) as error:
         raise StateMismatch(
             f"this is no state of a datapipe loader ({type(error).__name__}: {error}); give what "
@@ -61,13 +62,17 @@ def parse_state(
     ]
     if saved_fingerprint != fingerprint:
         different.insert(
-            0, f"dataset: {saved_fingerprint[:12]}… in the state, {fingerprint[:12]}… here"
+            0, f"dataset: {saved_fingerprint!s:.12}… in the state, {fingerprint:.12}… here"
         )
     if different:
         raise StateMismatch(
             f"the state belongs to another run ({'; '.join(different)}); open the dataset and give "
             "the options it was saved with"
         )
-    if not (isinstance(epoch, int) and epoch >= 0 and 0 <= unit < max(samples, 1)):
-        raise StateMismatch(f"state names epoch {epoch}, unit {unit} of {samples} samples")
-    return Position(epoch, unit)
+    position = Position(epoch, block * BLOCK + offset)
+    if epoch < 0 or block < 0 or not 0 <= offset < BLOCK or position.unit >= samples:
+        raise StateMismatch(
+            f"state names epoch {epoch}, block {block}, unit {offset} of {samples} samples; it was "
+            "changed after it was saved"
+        )
+    return position

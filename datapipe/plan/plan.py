@@ -32,10 +32,12 @@ class PlanOptions:
     Attributes:
         shuffle: a new order each epoch, or the order of the dataset.
         seed: of the order.
+        drop_last: leave out a last step that not all ranks can fill.
     """
 
     shuffle: bool
     seed: int
+    drop_last: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,6 +67,7 @@ class EpochPlan:
         self.samples = samples
         self.epoch = epoch
         key = derive(options.seed, epoch, _ORDER)
+        self._drop_last = options.drop_last
         self._order = Permutation(samples, key) if options.shuffle else None
 
     def units(self, start: int, stop: int) -> Int64:
@@ -72,10 +75,10 @@ class EpochPlan:
         positions = np.arange(start, stop, dtype=np.int64)
         return self._order(positions) if self._order else positions
 
-    def steps_left(self, position: int, *, share: int, drop_last: bool) -> int:
+    def steps_left(self, position: int, *, share: int) -> int:
         """Steps from `position` to the end of the epoch, when each takes `share` units globally."""
         left = self.samples - position
-        return left // share if drop_last else -(-left // share)
+        return left // share if self._drop_last else -(-left // share)
 
     def step(self, position: int, *, batch_size: int, rank: int, world_size: int) -> Step:
         """The step that begins at a global position, as `rank` sees it.

@@ -52,13 +52,22 @@ class ShardStore:
         return member.crc32 is None or zlib.crc32(data) == member.crc32
 
     def close(self) -> None:
-        """Close every file that is not being read; reading opens them again."""
-        with self._lock:
+        """Close every file that is not being read; reading opens them again.
+
+        May be called from a finalizer, so it waits for nobody: while another thread looks a file
+        up, it leaves the files to that thread's own loader to close.
+        """
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             for shard in [number for number, entry in self._open.items() if not entry[1]]:
                 os.close(self._open.pop(shard)[0])
+        finally:
+            self._lock.release()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_open"):
+            self.close()
 
     @contextmanager
     def _descriptor(self, shard: int) -> Iterator[int]:

@@ -15,6 +15,7 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
+from datapipe.decode.transform import ImageTransform
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -188,6 +189,12 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"rank": 0}, "give both"),
         ({"batch_size": 38, "drop_last": True}, "leaves no step"),
         ({"meta": "text"}, "keys of every batch"),
+        ({"batch_size": "4"}, "batch_size '4' is no integer"),
+        ({"num_workers": 1.5}, "num_workers 1.5 is no integer"),
+        ({"seed": "a"}, "seed 'a' is no integer"),
+        ({"max_skipped": -1}, "max_skipped -1"),
+        ({"stall_warning": 0}, "stall_warning 0"),
+        ({"image": 336}, "image 336 is no ImageSpec"),
     ],
 )
 def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cause: str) -> None:
@@ -217,3 +224,39 @@ def test_a_folder_without_a_dataset_is_explained(tmp_path: Path) -> None:
         datapipe.make_loader(tmp_path, batch_size=1)
     with pytest.raises(datapipe.IndexMismatch, match="no such folder"):
         datapipe.make_loader(tmp_path / "absent", batch_size=1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_made_in_inference_mode_are_ordinary_tensors(make: Make, num_workers: int) -> None:
+    expected = list(make(image=ImageSpec(size=16, normalize="clip")))
+    loader = make(image=ImageSpec(size=16, normalize="clip"), num_workers=num_workers)
+    iterator = iter(loader)
+    with torch.inference_mode():
+        batches = [next(iterator)]
+    batches += iterator
+    assert_same_batches(batches, expected)
+    for batch in batches:
+        assert not any(torch.is_tensor(v) and v.is_inference() for v in batch.values())
+
+
+def test_defaults_of_torch_do_not_change_the_numbers(make: Make) -> None:
+    spec = ImageSpec(size=16, normalize="clip", resize="pad")
+    expected = list(make(image=spec))
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        changed = list(make(image=spec))
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert_same_batches(changed, expected)
+
+
+def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
+    line = np.zeros((1, 60_000, 3), np.uint8)
+    line[:, 29_000:31_000] = 200
+    out = torch.empty(3, 336, 336, dtype=torch.uint8)
+    ImageTransform(ImageSpec(size=336, resize="crop")).place(line, out)
+    assert (out == 200).all()
+    ImageTransform(ImageSpec(size=336, resize="crop")).place(line.transpose(1, 0, 2).copy(), out)
+    assert (out == 200).all()

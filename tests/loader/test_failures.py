@@ -114,6 +114,12 @@ def test_too_many_skipped_samples_raise(make_damaged: MakeDamaged) -> None:
         list(make_damaged(on_error="skip", max_skipped=1))
 
 
+def test_repeats_of_a_skipped_sample_are_not_counted_again(make_damaged: MakeDamaged) -> None:
+    loader = make_damaged(on_error="skip", batch_size=32, max_skipped=2)
+    list(loader)
+    assert loader.skipped == 2
+
+
 def test_a_missing_shard_is_no_sample_to_be_skipped(make_damaged: MakeDamaged) -> None:
     loader = make_damaged(on_error="skip")
     (loader.dataset.folder / "shard-000002.tar").unlink()

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datapipe import ImageSpec, Loader, PlanError, StateMismatch
+from datapipe import DatapipeError, ImageSpec, Loader, PlanError, StateMismatch
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -144,7 +145,7 @@ def test_batch_size_may_change_on_resume(make: Make) -> None:
     assert valid_keys(begun) + valid_keys(after) == valid_keys(make(batch_size=1))
 
 
-@pytest.mark.parametrize("options", [{"seed": 1}, {"shuffle": False}])
+@pytest.mark.parametrize("options", [{"seed": 1}, {"shuffle": False}, {"drop_last": True}])
 def test_a_state_of_another_plan_is_refused_with_the_difference(
     make: Make, options: dict[str, Any]
 ) -> None:
@@ -187,3 +188,36 @@ def _take(loader: Loader, steps: int) -> list[Any]:
 def _state_after(loader: Loader, steps: int) -> dict[str, Any]:
     _take(loader, steps)
     return loader.state_dict()
+
+
+def test_setting_another_epoch_inside_a_loop_ends_the_loop(make: Make) -> None:
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    loader.set_epoch(7)
+    with pytest.raises(DatapipeError, match="closed"):
+        next(iterator)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["unit"]) == (7, 0)
+
+
+def test_step_zero_after_loading_a_state_is_that_state(make: Make) -> None:
+    state = _state_after(make(), steps=3)
+    loader = make()
+    loader.load_state_dict(state)
+    assert loader.state_dict(step=0) == state
+
+
+def test_integers_of_numpy_are_integers(make: Make) -> None:
+    loader = make(seed=np.int64(3), batch_size=np.int32(4))
+    loader.set_epoch(np.int64(2))
+    next(iter(loader))
+    assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    "change", [{"unit": "5"}, {"unit": 5.5}, {"block": -1}, {"fingerprint": 5}]
+)
+def test_a_state_with_odd_values_is_refused(make: Make, change: dict[str, Any]) -> None:
+    loader = make()
+    with pytest.raises(StateMismatch):
+        loader.load_state_dict({**loader.state_dict(), **change})

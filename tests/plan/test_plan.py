@@ -15,7 +15,7 @@ def all_steps(
 ) -> list[list[Step]]:
     """Every step from a position on, as each rank sees it."""
     steps = []
-    count = plan.steps_left(start, share=batch_size * world_size, drop_last=False)
+    count = plan.steps_left(start, share=batch_size * world_size)
     for _ in range(count):
         steps.append(
             [
@@ -89,11 +89,12 @@ def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch() -> N
 
 
 def test_drop_last_leaves_out_the_step_that_is_not_full() -> None:
-    plan = EpochPlan(10, IN_ORDER, epoch=0)
-    assert plan.steps_left(0, share=4, drop_last=True) == 2
-    assert plan.steps_left(0, share=4, drop_last=False) == 3
-    assert plan.steps_left(8, share=4, drop_last=True) == 0
-    assert plan.steps_left(0, share=5, drop_last=True) == 2
+    dropping = EpochPlan(10, PlanOptions(shuffle=False, seed=0, drop_last=True), epoch=0)
+    keeping = EpochPlan(10, PlanOptions(shuffle=False, seed=0), epoch=0)
+    assert dropping.steps_left(0, share=4) == 2
+    assert keeping.steps_left(0, share=4) == 3
+    assert dropping.steps_left(8, share=4) == 0
+    assert dropping.steps_left(0, share=5) == 2
 
 
 def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:

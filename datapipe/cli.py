@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
@@ -30,6 +31,9 @@ _JSON_KEYS = ("samples", "images", "rejected", "shards", "bytes", "seconds", "ou
 
 def main() -> None:
     """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # file names need not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     app()
 
@@ -175,14 +179,12 @@ def _print_report(report: PackReport) -> None:
         "size": _size(report.bytes),
         "time": f"{report.seconds:.1f} s",
     }
-    if report.dry_run:
-        del rows["shards"]
     if report.inputs:
         rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
     _print_table(title, rows)
     for reject in report.examples[:5]:
         file = f"{reject.file}: " if reject.file else ""
-        print(f"rejected {reject.source}: {file}{reject.reason}")
+        print(_shown(f"rejected {reject.source}: {file}{reject.reason}"))
     if report.rejected and not report.dry_run:
         print(f"all rejects: {Path(report.output) / 'rejects.jsonl'}")
 
@@ -202,6 +204,11 @@ def _print_table(title: str, rows: dict[str, str]) -> None:
     print(title)
     for name, value in rows.items():
         print(f"  {name:<9} {value}")
+
+
+def _shown(text: str) -> str:
+    """Without characters that would steer a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _size(size: int) -> str:

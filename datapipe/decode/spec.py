@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, float, float], tuple[float, float, 
     "siglip": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 
+_MAX_SIDE = 65_535
 _DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
 
 
@@ -50,8 +52,25 @@ class ImageSpec:
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1:
-            raise PlanError(f"image size {self.size!r}: sides must be at least 1 pixel")
+        sides = (self.size,) if isinstance(self.size, int) else self.size
+        if not (
+            isinstance(sides, tuple)
+            and len(sides) == (1 if isinstance(self.size, int) else 2)
+            and all(isinstance(side, int) and 1 <= side <= _MAX_SIDE for side in sides)
+        ):
+            raise PlanError(
+                f"image size {self.size!r}: give a side or (height, width), each a number of "
+                f"pixels from 1 to {_MAX_SIDE:,}"
+            )
+        if not isinstance(self.max_pixels, int) or not 1 <= self.max_pixels <= MAX_PIXELS:
+            raise PlanError(
+                f"max_pixels {self.max_pixels!r}: give a number from 1 to {MAX_PIXELS:,}, which is "
+                "Pillow's own limit"
+            )
+        if self.fill is not None and not (
+            len(self.fill) == 3 and all(0 <= value <= 255 for value in self.fill)
+        ):
+            raise PlanError(f"fill {self.fill!r} is not (red, green, blue) of 0 to 255 each")
         if self.resize not in ("stretch", "pad", "crop"):
             raise PlanError(f"resize {self.resize!r} is not one of 'stretch', 'pad', 'crop'")
         if isinstance(self.normalize, str) and self.normalize not in NORMALIZATIONS:
@@ -59,8 +78,13 @@ class ImageSpec:
                 f"normalize {self.normalize!r} is not one of "
                 f"{', '.join(map(repr, NORMALIZATIONS))}; give (mean, std) for other values"
             )
-        if self.mean_std is not None and not all(s > 0 for s in self.mean_std[1]):
-            raise PlanError(f"normalize: standard deviations {self.mean_std[1]} must be above 0")
+        if self.mean_std is not None:
+            mean, std = self.mean_std
+            if not (all(0 <= m <= 1 for m in mean) and all(0 < s < math.inf for s in std)):
+                raise PlanError(
+                    f"normalize {self.normalize!r}: means lie between 0 and 1, standard deviations "
+                    "above 0, for pixel values from 0 to 1; divide those for 0 to 255 by 255"
+                )
         if self.dtype is not None and self.dtype not in _DTYPES:
             raise PlanError(f"dtype {self.dtype} is not one of {', '.join(map(str, _DTYPES))}")
         if self.dtype == torch.uint8 and self.normalize is not None:

@@ -18,35 +18,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.manifest import MANIFEST, Manifest
-from datapipe.index.npyfile import NpyFile
-from datapipe.index.rows import Member, file_sha256, read_index
+from datapipe.index.consolidate import DTYPES, consolidate
+from datapipe.index.manifest import Manifest
+from datapipe.index.rows import Member
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
-_VERSION = 1
-_MOST_EXTENSIONS = np.iinfo(np.uint16).max
-
-_DTYPES: dict[str, str] = {
-    "sample_member": "<i8",
-    "sample_image": "<i8",
-    "sample_key": "<i8",
-    "text_bytes": "<i8",
-    "key_bytes": "|u1",
-    "member_offset": "<i8",
-    "member_size": "<i8",
-    "member_crc32": "<u4",
-    "member_ext": "<u2",
-    "image_width": "<i4",
-    "image_height": "<i4",
-}
-
+_VERSION = 2
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
@@ -56,13 +38,13 @@ class Columns:
     """Memory-mapped columns of N samples, M members and I images.
 
     Ragged columns have offsets: the members of sample `i` are `sample_member[i]` to
-    `sample_member[i + 1]`, likewise its images and the bytes of its key.
+    `sample_member[i + 1]`, likewise its images and the bytes of its key and its source.
 
     Attributes:
         shard_sample: int64 [shards + 1], number of the first sample of each shard.
-        sample_member, sample_image, sample_key: int64 [N + 1].
+        sample_member, sample_image, sample_key, sample_source: int64 [N + 1].
         text_bytes: int64 [N].
-        key_bytes: uint8, the keys' UTF-8 bytes, one behind the other.
+        key_bytes, source_bytes: uint8, UTF-8, one behind the other.
         member_offset, member_size: int64 [M], bytes.
         member_crc32: uint32 [M], meaningful where `checksums` is true.
         member_ext: uint16 [M], into `extensions`.
@@ -75,8 +57,10 @@ class Columns:
     sample_member: Int64
     sample_image: Int64
     sample_key: Int64
+    sample_source: Int64
     text_bytes: Int64
     key_bytes: npt.NDArray[np.uint8]
+    source_bytes: npt.NDArray[np.uint8]
     member_offset: Int64
     member_size: Int64
     member_crc32: npt.NDArray[np.uint32]
@@ -88,6 +72,11 @@ class Columns:
         """Key of one sample."""
         start, stop = self.sample_key[sample], self.sample_key[sample + 1]
         return self.key_bytes[start:stop].tobytes().decode()
+
+    def source(self, sample: int) -> str:
+        """Where one sample came from."""
+        start, stop = self.sample_source[sample], self.sample_source[sample + 1]
+        return self.source_bytes[start:stop].tobytes().decode()
 
     def members(self, sample: int) -> list[Member]:
         """Members of one sample, in the order of the shard."""
@@ -130,7 +119,7 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
                 build_columns(home, folder, manifest)
     about = json.loads((folder / _ABOUT).read_bytes())
     arrays: dict[str, Any] = {}
-    for name, dtype in _DTYPES.items():
+    for name, dtype in DTYPES.items():
         # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
         array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
         if array.dtype != np.dtype(dtype):
@@ -154,7 +143,8 @@ def build_columns(home: Path, folder: Path, manifest: Manifest) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{COLUMNS}.", dir=folder.parent))
     try:
-        about = _write_columns(home, temporary, manifest)
+        about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
+        about |= consolidate(home, temporary, manifest)
         about["sizes"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
         (temporary / _ABOUT).write_text(json.dumps(about))
         temporary.chmod(0o755)
@@ -187,67 +177,5 @@ def _is_current(folder: Path, fingerprint: str) -> bool:
         if about.get("version") != _VERSION or about.get("fingerprint") != fingerprint:
             return False
         return all((folder / name).stat().st_size == n for name, n in about["sizes"].items())
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
         return False
-
-
-def _write_columns(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
-    files = {name: NpyFile(folder / f"{name}.npy", dtype) for name, dtype in _DTYPES.items()}
-    codes: dict[str, int] = {}
-    checksums = True
-    ends = dict.fromkeys(("sample_member", "sample_image", "sample_key"), 0)
-    try:
-        for name in ends:
-            files[name].append(np.zeros(1, np.int64))
-        for shard in manifest.shards:
-            table = read_index(home / shard.index)
-            if file_sha256(home / shard.index) != shard.index_sha256:
-                raise IndexMismatch(
-                    f"{home / shard.index} is not the index that {MANIFEST} was written for; "
-                    "restore it, or index again with `datapipe index --force` where the shards "
-                    "were not packed by datapipe"
-                )
-            if table.num_rows != shard.samples:
-                raise IndexMismatch(
-                    f"{home / shard.index} has {table.num_rows} samples, the manifest says "
-                    f"{shard.samples}; index the folder again with `datapipe index --force`"
-                )
-            lengths = {
-                "sample_member": pc.list_value_length(table["ext"]),
-                "sample_image": pc.list_value_length(table["image_width"]),
-                "sample_key": pc.binary_length(table["key"]),
-            }
-            for name, counts in lengths.items():
-                edges = ends[name] + np.cumsum(counts.to_numpy(), dtype=np.int64)
-                files[name].append(edges)
-                ends[name] = int(edges[-1]) if len(edges) else ends[name]
-            files["text_bytes"].append(table["text_bytes"].to_numpy())
-            joined = "".join(table["key"].to_pylist()).encode()
-            files["key_bytes"].append(np.frombuffer(joined, np.uint8))
-            for column in ("offset", "size", "crc32"):
-                flat = pc.list_flatten(table[column])
-                if column == "crc32" and flat.null_count:
-                    checksums = False
-                    flat = pc.fill_null(flat, pa.scalar(0, pa.uint32()))
-                files[f"member_{column}"].append(flat.to_numpy())
-            for column in ("image_width", "image_height"):
-                files[column].append(pc.list_flatten(table[column]).to_numpy())
-            names = pc.list_flatten(table["ext"]).to_pylist()
-            numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
-            if len(codes) > _MOST_EXTENSIONS:
-                raise IndexMismatch(
-                    f"{home / shard.name}: more than {_MOST_EXTENSIONS:,} different extensions of "
-                    f"members, such as {names[-1]!r}; a key ends at the first dot of a name: "
-                    "rename the members, or pack them again from their source"
-                )
-            files["member_ext"].append(numbers.astype(np.uint16))
-    finally:
-        for file in files.values():
-            file.close()
-    return {
-        "version": _VERSION,
-        "fingerprint": manifest.fingerprint,
-        "samples": manifest.samples,
-        "extensions": list(codes),
-        "checksums": checksums,
-    }

@@ -10,7 +10,7 @@ from pathlib import Path
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns, open_columns
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, refuse_unfinished
-from datapipe.index.scan import find_shards, index_home, index_shards
+from datapipe.index.scan import check_same, find_shards, index_home, index_shards
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,9 @@ def open_dataset(folder: str | os.PathLike[str]) -> Dataset:
         logger.info("%s has no index yet; making it once", root)
         index_shards(root, home=home)
     manifest = read_manifest(home)
-    _check_sizes(root, manifest)
+    if manifest.options.get("indexed"):
+        check_same(root, manifest, find_shards(root))
+    check_shards(root, manifest)
     return Dataset(folder=root, manifest=manifest, columns=open_columns(home, manifest))
 
 
@@ -69,18 +71,23 @@ def _home(root: Path) -> Path:
     return index_home(root)
 
 
-def _check_sizes(root: Path, manifest: Manifest) -> None:
+def check_shards(root: Path, manifest: Manifest) -> None:
+    """Make sure that every shard is there and has the size it had.
+
+    Raises:
+        IndexMismatch: one is missing or has another size.
+    """
+    if manifest.options.get("indexed"):
+        remedy = f"restore it, or index again with `datapipe index --force {root}`"
+    else:
+        remedy = "restore it, or pack the raw data again into a new folder"
     for shard in manifest.shards:
         try:
             size = (root / shard.name).stat().st_size
         except FileNotFoundError:
-            raise IndexMismatch(
-                f"{root / shard.name} is missing; restore it, or index again with "
-                f"`datapipe index --force {root}`"
-            ) from None
+            raise IndexMismatch(f"{root / shard.name} is missing; {remedy}") from None
         if size != shard.bytes:
             raise IndexMismatch(
                 f"{root / shard.name} has {size} bytes, its index says {shard.bytes}; the shard "
-                "changed after it was indexed: restore it, or index again with "
-                f"`datapipe index --force {root}`"
+                f"changed after it was indexed: {remedy}"
             )

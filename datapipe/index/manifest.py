@@ -106,7 +106,10 @@ def read_manifest(folder: Path) -> Manifest:
     except ValueError as error:
         raise IndexMismatch(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != "datapipe":
-        raise IndexMismatch(f"{path} was not written by datapipe")
+        raise IndexMismatch(
+            f"{path} was not written by datapipe, which keeps its manifest under this name; move "
+            "it elsewhere"
+        )
     version = document.get("version")
     if version != FORMAT_VERSION:
         raise IndexMismatch(

@@ -121,11 +121,12 @@ def read_index(path: Path) -> pa.Table:
         IndexMismatch: the file is missing, damaged, or not an index.
     """
     try:
-        table = pq.read_table(path, memory_map=True)
+        with path.open("rb") as file:  # pyarrow would take a path such as `s3:x` for an address
+            table = pq.read_table(file)
     except FileNotFoundError:
         raise IndexMismatch(
-            f"{path}: index of the shard is missing; restore it, or index the folder again "
-            "with `datapipe index --force`"
+            f"{path}: index of the shard is missing; restore it, or make it anew: `datapipe index "
+            "--force` for shards that someone else wrote, a new pack for others"
         ) from None
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 # WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files, such as
 # the `._name` that macOS adds beside every file, have no key.
 _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
-_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _PEEK = 16 * 1024 - 512
 
 
@@ -71,12 +71,16 @@ def group_members(members: Iterator[TarMember]) -> tuple[dict[str, list[TarMembe
 
 
 def find_shards(folder: Path) -> list[Path]:
-    """The tar files of a folder and of those below it, in order of name.
+    """The tar files of a folder and of those below it, in order of name; hidden ones are left out.
 
     Raises:
-        IndexMismatch: some are compressed.
+        IndexMismatch: some are compressed, or have a name that cannot be written down.
     """
-    visible = [path for path in sorted(folder.rglob("*.tar*")) if not path.name.startswith(".")]
+    visible = [
+        path
+        for path in sorted((*folder.rglob("*.tar*"), *folder.rglob("*.tgz")))
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+    ]
     compressed = [path for path in visible if path.name.lower().endswith(_COMPRESSED)]
     if compressed:
         raise IndexMismatch(
@@ -84,7 +88,19 @@ def find_shards(folder: Path) -> list[Path]:
             f"{compressed[0].name}), and samples cannot be read from the middle of them; "
             "decompress them first, images gain nothing from it, or move them elsewhere"
         )
-    return [path for path in visible if path.suffix == ".tar"]
+    shards = [path for path in visible if path.suffix == ".tar"]
+    for path in shards:
+        if not _is_text(path.name):
+            raise IndexMismatch(f"{path!r}: the name is not UTF-8; rename the file")
+    return shards
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def index_home(folder: Path) -> Path:
@@ -130,7 +146,7 @@ def index_shards(
         if not shards:
             raise IndexMismatch(f"{folder}: no .tar file is here or below")
         if manifest and not force:
-            _check_same(folder, manifest, shards)
+            check_same(folder, manifest, shards)
             return manifest  # another rank was quicker
         manifest, skipped = _index_all(folder, home, shards)
         for item in skipped[:5]:
@@ -141,7 +157,12 @@ def index_shards(
         return manifest
 
 
-def _check_same(folder: Path, manifest: Manifest, shards: list[Path]) -> None:
+def check_same(folder: Path, manifest: Manifest, shards: list[Path]) -> None:
+    """Make sure that `shards` are those that were indexed, by name and size.
+
+    Raises:
+        IndexMismatch: they are others.
+    """
     before = {shard.name: shard.bytes for shard in manifest.shards}
     now = {path.relative_to(folder).as_posix(): path.stat().st_size for path in shards}
     if before != now:
@@ -197,6 +218,7 @@ def scan_shard(
                 yield member
 
         groups, nameless = group_members(watched())
+        skipped += [Skipped(name, member, reason) for member, reason in tar.unread]
     skipped += [Skipped(name, member, "has no key and extension") for member in nameless]
     rows = []
     for key, members in groups.items():

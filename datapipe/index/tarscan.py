@@ -38,7 +38,8 @@ class TarMember:
 class TarScanner:
     """Iterates over the regular files of one tar, and reads beginnings of them on the way.
 
-    Use as a context manager.
+    Use as a context manager. Hard links are members like the files they link to. `unread` lists
+    what else was passed over, apart from folders, as (name, reason).
 
     Raises:
         StoreError: the file is compressed, damaged or cut off.
@@ -51,6 +52,8 @@ class TarScanner:
         except OSError as error:
             raise StoreError(f"{path}: cannot be opened: {error.strerror}") from error
         self.bytes = os.fstat(self._descriptor).st_size
+        self.unread: list[tuple[str, str]] = []
+        self._places: dict[str, tuple[int, int]] = {}
         self._window = b""
         self._window_start = 0
 
@@ -92,18 +95,35 @@ class TarScanner:
             if kind in (b"x", b"g"):
                 target = override if kind == b"x" else defaults
                 target.update(_pax_records(self.read(data, size)))
-            elif kind == b"L":
-                override["path"] = self.read(data, size).rstrip(b"\0").decode("utf-8", _STRANGE)
+            elif kind in (b"L", b"K"):
+                field = "path" if kind == b"L" else "linkpath"
+                override[field] = self.read(data, size).rstrip(b"\0").decode("utf-8", _STRANGE)
             elif kind in (b"0", b"\0", b"7"):
                 if any(name.startswith("GNU.sparse") for name in override):
                     raise self._damaged(position, "sparse members are not supported")
                 name = override.get("path") or defaults.get("path") or _name(header)
                 if not name.endswith("/"):
+                    self._places[name] = data, size
                     yield TarMember(name, data, size)
                 override = {}
-            elif kind != b"K":
+            else:
+                yield from self._other(
+                    kind, header, override.get("path") or _name(header), override
+                )
                 override = {}
             position = data + -(-size // BLOCK) * BLOCK
+
+    def _other(
+        self, kind: bytes, header: bytes, name: str, override: dict[str, str]
+    ) -> Iterator[TarMember]:
+        target = override.get("linkpath") or _text(header[157:257])
+        if kind == b"1" and target in self._places:
+            self._places[name] = self._places[target]
+            yield TarMember(name, *self._places[target])
+        elif kind in b"12":
+            self.unread.append((name, f"links to {target}, which this tar does not hold before it"))
+        elif kind != b"5":
+            self.unread.append((name, "is neither a file nor a folder nor a link"))
 
     def _size(self, header: bytes, override: dict[str, str], position: int) -> int:
         if header[156:157] in b"123456":
@@ -145,10 +165,13 @@ def _number(field: bytes) -> int:
 
 
 def _name(header: bytes) -> str:
-    name = header[:100].split(b"\0")[0]
     if header[257:263] == b"ustar\0" and header[345]:
-        name = header[345:500].split(b"\0")[0] + b"/" + name
-    return name.decode("utf-8", _STRANGE)
+        return _text(header[345:500]) + "/" + _text(header[:100])
+    return _text(header[:100])
+
+
+def _text(field: bytes) -> str:
+    return field.split(b"\0")[0].decode("utf-8", _STRANGE)
 
 
 def _pax_records(data: bytes) -> dict[str, str]:

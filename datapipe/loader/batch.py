@@ -34,6 +34,7 @@ class BatchMaker:
         dataset, store: where samples lie and how to read them.
         transform: for images; None leaves images out.
         meta: fields of each sample's JSON member that the batch carries as lists.
+        verify: whether members are compared with the checksums taken when they were packed.
         on_error: "raise", or "skip" to leave a failing sample's slot empty.
         pool: memory for `pixel_values`.
     """
@@ -42,6 +43,7 @@ class BatchMaker:
     store: ShardStore
     transform: ImageTransform | None
     meta: tuple[str, ...]
+    verify: bool
     on_error: OnError
     pool: BufferPool
 
@@ -107,6 +109,8 @@ class BatchJob:
         sample = int(self.step.samples[slot])
         shard = columns.shard(sample)
         self._keys[slot] = columns.key(sample)
+        if "source" in self._meta:
+            self._meta["source"][slot] = columns.source(sample)
         members = [m for m in columns.members(sample) if _is_wanted(m, maker)]
         watch.at(self, slot, "read")
         contents = maker.store.read(shard, members)
@@ -114,6 +118,10 @@ class BatchJob:
         caption = record = None
         for member, data in zip(members, contents, strict=True):
             try:
+                if maker.verify and not maker.store.verify(member, data):
+                    raise DecodeError(
+                        "its bytes are not those that were packed: the shard is damaged"
+                    )
                 if is_image_extension(member.ext):
                     self._place(row, data, slot, watch)
                     row += 1
@@ -122,16 +130,16 @@ class BatchJob:
                 elif record is None:
                     record = parse_json(data)
             except SampleError as error:
-                raise self._located(error, slot, shard, member, data) from error
+                raise self._located(error, slot, shard, member) from error
         if maker.transform and row != self._rows[slot + 1]:
             missing = MissingMember(
                 f"{row - self._rows[slot]} images found, the index says {self._images[slot]}"
             )
-            raise self._located(missing, slot, shard, None, b"")
+            raise self._located(missing, slot, shard, None)
         self._text[slot] = sample_text(caption, record)
         if isinstance(record, dict):
-            for name, values in self._meta.items():
-                values[slot] = record.get(name)
+            for name in self._meta.keys() - {"source"}:
+                self._meta[name][slot] = record.get(name)
 
     def _place(self, row: int, data: bytes, slot: int, watch: Watch) -> None:
         transform = self._maker.transform
@@ -143,14 +151,11 @@ class BatchJob:
         transform.place(pixels, self._pixels[row])
 
     def _located(
-        self, error: SampleError, slot: int, shard: int, member: Member | None, data: bytes
+        self, error: SampleError, slot: int, shard: int, member: Member | None
     ) -> SampleError:
-        reason = error.reason
-        if member and isinstance(error, DecodeError) and not self._maker.store.verify(member, data):
-            reason += "; its bytes are not those that were packed, so the shard is damaged"
         key = self._keys[slot]
         return type(error)(
-            reason,
+            error.reason,
             key=key,
             shard=self._maker.store.name(shard),
             member=f"{key}.{member.ext}" if member else "",
@@ -160,8 +165,8 @@ class BatchJob:
         """Leave the slot where it is, empty: shapes and positions never change."""
         self._valid[slot] = False
         self._text[slot] = ""
-        for values in self._meta.values():
-            values[slot] = None
+        for name in self._meta.keys() - {"source"}:
+            self._meta[name][slot] = None
         if self._pixels is not None:
             self._pixels[int(self._rows[slot]) : int(self._rows[slot + 1])] = 0
 

@@ -38,6 +38,7 @@ def make_loader(
     meta: str | Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
+    verify: bool = True,
     num_workers: int | None = None,
     prefetch_factor: int = 2,
     drop_last: bool = False,
@@ -54,9 +55,13 @@ def make_loader(
             are indexed once, on first use.
         batch_size: samples a rank takes in a step.
         image: what becomes of images; None leaves them out.
-        meta: fields of the samples' JSON members that each batch carries as lists.
+        meta: what else each batch carries as lists: "source", where a sample came from, and fields
+            of the samples' JSON members.
         shuffle: a new global order every epoch; False keeps the order of the dataset.
         seed: of the order. Epoch, seed and dataset fix it; workers and ranks do not enter.
+        verify: compare every member with the checksum that was taken when it was packed, so that
+            damage which still decodes is noticed too. Costs about 20 µs for 80 KB. Shards that
+            someone else wrote have no checksums.
         num_workers: threads that read and decode. 0 works in the caller's thread, without
             prefetch. None takes this rank's share of the machine's CPUs.
         prefetch_factor: steps that are prepared ahead.
@@ -86,6 +91,7 @@ def make_loader(
     options = LoaderOptions(
         batch_size=batch_size,
         meta=(meta,) if isinstance(meta, str) else tuple(meta),
+        verify=verify,
         num_workers=default_workers() if num_workers is None else num_workers,
         prefetch_factor=prefetch_factor,
         on_error=on_error,
@@ -137,6 +143,7 @@ class Loader:
             store=self._store,
             transform=ImageTransform(image) if image else None,
             meta=options.meta,
+            verify=options.verify,
             on_error=options.on_error,
             # Those being prepared, the one in use and the one before it.
             pool=BufferPool(keep=options.prefetch_factor + 2),

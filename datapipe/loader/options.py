@@ -36,6 +36,7 @@ class LoaderOptions:
 
     batch_size: int
     meta: tuple[str, ...]
+    verify: bool
     num_workers: int
     prefetch_factor: int
     on_error: OnError

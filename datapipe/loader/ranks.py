@@ -31,13 +31,14 @@ def _from_environment() -> tuple[int, int]:
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     values = os.environ.get("RANK"), os.environ.get("WORLD_SIZE")
-    if None in values:
+    if values == (None, None):
         return 0, 1
     try:
         return int(values[0] or ""), int(values[1] or "")
     except ValueError:
         raise PlanError(
-            f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} in the environment are not numbers"
+            f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} in the environment are not two "
+            "numbers; set both, or give rank= and world_size="
         ) from None
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from datapipe.cpus import available_cpus
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
+from datapipe.index.dataset import check_shards
 from datapipe.index.manifest import Manifest, write_manifest
 from datapipe.pack.journal import (
     Journal,
     finished,
+    refuse_foreign,
     remove_leftovers,
     remove_working_folder,
     same_inputs,
@@ -32,7 +34,8 @@ from datapipe.pack.options import (
 from datapipe.pack.prepare import Check, Prepared, prepare
 from datapipe.pack.raw import InputCount, RawSample, ReadOptions, Reject
 from datapipe.pack.readers import Reader, choose_reader
-from datapipe.pack.writers.shards import ShardWriter
+from datapipe.pack.ustar import END
+from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.progress import Progress
 
 # Inputs a worker takes at once. Small, so that a slow image holds little up; fixed, so that
@@ -116,6 +119,8 @@ def pack_dataset(
         raise PackError(f"--limit {limit}: at least 1 is needed")
     if check not in ("decode", "header"):
         raise PackError(f"--check {check!r} is neither 'decode' nor 'header'")
+    if image_root is not None and not reader.takes_image_root:
+        raise PackError(f"--image-root means nothing to the format {reader.name}; leave it out")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
         raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
     if out.exists() and not out.is_dir():
@@ -134,12 +139,14 @@ def pack_dataset(
         max_rejects=limit_rejects,
     )
     started = time.monotonic()
-    if dry_run:
-        return job.rehearse(started)
     if before := finished(out, options.to_dict()):
+        check_shards(out, before)
         same_inputs(out, job.count_all(), before.inputs, before.inputs_sha256)
         remove_working_folder(out)
         return _report(before, out, started, finished_before=True)
+    if dry_run:
+        refuse_foreign(out)
+        return job.rehearse(started, size)
     with working_folder(out) as work:
         journal = Journal(out, options.to_dict())
         writer = ShardWriter(out, work, size, first=len(journal.shards))
@@ -224,9 +231,9 @@ class _Job:
                 + (f", the first reject: {self.examples[0].reason}" if self.examples else "")
             )
 
-    def rehearse(self, started: float) -> PackReport:
+    def rehearse(self, started: float, limit: ShardSize) -> PackReport:
         """Read and check everything, write nothing."""
-        samples = images = rejected = size = 0
+        samples = images = rejected = size = shards = in_shard = filled = 0
         for _, prepared in self._checked(first=0):
             if isinstance(prepared, Reject):
                 rejected += 1
@@ -234,13 +241,17 @@ class _Job:
             else:
                 samples += 1
                 images += len(prepared.row.images)
+                if not in_shard or limit.is_full(in_shard, filled, prepared.bytes):
+                    size += len(END)
+                    shards, in_shard, filled = shards + 1, 0, 0
+                in_shard, filled = in_shard + 1, filled + prepared.bytes
                 size += prepared.bytes
         self._judge(rejected, samples + rejected, at_end=True)
         return PackReport(
             samples=samples,
             images=images,
             rejected=rejected,
-            shards=0,
+            shards=shards,
             bytes=size,
             seconds=round(time.monotonic() - started, 3),
             output=str(self.out),

@@ -64,6 +64,7 @@ class Journal:
             (out / REJECTS).replace(rejects)  # published, then interrupted before the manifest
         self._rejects = rejects.open("ab")
         self._rejects.truncate(last.rejects_bytes if last else 0)
+        self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
         self._file = (self.work / _JOURNAL).open("ab")
         if not self.checkpoints:
             self._file.truncate(0)
@@ -113,6 +114,21 @@ class Journal:
         os.fsync(self._file.fileno())
 
 
+def refuse_foreign(out: Path) -> None:
+    """Refuse a folder that holds something else than a pack of ours.
+
+    Raises:
+        PackError: it does.
+    """
+    if out.is_dir() and not (out / UNFINISHED).exists() and not (out / MANIFEST).exists():
+        found = sorted(path.name for path in out.iterdir())
+        if found:
+            raise PackError(
+                f"{out} is neither empty nor an unfinished pack (found: {', '.join(found[:5])}); "
+                "give a new folder"
+            )
+
+
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
     """Make `OUT/.pack` and hold it against a second pack; the lock dies with its holder.
@@ -122,13 +138,7 @@ def working_folder(out: Path) -> Iterator[Path]:
     """
     work = out / UNFINISHED
     try:
-        if out.is_dir() and not work.exists() and not (out / MANIFEST).exists():
-            found = sorted(path.name for path in out.iterdir())
-            if found:
-                raise PackError(
-                    f"{out} is neither empty nor an unfinished pack (found: "
-                    f"{', '.join(found[:5])}); give a new folder"
-                )
+        refuse_foreign(out)
         work.mkdir(parents=True, exist_ok=True)
         file = (work / _LOCK).open("w")
     except OSError as error:

@@ -63,11 +63,11 @@ def parse_shard_size(text: str) -> ShardSize:
     Raises:
         PackError: it is neither.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*", text)
     unit = match[2].upper() if match else ""
     if match and not unit and "." not in match[1] and int(match[1]) > 0:
         return ShardSize(samples=int(match[1]))
-    if match and unit in _UNITS and float(match[1]) > 0:
+    if match and unit in _UNITS and 0 < float(match[1]) * _UNITS[unit] < 2**63:
         return ShardSize(bytes=int(float(match[1]) * _UNITS[unit]))
     raise PackError(
         f"--shard-size {text!r} is neither a number of samples such as 10000 nor a size such as "

@@ -19,12 +19,12 @@ from datapipe.index.imageinfo import probe
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.pack.raw import Blob, RawImage, RawSample, Reject
-from datapipe.pack.ustar import BLOCK, member_header, padding
+from datapipe.pack.ustar import BLOCK, MAX_NAME, member_header, padding
 
 Check = Literal["decode", "header"]
 
 KEY_DIGITS = 9
-_MAX_EXT = 80
+_MAX_EXT = 60
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 
@@ -137,6 +137,8 @@ def _dump(record: Any) -> str:
         return json.dumps(record, allow_nan=False, **options)
     except ValueError:
         return json.dumps(_finite(record), **options)
+    except RecursionError as error:
+        raise DecodeError("record is nested too deeply to be written as JSON") from error
 
 
 def _finite(value: Any) -> Any:
@@ -164,6 +166,7 @@ def _plain(text: str) -> str:
 def _extension(prefix: str, kind: str, taken: set[str]) -> str:
     """An extension of this kind that no other member of the sample has."""
     start = _plain(prefix)[:_MAX_EXT] if prefix else ""
+    kind = kind[: MAX_NAME - KEY_DIGITS - _MAX_EXT]
     ext = f"{start}.{kind}" if start else kind
     number = 1
     while ext in taken:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.pack.ustar import MAX_SIZE
 
 
 def printable(name: str) -> str:
@@ -57,6 +58,8 @@ class Blob:
             if not stat.S_ISREG(status.st_mode):
                 raise DecodeError("not a regular file", member=self.label)
             size = status.st_size - self.offset if self.size is None else self.size
+            if size > MAX_SIZE:
+                raise DecodeError(f"{size:,} bytes do not fit into a shard", member=self.label)
             data = os.pread(descriptor, size, self.offset)
             while len(data) < size:  # one read brings at most 2 GiB
                 more = os.pread(descriptor, size - len(data), self.offset + len(data))
@@ -141,7 +144,11 @@ class InputCount:
             inline = [p.label if isinstance(p, Blob) else p for p in (taken.caption, taken.record)]
             names = [image.blob.label for image in taken.images]
             parts = [taken.source, *names, *inline, *(blob.label for _, blob in taken.others)]
-        self._hash.update(json.dumps(parts).encode() + b"\n")
+        try:
+            text = json.dumps(parts)
+        except RecursionError:  # will be rejected
+            text = taken.source
+        self._hash.update(text.encode() + b"\n")
 
     @property
     def digest(self) -> str:
@@ -179,7 +186,7 @@ def look_at(raw: Path, *, most: int = 20_000) -> Found:
         return Found(counts={raw.suffix.lower(): 1})
     counts: dict[str, int] = {}
     seen = 0
-    for _, folders, files in os.walk(raw):
+    for _, folders, files in os.walk(raw, followlinks=True):
         folders.sort()
         for name in files:
             suffix = Path(name).suffix.lower()

@@ -10,6 +10,7 @@ import pytest
 import datapipe
 from datapipe.errors import IndexMismatch
 from datapipe.index import columns as columns_module
+from datapipe.index import consolidate as consolidate_module
 from datapipe.index.dataset import open_dataset
 from datapipe.index.scan import index_shards
 
@@ -38,7 +39,7 @@ def test_columns_are_plain_npy_files(packed):
 
 def test_columns_hold_what_the_parquet_index_holds(packed):
     columns = open_dataset(packed).columns
-    tables = [columns_module.read_index(path) for path in sorted(packed.glob("*.parquet"))]
+    tables = [consolidate_module.read_index(path) for path in sorted(packed.glob("*.parquet"))]
     keys = [key for table in tables for key in table["key"].to_pylist()]
     offsets = [offset for table in tables for row in table["offset"].to_pylist() for offset in row]
     sums = [crc32 for table in tables for row in table["crc32"].to_pylist() for crc32 in row]
@@ -170,6 +171,6 @@ def test_a_pack_of_datapipe_is_not_indexed_as_foreign(packed):
 
 def test_too_many_different_extensions_are_refused_with_an_example(tmp_path, make_tar, monkeypatch):
     make_tar(tmp_path / "x.tar", [(f"clip.{i}", b"") for i in range(3)])
-    monkeypatch.setattr(columns_module, "_MOST_EXTENSIONS", 2)
+    monkeypatch.setattr(consolidate_module, "_MOST_EXTENSIONS", 2)
     with pytest.raises(IndexMismatch, match="different extensions of members, such as '2'"):
         open_dataset(tmp_path)

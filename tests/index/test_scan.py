@@ -2,6 +2,7 @@
 
 import logging
 import os
+import tarfile
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -238,3 +239,24 @@ def test_an_unfinished_pack_is_not_taken_for_foreign_shards(tmp_path, make_tar):
     for action in (index_shards, open_dataset):
         with pytest.raises(IndexMismatch, match="run the same `datapipe pack` command again"):
             action(tmp_path)
+
+
+def test_shards_added_after_indexing_are_noticed_when_the_dataset_is_opened(
+    tmp_path, make_tar, jpeg
+):
+    make_tar(tmp_path / "a.tar", [("0.jpg", jpeg(0))])
+    assert len(open_dataset(tmp_path)) == 1
+    make_tar(tmp_path / "b.tar", [("1.jpg", jpeg(1))])
+    with pytest.raises(IndexMismatch, match=r"b\.tar.*--force"):
+        open_dataset(tmp_path)
+    index_shards(tmp_path, force=True)
+    assert len(open_dataset(tmp_path)) == 2
+
+
+def test_links_that_lead_nowhere_are_reported(tmp_path, caplog):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        info = tarfile.TarInfo("a.jpg")
+        info.type, info.linkname = tarfile.SYMTYPE, "elsewhere.jpg"
+        tar.addfile(info)
+    index_shards(tmp_path)
+    assert "links to elsewhere.jpg" in caplog.text

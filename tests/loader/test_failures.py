@@ -156,3 +156,40 @@ def test_an_error_of_our_own_is_not_skipped(
     monkeypatch.setattr("datapipe.decode.transform.ImageTransform.place", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         list(make(on_error="skip"))
+
+
+@pytest.mark.parametrize("ending", ["jpg", "json"])
+def test_one_changed_byte_that_still_decodes_is_noticed(
+    packed: Path, tmp_path: Path, ending: str
+) -> None:
+    folder = tmp_path / "flipped"
+    shutil.copytree(packed, folder)
+    dataset = open_dataset(folder)
+    member = next(m for m in dataset.columns.members(1) if m.ext == ending)
+    with (folder / "shard-000000.tar").open("r+b") as file:
+        file.seek(member.offset)
+        content = bytearray(file.read(member.size))
+        # A coefficient of the first quantisation table; a letter of the answer.
+        place = content.index(b"\xff\xdb") + 10 if ending == "jpg" else content.index(b"It is")
+        content[place] ^= 1
+        file.seek(member.offset)
+        file.write(content)
+
+    def read(verify: bool) -> Any:
+        loader = datapipe.make_loader(
+            folder, batch_size=2, shuffle=False, image=ImageSpec(size=8), verify=verify
+        )
+        return next(iter(loader))
+
+    with pytest.raises(DecodeError, match=f"000000001.{ending}.*not those that were packed"):
+        read(verify=True)
+    assert read(verify=False)["valid"].all()
+
+
+def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(
+    make_damaged: MakeDamaged,
+) -> None:
+    loader = make_damaged(on_error="skip", meta=("source", "id"), batch_size=7)
+    batch = next(iter(loader))
+    assert batch["source"] == [f"data.json#{number}" for number in range(7)]
+    assert batch["id"][6] is None

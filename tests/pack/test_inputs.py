@@ -1,14 +1,17 @@
 """Which raw data an output belongs to, and what is odd about some of it."""
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
-from datapipe import PackError
+from datapipe import IndexMismatch, PackError
+from datapipe.pack import job
 from datapipe.pack.job import pack_dataset
 
 
@@ -72,3 +75,130 @@ def test_a_named_pipe_is_rejected_and_not_waited_for(tmp_path, make_folder, reje
     pack_dataset(raw, tmp_path / "out", max_rejects=1)
     (reject,) = rejects(tmp_path / "out")
     assert (reject["source"], reject["reason"]) == ("pipe.jpg", "not a regular file")
+
+
+def test_folders_that_link_to_each_other_end(tmp_path, make_folder, rejects):
+    one, two = make_folder(tmp_path / "raw" / "one", 1), make_folder(tmp_path / "raw" / "two", 1)
+    (one / "link").symlink_to(two)
+    (two / "link").symlink_to(one)
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=9)
+    assert report.samples == 4  # each as it is, and once more through the other's link
+    assert [r["source"] for r in rejects(tmp_path / "out")] == ["one/link/link", "two/link/link"]
+
+
+def test_a_folder_that_holds_only_a_link_is_recognised(tmp_path, make_folder):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "link").symlink_to(make_folder(tmp_path / "elsewhere", 2))
+    assert pack_dataset(tmp_path / "raw", tmp_path / "out").samples == 2
+
+
+def test_a_file_too_large_for_a_shard_is_rejected(tmp_path, make_folder, rejects):
+    raw = make_folder(tmp_path / "raw", 2)
+    with (raw / "zz.jpg").open("wb") as file:
+        file.truncate(1 << 40)
+    pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    (reject,) = rejects(tmp_path / "out")
+    assert "do not fit into a shard" in reject["reason"]
+
+
+def test_two_sidecars_of_one_kind_are_told_apart(tmp_path, make_folder, members, rejects):
+    raw = make_folder(tmp_path / "raw", 1)
+    (stem,) = {path.stem for path in raw.iterdir()}
+    (raw / f"{stem}.TXT").write_text("another")
+    pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    (reject,) = rejects(tmp_path / "out")
+    assert reject["reason"] == "another text of this kind has the same stem as this text"
+
+
+def test_a_hard_link_in_a_tar_brings_its_file_and_other_links_are_named(
+    tmp_path, jpeg, members, rejects
+):
+    with tarfile.open(tmp_path / "raw.tar", "w") as tar:
+        for name, content in (("a.jpg", jpeg(0)), ("a.txt", b"first"), ("b.txt", b"second")):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+        for name, kind, target in (
+            ("b.jpg", tarfile.LNKTYPE, "a.jpg"),
+            ("c.jpg", tarfile.SYMTYPE, "a.jpg"),
+            ("d.jpg", tarfile.LNKTYPE, "absent.jpg"),
+        ):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            tar.addfile(info)
+    pack_dataset(tmp_path / "raw.tar", tmp_path / "out", max_rejects=2)
+    first, second = members(tmp_path / "out").values()
+    assert first["jpg"] == second["jpg"] == jpeg(0)
+    assert second["txt"] == b"second"
+    assert [r["source"] for r in rejects(tmp_path / "out")] == ["raw.tar:c.jpg", "raw.tar:d.jpg"]
+
+
+def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder, monkeypatch, rejects):
+    raw = make_folder(tmp_path / "raw", 6)
+    images = sorted(raw.glob("*.jpg"))
+    whole = [image.read_bytes() for image in images]
+    for image in images[1:3]:
+        image.write_bytes(b"")
+    with pytest.raises(PackError, match="max-rejects"):
+        pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    for image, content in zip(images, whole, strict=True):
+        image.write_bytes(content)
+    with monkeypatch.context() as patch:
+        patch.setattr(job.ShardWriter, "finish", _fail_at_the_second(job.ShardWriter.finish))
+        with pytest.raises(KeyboardInterrupt):
+            pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
+    assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == b""
+
+
+def _fail_at_the_second(finish):
+    calls = []
+
+    def failing(self):
+        calls.append(None)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return finish(self)
+
+    return failing
+
+
+def test_a_packed_folder_with_a_shard_missing_is_not_called_finished(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 4)
+    pack_dataset(raw, tmp_path / "out", shard_size=2)
+    (tmp_path / "out" / "shard-000001.tar").unlink()
+    with pytest.raises(IndexMismatch, match="pack the raw data again"):
+        pack_dataset(raw, tmp_path / "out", shard_size=2)
+
+
+def test_a_rehearsal_refuses_what_the_pack_would_and_counts_its_shards(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 5)
+    rehearsed = pack_dataset(raw, tmp_path / "out", shard_size=2, dry_run=True)
+    packed = pack_dataset(raw, tmp_path / "out", shard_size=2)
+    assert (rehearsed.shards, rehearsed.bytes) == (packed.shards, packed.bytes) == (3, packed.bytes)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.doc").touch()
+    with pytest.raises(PackError, match=r"thesis\.doc"):
+        pack_dataset(raw, tmp_path / "full", dry_run=True)
+
+
+def test_an_option_that_a_format_does_not_know_is_refused(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 2)
+    with pytest.raises(PackError, match="--image-root means nothing to the format folder"):
+        pack_dataset(raw, tmp_path / "out", image_root=tmp_path)
+
+
+def test_folder_names_that_look_like_addresses_are_folders(tmp_path, make_folder, monkeypatch):
+    make_folder(tmp_path / "raw", 2)
+    monkeypatch.chdir(tmp_path)
+    assert pack_dataset("raw", "s3:").samples == 2
+
+
+@pytest.mark.parametrize("depth", [400, 900, 960, 5000])
+def test_a_deeply_nested_record_is_packed_or_rejected(tmp_path, depth):
+    turns = '"conversations": [{"from": "human", "value": "Hello"}]'
+    (tmp_path / "raw.jsonl").write_text(
+        f'{{"id": "a", {turns}}}\n{{"id": "b", {turns}, "deep": {"[" * depth + "]" * depth}}}\n'
+    )
+    report = pack_dataset(tmp_path / "raw.jsonl", tmp_path / "out", max_rejects=1)
+    assert report.samples + report.rejected == 2

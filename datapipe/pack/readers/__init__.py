@@ -21,12 +21,14 @@ class Reader(Protocol):
     Attributes:
         name: what `--format` calls it.
         summary: one line on what it reads.
+        takes_image_root: whether `ReadOptions.image_root` means something to it.
         fallback: whether it is chosen only where no other format is recognised.
     """
 
     name: str
     summary: str
     fallback: bool
+    takes_image_root: bool
 
     def recognises(self, raw: Path) -> bool:
         """Whether `raw` looks like this format; must be quick and must not raise."""

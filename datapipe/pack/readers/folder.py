@@ -26,31 +26,43 @@ class FolderReader:
     name = "folder"
     summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
     fallback = True
+    takes_image_root = False
 
     def recognises(self, raw: Path) -> bool:
         return raw.is_dir() and any(map(is_image_extension, look_at(raw).counts))
 
     def estimate(self, raw: Path) -> int | None:
-        return sum(is_image_extension(name) for _, _, files in os.walk(raw) for name in files)
+        return sum(is_image_extension(n) for _, names, _ in _walk(raw) for n in names)
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        for place, folders, files in os.walk(raw, onerror=_unreadable, followlinks=True):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for circular in [name for name in folders if _leads_back(place, name)]:
-                folders.remove(circular)
-                source = printable(os.path.relpath(f"{place}/{circular}", raw))
-                yield Reject(source, "this link leads back to a folder above it", "DecodeError")
-            names = sorted(name for name in files if not name.startswith("."))
+        for place, names, circular in _walk(raw):
             below = os.path.relpath(place, raw)
-            yield from _read_folder(place, "" if below == os.curdir else f"{below}/", names)
+            below = "" if below == os.curdir else f"{below}/"
+            for name in circular:
+                source = printable(below + name)
+                yield Reject(source, "this link leads back to a folder above it", "DecodeError")
+            yield from _read_folder(place, below, names)
 
 
-def _leads_back(place: str, name: str) -> bool:
-    path = f"{place}/{name}"
-    if not os.path.islink(path):
-        return False
-    target = os.path.join(os.path.realpath(path), "")
-    return os.path.join(os.path.realpath(place), "").startswith(target)
+def _walk(raw: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Every folder, its files, and the links in it that lead back; hidden ones are left out."""
+    above: dict[str, frozenset[tuple[int, int]]] = {}
+    for place, folders, files in os.walk(raw, onerror=_unreadable, followlinks=True):
+        identity = _identity(place)
+        here = above.get(os.path.dirname(place), frozenset()) | {identity}
+        above[place] = here
+        visible = sorted(name for name in folders if not name.startswith("."))
+        circular = [name for name in visible if _identity(f"{place}/{name}") in here]
+        folders[:] = [name for name in visible if name not in circular]
+        yield place, sorted(name for name in files if not name.startswith(".")), circular
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (-1, -1)  # walking into it will say what is wrong
+    return status.st_dev, status.st_ino
 
 
 def _unreadable(error: OSError) -> None:
@@ -66,7 +78,7 @@ def _read_folder(place: str, below: str, names: list[str]) -> Iterator[RawSample
         if is_image_extension(ext):
             stems.add(stem)
         elif ext in TEXT_EXTENSIONS or ext == "json":
-            sidecars.setdefault(stem, {})[ext] = name
+            sidecars.setdefault(stem, {}).setdefault(ext, name)
     for name in names:
         stem, ext = _split(name)
         source = printable(below + name)
@@ -75,7 +87,8 @@ def _read_folder(place: str, below: str, names: list[str]) -> Iterator[RawSample
         elif stem in stems and name in sidecars.get(stem, {}).values():
             continue
         elif ext in TEXT_EXTENSIONS or ext == "json":
-            yield Reject(source, "no image has the same stem as this text", "MissingMember")
+            what = "another text of this kind" if stem in stems else "no image"
+            yield Reject(source, f"{what} has the same stem as this text", "MissingMember")
         else:
             yield Reject(source, "neither an image nor the sidecar of one", "DecodeError")
 

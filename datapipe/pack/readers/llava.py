@@ -20,6 +20,7 @@ class LlavaReader:
     name = "llava"
     summary = "LLaVA / ShareGPT4V JSON or JSONL: id, image, conversations (see --image-root)"
     fallback = False
+    takes_image_root = True
 
     def recognises(self, raw: Path) -> bool:
         return bool(_candidates(raw))

@@ -22,6 +22,7 @@ class WebDatasetReader:
     name = "webdataset"
     summary = "tar shards, repacked"
     fallback = False
+    takes_image_root = False
 
     def recognises(self, raw: Path) -> bool:
         if raw.is_file():
@@ -46,6 +47,8 @@ class WebDatasetReader:
                 yield _sample(f"{name}:{key}", shard, members)
             for member in nameless:
                 yield Reject(f"{name}:{member}", "name has no key and extension", "DecodeError")
+            for member, reason in tar.unread:
+                yield Reject(f"{name}:{member}", reason, "MissingMember")
 
 
 def _shards(raw: Path) -> list[Path]:

@@ -68,7 +68,9 @@ class ImageSpec:
                 "Pillow's own limit"
             )
         if self.fill is not None and not (
-            len(self.fill) == 3 and all(0 <= value <= 255 for value in self.fill)
+            isinstance(self.fill, tuple)
+            and len(self.fill) == 3
+            and all(0 <= value <= 255 for value in self.fill)
         ):
             raise PlanError(f"fill {self.fill!r} is not (red, green, blue) of 0 to 255 each")
         if self.resize not in ("stretch", "pad", "crop"):

@@ -3,10 +3,11 @@
 A job is one step. Its pieces go into one queue, nearest step first, so that the first batch comes
 as fast as all workers together can make it. Nothing here knows what a job does.
 
-Workers and caller meet in two `SimpleQueue`s and share no lock: their `put` may be called from a
-finalizer, which the collector runs in any thread and at any point. So a forgotten executor can
-tell its workers to stop without waiting for anything; waiting is left to `close` and to interpreter
-exit.
+Workers and caller meet in two `SimpleQueue`s and share no lock. When an executor is forgotten (a
+`break`, an exception), the collector may find it in any thread and in the middle of anything, and
+an interrupt that arrives while Python code of a finalizer runs would be lost. So there is none: the
+callback of a weak reference is the queue's own `put`, which wakes the workers, and they see that
+their executor is gone. Waiting for them is left to `close` and to interpreter exit.
 """
 
 from __future__ import annotations
@@ -78,11 +79,13 @@ class _Team(Generic[J]):
     """The worker threads. They never refer to their executor, so that it can be collected."""
 
     def __init__(self, size: int, on_end: Callable[[], None]) -> None:
-        self.work: queue.SimpleQueue[tuple[J, int] | None] = queue.SimpleQueue()
+        # Anything but a piece of a job means that the team may have ended.
+        self.work: queue.SimpleQueue[object] = queue.SimpleQueue()
         # A finished piece's job, an exception that ended a worker, or None when the team stops.
         self.done: queue.SimpleQueue[J | BaseException | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.stopping = False
+        self.owner: weakref.ref[Executor[J]] | None = None
+        self._stopped = False
         self.watches = [Watch() for _ in range(size)]
         self.threads: list[threading.Thread] = []
         self._exits = itertools.count(1)
@@ -117,16 +120,16 @@ class _Team(Generic[J]):
                 # come; the workers changed the default.
                 torch.set_num_threads(before)
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, or its executor is gone."""
+        return self._stopped or self.owner is None or self.owner() is None
+
     def stop(self) -> None:
-        """Tell everybody to stop. Takes no lock and waits for nobody; fit for a finalizer."""
-        if self.stopping:
-            return
-        self.stopping = True
-        for _ in self.watches:
-            self.work.put(None)
+        """Tell everybody to stop, without waiting for it."""
+        self._stopped = True
+        self.work.put(None)
         self.done.put(None)
-        if not self.watches:
-            self._on_end()
 
     def join(self) -> None:
         """Wait for the workers; a sample that is being decoded is finished first."""
@@ -186,7 +189,8 @@ class Executor(Generic[J]):
         self._process = os.getpid()
         self._team: _Team[J] = _Team(num_workers, on_end)
         # Before the first thread, so that an interrupt in between leaves none behind.
-        self._finalizer = weakref.finalize(self, self._team.stop)
+        self._team.owner = weakref.ref(self, self._team.work.put)
+        self._inline_end = None if num_workers else weakref.finalize(self, on_end)
         self._team.start()
 
     def next(self) -> J:
@@ -219,8 +223,10 @@ class Executor(Generic[J]):
 
     def close(self) -> None:
         """Stop the workers and wait for them."""
-        self._finalizer()
+        self._team.stop()
         self._team.join()
+        if self._inline_end:
+            self._inline_end()
 
     def _fill(self) -> None:
         while len(self._window) < self._ahead:
@@ -264,7 +270,7 @@ def _work(team: _Team[J], watch: Watch) -> None:
         torch.get_num_threads()
         torch.set_num_threads(1)
         team.ready.put(None)
-        while (task := team.work.get()) is not None and not team.stopping:
+        while isinstance(task := team.work.get(), tuple) and not team.ended:
             job, piece = task
             del task  # an idle worker must not keep a batch alive
             try:
@@ -276,5 +282,6 @@ def _work(team: _Team[J], watch: Watch) -> None:
                 watch.idle()
             team.done.put(job)
             del job
+        team.work.put(None)  # for the next one
     finally:
         team.leave()

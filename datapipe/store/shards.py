@@ -54,8 +54,8 @@ class ShardStore:
     def close(self) -> None:
         """Close every file that is not being read; reading opens them again.
 
-        May be called from a finalizer, so it waits for nobody: while another thread looks a file
-        up, it leaves the files to that thread's own loader to close.
+        Called by the last worker of an iterator. It waits for nobody: while a worker of a newer
+        iterator looks a file up, it leaves the files to that iterator's own end.
         """
         if not self._lock.acquire(blocking=False):
             return
@@ -64,10 +64,6 @@ class ShardStore:
                 os.close(self._open.pop(shard)[0])
         finally:
             self._lock.release()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_open"):
-            self.close()
 
     @contextmanager
     def _descriptor(self, shard: int) -> Iterator[int]:

@@ -1,15 +1,16 @@
 """Memory for batches, reused once nobody holds the batch any more.
 
-A fresh buffer of some ten megabytes costs page faults at every step. The pool lends a NumPy view
-of a buffer to torch; when the last tensor that shares it is gone, the view dies and its finalizer
-gives the buffer back. What somebody still holds is never reused: then new memory is allocated.
+A fresh buffer of some ten megabytes costs page faults at every step. The pool keeps a few buffers
+and lends NumPy views of them to torch. A view holds its buffer, and every tensor on it holds the
+view, so a buffer that nobody but the pool refers to is free; Python's own reference count says so.
+What somebody still holds is never reused: then new memory is allocated. Nothing runs when a batch
+is dropped, as a finalizer would, in which an interrupt could be lost.
 """
 
 from __future__ import annotations
 
 import math
-import weakref
-from collections import deque
+import sys
 
 import numpy as np
 import numpy.typing as npt
@@ -22,41 +23,47 @@ Buffer = npt.NDArray[np.uint8]
 _NUMPY = {torch.uint8: np.uint8, torch.float32: np.float32, torch.bfloat16: np.int16}
 
 
+def _references(buffers: list[Buffer], number: int) -> int:
+    return sys.getrefcount(buffers[number])
+
+
+_FREE = _references([np.empty(0, np.uint8)], 0)
+"""References to a buffer that is in the pool's list alone, as this interpreter counts them."""
+
+
 class BufferPool:
-    """Lends tensors on reused memory, keeping at most `keep` idle buffers."""
+    """Lends tensors on reused memory; remembers the `keep` newest buffers. For one thread."""
 
     def __init__(self, keep: int) -> None:
-        # Finalizers may run in any thread and at any point, so nothing here takes a lock:
-        # append and popleft of a deque are atomic.
-        self._idle: deque[Buffer] = deque(maxlen=keep)
+        self._keep = keep
+        self._buffers: list[Buffer] = []
 
     @property
     def idle(self) -> int:
         """Buffers that wait to be lent."""
-        return len(self._idle)
+        return len(self._idle())
 
     def lend(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor with undefined content; its memory comes back by itself."""
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
-        buffer = self._take(size)
-        view = buffer[:size].view(_NUMPY[dtype]).reshape(shape)
-        finalizer = weakref.finalize(view, self._idle.append, buffer)
-        finalizer.atexit = False
+        view = self._take(size)[:size].view(_NUMPY[dtype]).reshape(shape)
         tensor = torch.from_numpy(view)
         return tensor.view(dtype) if tensor.dtype != dtype else tensor
 
+    def _idle(self) -> list[int]:
+        return [n for n in range(len(self._buffers)) if _references(self._buffers, n) == _FREE]
+
     def _take(self, size: int) -> Buffer:
-        for _ in range(len(self._idle)):
-            try:
-                buffer = self._idle.popleft()
-            except IndexError:
-                break
-            # A buffer twice too large is left to others; one too small is let go.
-            if size <= buffer.size <= 2 * size:
-                return buffer
-            if buffer.size > 2 * size:
-                self._idle.append(buffer)
+        idle = self._idle()
+        for number in idle:
+            # One twice too large is left to larger batches.
+            if size <= self._buffers[number].size <= 2 * size:
+                return self._buffers[number]
+        if len(self._buffers) == self._keep:
+            # An idle one does not fit; else the oldest is somebody's to keep.
+            del self._buffers[idle[0] if idle else 0]
         # Some slack, so that a batch with a few more images still fits.
-        return np.empty(size + size // 8, np.uint8)
+        self._buffers.append(np.empty(size + size // 8, np.uint8))
+        return self._buffers[-1]

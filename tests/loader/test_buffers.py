@@ -62,3 +62,11 @@ def test_an_empty_batch_needs_no_memory() -> None:
     pool = BufferPool(keep=1)
     assert pool.lend((0, 3, 8, 8), torch.float32).shape == (0, 3, 8, 8)
     assert pool.idle == 0
+
+
+def test_memory_is_reused_while_older_batches_are_kept_for_good() -> None:
+    pool = BufferPool(keep=2)
+    kept = [pool.lend((100,), torch.uint8).fill_(number) for number in range(5)]
+    address = pool.lend((100,), torch.uint8).fill_(9).data_ptr()
+    assert pool.lend((100,), torch.uint8).data_ptr() == address
+    assert [int(tensor[0]) for tensor in kept] == [0, 1, 2, 3, 4]

@@ -40,14 +40,11 @@ class SampleError(DatapipeError):
         key, shard, member: where, as far as known; filled in by whoever knows them.
     """
 
-    def __init__(
-        self, reason: str, *, key: str = "", shard: str = "", member: str = "", stage: str = ""
-    ) -> None:
+    def __init__(self, reason: str, *, key: str = "", shard: str = "", member: str = "") -> None:
         self.reason = reason
         self.key = key
         self.shard = shard
         self.member = member
-        self.stage = stage
         super().__init__(reason)
 
     def __str__(self) -> str:
@@ -65,13 +62,13 @@ class SampleError(DatapipeError):
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only attributes do not survive the default reduction of exceptions,
         # which worker processes and pytest-xdist rely on.
-        return (_rebuild, (type(self), self.reason, self.key, self.shard, self.member, self.stage))
+        return (_rebuild, (type(self), self.reason, self.key, self.shard, self.member))
 
 
 def _rebuild(
-    kind: type[SampleError], reason: str, key: str, shard: str, member: str, stage: str
+    kind: type[SampleError], reason: str, key: str, shard: str, member: str
 ) -> SampleError:
-    return kind(reason, key=key, shard=shard, member=member, stage=stage)
+    return kind(reason, key=key, shard=shard, member=member)
 
 
 class DecodeError(SampleError):

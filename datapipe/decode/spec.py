@@ -56,7 +56,7 @@ class ImageSpec:
         if not (
             isinstance(sides, tuple)
             and len(sides) == (1 if isinstance(self.size, int) else 2)
-            and all(isinstance(side, int) and 1 <= side <= _MAX_SIDE for side in sides)
+            and all(type(side) is int and 1 <= side <= _MAX_SIDE for side in sides)
         ):
             raise PlanError(
                 f"image size {self.size!r}: give a side or (height, width), each a number of "

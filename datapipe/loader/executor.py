@@ -114,6 +114,8 @@ class _Team(Generic[J]):
             except BaseException:
                 self.stop()
                 self.join()
+                # Those that did not start will not leave either.
+                self._end()
                 raise
             finally:
                 # torch keeps the number of threads per thread, and as a default for threads to
@@ -144,8 +146,11 @@ class _Team(Generic[J]):
     def leave(self) -> None:
         """Called by each worker as it ends; the last one clears up."""
         if next(self._exits) == len(self.watches):
-            _TEAMS.discard(self)
-            self._on_end()
+            self._end()
+
+    def _end(self) -> None:
+        _TEAMS.discard(self)
+        self._on_end()
 
 
 _TEAMS: set[_Team[Any]] = set()  # those with threads

@@ -206,6 +206,10 @@ def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cau
     "options",
     [
         {"size": 0},
+        {"size": True},
+        {"size": (336, 336, 3)},
+        {"fill": (300, 0, 0)},
+        {"max_pixels": 0},
         {"resize": "squash"},
         {"normalize": "imagenett"},
         {"normalize": ((0, 0, 0), (1, 0, 1))},

@@ -15,6 +15,7 @@ import torch
 
 from datapipe import DatapipeError, Loader
 from datapipe.decode.transform import ImageTransform
+from datapipe.loader import executor
 
 Make = Callable[..., Loader]
 
@@ -236,6 +237,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(
             iter(loader)
     assert left_behind() == ([], [])
     assert torch.get_num_threads() == threads
+    assert not executor._TEAMS
     next(iter(loader))
     assert loader.state_dict()["unit"] == 2 * state["unit"]
     loader.close()

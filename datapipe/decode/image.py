@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import re
 import struct
-import zlib
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ import simplejpeg
 from PIL import Image
 
 from datapipe.errors import DecodeError
+from datapipe.index.checksum import crc32
 from datapipe.index.imageinfo import OPENED, ImageInfo, probe
 
 Pixels = npt.NDArray[np.uint8]
@@ -98,7 +98,7 @@ def _check_png(data: bytes) -> None:
         end = position + 8 + length
         if kind[:1].isupper() and end + 4 <= len(data):
             (stated,) = struct.unpack_from(">I", data, end)
-            if zlib.crc32(memoryview(data)[position + 4 : end]) != stated:
+            if crc32(memoryview(data)[position + 4 : end]) != stated:
                 name = kind.decode("ascii", "replace")
                 raise DecodeError(f"PNG is damaged: checksum of the {name} chunk does not match")
         if kind == b"IEND":

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
 
@@ -110,7 +110,8 @@ def pack_dataset(
             inputs were rejected, or the disk is full.
     """
     raw, out = Path(raw), Path(out)
-    reader = choose_reader(raw, format)
+    read_options = ReadOptions(image_root=Path(image_root) if image_root else None)
+    reader = choose_reader(raw, format, read_options)
     limit_rejects = parse_max_rejects(str(max_rejects))
     size = parse_shard_size(str(shard_size))
     if workers is not None and workers < 1:
@@ -119,21 +120,21 @@ def pack_dataset(
         raise PackError(f"--limit {limit}: at least 1 is needed")
     if check not in ("decode", "header"):
         raise PackError(f"--check {check!r} is neither 'decode' nor 'header'")
-    if image_root is not None and not reader.takes_image_root:
-        raise PackError(f"--image-root means nothing to the format {reader.name}; leave it out")
+    for name in _given(read_options):
+        if name not in reader.takes:
+            option = f"--{name.replace('_', '-')}"
+            raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
         raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     options = PackOptions(format=reader.name, shard_size=str(shard_size), check=check, limit=limit)
-    inputs = itertools.islice(
-        reader.read(raw, ReadOptions(image_root=Path(image_root) if image_root else None)), limit
-    )
+    inputs = itertools.islice(reader.read(raw, read_options), limit)
     job = _Job(
         out=out,
         reader=reader,
         inputs=inputs,
-        expected=_expected(reader, raw, limit),
+        expected=_expected(reader, raw, read_options, limit),
         workers=workers or available_cpus(),
         check=check,
         max_rejects=limit_rejects,
@@ -177,9 +178,14 @@ def pack_dataset(
     )
 
 
-def _expected(reader: Reader, raw: Path, limit: int | None) -> int | None:
-    total = reader.estimate(raw)
+def _expected(reader: Reader, raw: Path, options: ReadOptions, limit: int | None) -> int | None:
+    total = reader.estimate(raw, options)
     return min(total, limit) if total and limit else total or limit
+
+
+def _given(options: ReadOptions) -> list[str]:
+    """Names of the options that a user gave."""
+    return [name for name, value in asdict(options).items() if value is not None]
 
 
 def _report(manifest: Manifest, out: Path, started: float, **more: object) -> PackReport:

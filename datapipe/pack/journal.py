@@ -76,7 +76,7 @@ class Journal:
 
     def reject(self, reject: Reject) -> None:
         """Write one rejected input down."""
-        line = {key: value for key, value in asdict(reject).items() if value}
+        line = {key: value for key, value in reject._asdict().items() if value}
         text = json.dumps(line, ensure_ascii=False) + "\n"
         self._rejects.write(text.encode("utf-8", "backslashreplace"))
         self.rejected += 1

@@ -8,17 +8,17 @@ from __future__ import annotations
 import json
 import math
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from datapipe.decode.image import check_size, decode_rgb
 from datapipe.errors import DecodeError, SampleError
+from datapipe.index.checksum import crc32
 from datapipe.index.imageinfo import probe
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
-from datapipe.pack.raw import Blob, RawImage, RawSample, Reject
+from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
 from datapipe.pack.ustar import BLOCK, MAX_NAME, member_header, padding
 
 Check = Literal["decode", "header"]
@@ -86,7 +86,7 @@ def _prepare(sample: RawSample, key: str, check: Check) -> Prepared:
     position = 0
     for ext, content in members:
         length = len(content)
-        listed.append(Member(ext, position + BLOCK, length, zlib.crc32(content)))
+        listed.append(Member(ext, position + BLOCK, length, crc32(content)))
         parts += (member_header(f"{key}.{ext}", length), content, padding(length))
         position += BLOCK + length + len(parts[-1])
     text = sample_text(caption, record)
@@ -108,7 +108,7 @@ def _examine(image: RawImage, data: bytes, check: Check) -> tuple[str, ImageSize
     return info.format, ImageSize(*info.upright, info.orientation)
 
 
-def _caption(caption: Blob | str) -> tuple[str, bytes]:
+def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
     if isinstance(caption, str):
         return caption, _encode(caption)
     data = caption.read()
@@ -119,8 +119,8 @@ def _caption(caption: Blob | str) -> tuple[str, bytes]:
     return text, text.encode()
 
 
-def _record(record: Blob | Mapping[str, Any]) -> tuple[Any, bytes]:
-    if not isinstance(record, Blob):
+def _record(record: Blob | Inline | Mapping[str, Any]) -> tuple[Any, bytes]:
+    if not isinstance(record, Blob | Inline):
         text = _dump(record)
         return record, _encode(text)
     data = record.read()

@@ -9,9 +9,10 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.checksum import crc32
 from datapipe.pack.ustar import MAX_SIZE
 
 
@@ -20,8 +21,8 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+# Named tuples, not dataclasses: millions are made, and sent to the processes that read them.
+class Blob(NamedTuple):
     """Bytes of one file, or of a stretch of it, read when they are needed.
 
     Attributes:
@@ -36,12 +37,12 @@ class Blob:
     size: int | None = None
     name: str = ""
 
-    def read(self) -> bytes:
-        """The bytes.
+    def open(self) -> tuple[int, int]:
+        """A descriptor, for the caller to close, and the number of bytes to read from `offset`.
 
         Raises:
             MissingMember: the file is not there.
-            DecodeError: it cannot be read, or ends too early.
+            DecodeError: it cannot be read, or is too large for a shard.
         """
         try:
             # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
@@ -60,6 +61,20 @@ class Blob:
             size = status.st_size - self.offset if self.size is None else self.size
             if size > MAX_SIZE:
                 raise DecodeError(f"{size:,} bytes do not fit into a shard", member=self.label)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, max(size, 0)
+
+    def read(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            MissingMember: the file is not there.
+            DecodeError: it cannot be read, or ends too early.
+        """
+        descriptor, size = self.open()
+        try:
             data = os.pread(descriptor, size, self.offset)
             while len(data) < size:  # one read brings at most 2 GiB
                 more = os.pread(descriptor, size - len(data), self.offset + len(data))
@@ -78,19 +93,36 @@ class Blob:
         return printable(self.name or str(self.path))
 
 
-@dataclass(frozen=True, slots=True)
-class RawImage:
+class Inline(NamedTuple):
+    """Bytes that a reader already holds: a cell of a table, an image inside a JSON record.
+
+    Attributes:
+        data: the bytes.
+        name: what a person would call them in a message.
+    """
+
+    data: bytes
+    name: str
+
+    def read(self) -> bytes:
+        return self.data
+
+    @property
+    def label(self) -> str:
+        return printable(self.name)
+
+
+class RawImage(NamedTuple):
     """One image of a sample, and what stands before its format in its member's extension.
 
     `prefix=""` gives `KEY.jpg`, `prefix="1"` gives `KEY.1.jpg`.
     """
 
-    blob: Blob
+    blob: Blob | Inline
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RawSample:
+class RawSample(NamedTuple):
     """One input as a reader found it.
 
     Attributes:
@@ -99,17 +131,18 @@ class RawSample:
         caption: plain text, or where to read it.
         record: metadata and conversations as a JSON object, or where to read them.
         others: further members as (extension, bytes), kept as they are.
+        key: value that `--key-from` asks for.
     """
 
     source: str
     images: tuple[RawImage, ...] = ()
-    caption: Blob | str | None = None
-    record: Blob | Mapping[str, Any] | None = None
-    others: tuple[tuple[str, Blob], ...] = ()
+    caption: Blob | Inline | str | None = None
+    record: Blob | Inline | Mapping[str, Any] | None = None
+    others: tuple[tuple[str, Blob | Inline], ...] = ()
+    key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(NamedTuple):
     """An input that does not make it into the dataset, as a line of `rejects.jsonl`.
 
     Attributes:
@@ -139,16 +172,16 @@ class InputCount:
         """Count one more."""
         self.number += 1
         if isinstance(taken, Reject):
-            parts: list[Any] = [taken.source, taken.reason]
-        else:
-            inline = [p.label if isinstance(p, Blob) else p for p in (taken.caption, taken.record)]
-            names = [image.blob.label for image in taken.images]
-            parts = [taken.source, *names, *inline, *(blob.label for _, blob in taken.others)]
-        try:
-            text = json.dumps(parts)
-        except RecursionError:  # will be rejected
-            text = taken.source
-        self._hash.update(text.encode() + b"\n")
+            self._hash.update(f"{taken.source}\n{taken.reason}\n\n".encode())
+            return
+        parts = [taken.source, *(_digest(image.blob) for image in taken.images)]
+        parts += [_digest(blob) for _, blob in taken.others]
+        if taken.caption is not None:
+            parts.append(_digest(taken.caption))
+        if taken.record is not None:
+            parts.append(_digest(taken.record))
+        parts.append(taken.key)
+        self._hash.update("\n".join(parts).encode("utf-8", "surrogatepass") + b"\n\n")
 
     @property
     def digest(self) -> str:
@@ -156,15 +189,39 @@ class InputCount:
         return self._hash.hexdigest()
 
 
+def _digest(part: Blob | Inline | str | Mapping[str, Any]) -> str:
+    """What is hashed of a part: a file's name, the content of what stands in the record itself."""
+    if isinstance(part, Blob):
+        return part.label
+    if isinstance(part, Inline):
+        return f"{part.label} {len(part.data)} {crc32(part.data):08x}"
+    if isinstance(part, str):
+        return part
+    try:
+        return json.dumps(part)
+    except (RecursionError, ValueError):
+        return ""  # will be rejected
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What a reader may be told.
+    """What a reader may be told. A reader names those that mean something to it in `takes`.
 
     Attributes:
         image_root: folder that relative image paths start from; the reader's own choice if None.
+        image_column, text_column: names of the columns of a table; the reader's own choice if None.
+        include: pattern (`fnmatch`) that paths below the raw folder must match, of the files that
+            hold records; all where None.
+        key_from: field of a record whose value becomes part of the key; None gives ordinals.
+        scratch: folder for temporary files of joins; the system's own where None.
     """
 
     image_root: Path | None = None
+    image_column: str | None = None
+    text_column: str | None = None
+    include: str | None = None
+    key_from: str | None = None
+    scratch: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

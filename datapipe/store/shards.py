@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from datapipe.errors import StoreError
+from datapipe.index.checksum import crc32
 from datapipe.index.rows import Member
 
 _MOST_OPEN = 128  # files; well below the usual limit of 1,024 a process
@@ -49,7 +49,7 @@ class ShardStore:
 
     def verify(self, member: Member, data: bytes) -> bool:
         """Whether `data` is what was packed; true where no checksum is known."""
-        return member.crc32 is None or zlib.crc32(data) == member.crc32
+        return member.crc32 is None or crc32(data) == member.crc32
 
     def close(self) -> None:
         """Close every file that is not being read; reading opens them again.

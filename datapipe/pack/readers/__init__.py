@@ -21,20 +21,20 @@ class Reader(Protocol):
     Attributes:
         name: what `--format` calls it.
         summary: one line on what it reads.
-        takes_image_root: whether `ReadOptions.image_root` means something to it.
+        takes: names of the `ReadOptions` that mean something to it; others are refused.
         fallback: whether it is chosen only where no other format is recognised.
     """
 
     name: str
     summary: str
     fallback: bool
-    takes_image_root: bool
+    takes: frozenset[str]
 
-    def recognises(self, raw: Path) -> bool:
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
         """Whether `raw` looks like this format; must be quick and must not raise."""
         ...
 
-    def estimate(self, raw: Path) -> int | None:
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         """About how many inputs there are, for the progress bar; None if that costs a pass."""
         ...
 
@@ -56,12 +56,13 @@ def all_readers() -> dict[str, Reader]:
     return readers
 
 
-def choose_reader(raw: Path, name: str | None = None) -> Reader:
+def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | None = None) -> Reader:
     """The reader called `name`, or the one that recognises `raw`.
 
     Raises:
         PackError: `raw` is not there, or no format or more than one fits.
     """
+    options = options or ReadOptions()
     readers = all_readers()
     known = "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
     if name is not None and name not in readers:
@@ -70,7 +71,7 @@ def choose_reader(raw: Path, name: str | None = None) -> Reader:
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
         return readers[name]
-    fitting = [reader for reader in readers.values() if reader.recognises(raw)]
+    fitting = [reader for reader in readers.values() if reader.recognises(raw, options)]
     chosen = [reader for reader in fitting if not reader.fallback] or fitting
     if len(chosen) == 1:
         return chosen[0]

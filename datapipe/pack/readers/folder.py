@@ -26,12 +26,12 @@ class FolderReader:
     name = "folder"
     summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
     fallback = True
-    takes_image_root = False
+    takes: frozenset[str] = frozenset()
 
-    def recognises(self, raw: Path) -> bool:
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return raw.is_dir() and any(map(is_image_extension, look_at(raw).counts))
 
-    def estimate(self, raw: Path) -> int | None:
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         return sum(is_image_extension(n) for _, names, _ in _walk(raw) for n in names)
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:

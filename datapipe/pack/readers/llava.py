@@ -20,12 +20,12 @@ class LlavaReader:
     name = "llava"
     summary = "LLaVA / ShareGPT4V JSON or JSONL: id, image, conversations (see --image-root)"
     fallback = False
-    takes_image_root = True
+    takes = frozenset({"image_root"})
 
-    def recognises(self, raw: Path) -> bool:
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return bool(_candidates(raw))
 
-    def estimate(self, raw: Path) -> int | None:
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         return count_records(_annotations(raw), b'"conversations"')
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:

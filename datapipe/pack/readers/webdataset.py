@@ -22,15 +22,15 @@ class WebDatasetReader:
     name = "webdataset"
     summary = "tar shards, repacked"
     fallback = False
-    takes_image_root = False
+    takes: frozenset[str] = frozenset()
 
-    def recognises(self, raw: Path) -> bool:
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
         if raw.is_file():
             return ".tar" in raw.suffixes[-2:]
         # Compressed ones are recognised too, so that reading them can say what to do.
         return any(raw.glob("*.tar")) or any(raw.glob("*.tar.*"))
 
-    def estimate(self, raw: Path) -> int | None:
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         shards = _shards(raw)
         with TarScanner(shards[0]) as tar:
             samples = len(group_members(iter(tar))[0])

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.scan import index_shards
     from datapipe.loader.loader import Loader, make_loader
-    from datapipe.pack.job import PackReport, pack_dataset
+    from datapipe.pack.job import pack_dataset
+    from datapipe.pack.report import PackReport
 
 __version__ = "0.1.0"
 
@@ -53,7 +54,7 @@ __all__ = [
 _LAZY = {
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
-    "PackReport": "datapipe.pack.job",
+    "PackReport": "datapipe.pack.report",
     "index_shards": "datapipe.index.scan",
     "make_loader": "datapipe.loader.loader",
     "pack_dataset": "datapipe.pack.job",

@@ -15,8 +15,12 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.decode.image import MAX_PIXELS
 from datapipe.errors import DatapipeError
-from datapipe.pack.job import PackReport
+from datapipe.index.scan import index_home
+from datapipe.index.sidecars import parse_sidecars, write_sidecars
+from datapipe.pack.readers import all_readers
+from datapipe.pack.report import PackReport
 
 app = typer.Typer(
     name="datapipe",
@@ -26,7 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_JSON_KEYS = ("samples", "images", "rejected", "shards", "bytes", "seconds", "output")
+_JSON_KEYS = (
+    *("samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"),
+)
 
 
 def main() -> None:
@@ -59,13 +65,26 @@ def pack(
     out: Annotated[Path, typer.Argument(help="Folder for the shards; new, or of the same pack.")],
     format: Annotated[
         str | None,
-        typer.Option(help="folder, llava or webdataset; recognised by itself otherwise."),
+        typer.Option(help=f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
     ] = None,
     image_root: Annotated[
-        Path | None, typer.Option(help="Where relative image paths of annotations start.")
+        Path | None, typer.Option(help="Where relative image paths of records start.")
+    ] = None,
+    image_column: Annotated[
+        str | None, typer.Option(help="Column of a table that holds images or their paths.")
+    ] = None,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of a table that holds the text.")
+    ] = None,
+    include: Annotated[
+        str | None,
+        typer.Option(help="Only files of records that match, such as 'data/train-*'."),
+    ] = None,
+    key_from: Annotated[
+        str | None, typer.Option(help="Field of the records that keys begin with.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="Threads that read and check; default one per CPU.")
+        int | None, typer.Option(help="Processes that read and check; default one per CPU.")
     ] = None,
     shard_size: Annotated[
         str, typer.Option(help="Bytes (512MB, 1GiB) or samples (10000) a shard.")
@@ -73,11 +92,32 @@ def pack(
     check: Annotated[
         str, typer.Option(help="decode: each image fully, once. header: its header alone.")
     ] = "decode",
+    max_pixels: Annotated[
+        int, typer.Option(help="Reject images with more pixels than these.")
+    ] = MAX_PIXELS,
+    max_side: Annotated[
+        int | None, typer.Option(help="Make images smaller until their longest side fits.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(help="Quality of images that are encoded anew, 1 to 100.")
+    ] = None,
+    image_format: Annotated[
+        str, typer.Option(help="jpg or webp: encode all others anew. keep: leave the format.")
+    ] = "keep",
     max_rejects: Annotated[
         str,
         typer.Option(help="Stop past this: a number, or a share (5% or 0.05)."),
     ] = "5%",
     limit: Annotated[int | None, typer.Option(help="Take no more inputs than these.")] = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add to the finished dataset in OUT as new shards.")
+    ] = False,
+    sidecars: Annotated[
+        str, typer.Option(help="Index files for others too: dali,wids,energon.")
+    ] = "",
+    space_check: Annotated[
+        bool, typer.Option(help="Refuse to start where the disk has not enough room.")
+    ] = True,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")
     ] = False,
@@ -96,11 +136,22 @@ def pack(
             out,
             format=format,
             image_root=image_root,
+            image_column=image_column,
+            text_column=text_column,
+            include=include,
+            key_from=key_from,
             workers=workers,
             shard_size=shard_size,
             check=check,  # type: ignore[arg-type]  # checked by pack
+            max_pixels=max_pixels,
+            max_side=max_side,
+            quality=quality,
+            image_format=image_format,  # type: ignore[arg-type]  # checked by pack
             max_rejects=max_rejects,
             limit=limit,
+            append=append,
+            sidecars=sidecars,
+            space_check=space_check,
             dry_run=dry_run,
         )
     if as_json:
@@ -116,6 +167,9 @@ def index(
     force: Annotated[
         bool, typer.Option("--force", help="Index again where there is an index already.")
     ] = False,
+    sidecars: Annotated[
+        str, typer.Option(help="Index files for others too: dali,wids,energon.")
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end.")
     ] = False,
@@ -125,7 +179,9 @@ def index(
         if not shards.is_dir():
             what = "is a file" if shards.exists() else "no such folder"
             raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
+        kinds = parse_sidecars(sidecars)
         manifest = datapipe.index_shards(shards, force=force)
+        write_sidecars(shards, manifest, kinds, home=index_home(shards))
     if as_json:
         result = {
             "samples": manifest.samples,
@@ -177,6 +233,7 @@ def _print_report(report: PackReport) -> None:
         "rejected": f"{report.rejected:,}",
         "shards": f"{report.shards:,}",
         "size": _size(report.bytes),
+        **_saved(report),
         "time": f"{report.seconds:.1f} s",
     }
     if report.inputs:
@@ -187,6 +244,14 @@ def _print_report(report: PackReport) -> None:
         print(_shown(f"rejected {reject.source}: {file}{reject.reason}"))
     if report.rejected and not report.dry_run:
         print(f"all rejects: {Path(report.output) / 'rejects.jsonl'}")
+
+
+def _saved(report: PackReport) -> dict[str, str]:
+    """What shrinking has saved, where it was asked for."""
+    if not report.saved_bytes:
+        return {}
+    share = report.saved_bytes / (report.bytes + report.saved_bytes)
+    return {"saved": f"{_size(report.saved_bytes)} ({share:.0%})"}
 
 
 def _print_table(title: str, rows: dict[str, str]) -> None:

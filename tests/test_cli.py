@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe.cli import app
 
-KEYS = ["samples", "images", "rejected", "shards", "bytes", "seconds", "output"]
+KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_json_prints_exactly_one_object(run, tmp_path, make_folder, make_broken)
     report = json.loads(result.stdout)
     assert list(report) == KEYS
     assert report | {"bytes": 0, "seconds": 0} == dict(
-        zip(KEYS, [5, 5, 4, 3, 0, 0, str(tmp_path / "out")], strict=True)
+        zip(KEYS, [5, 5, 4, 3, 0, 0, 0, str(tmp_path / "out")], strict=True)
     )
     assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
     assert report["seconds"] >= 0
@@ -88,7 +88,7 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     )
     assert result.exit_code == 0
     document = json.loads((tmp_path / "out" / "dataset.json").read_text())
-    assert document["options"] == {
+    assert document["parts"][0]["options"] == {
         "format": "llava", "shard_size": "3", "check": "header", "limit": 7
     }  # fmt: skip
     assert len(members(tmp_path / "out")) == 7

@@ -10,12 +10,13 @@ from __future__ import annotations
 import io
 import re
 import struct
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from datapipe.errors import DecodeError
 from datapipe.index.checksum import crc32
@@ -24,8 +25,13 @@ from datapipe.index.imageinfo import OPENED, ImageInfo, probe
 Pixels = npt.NDArray[np.uint8]
 """uint8 [height, width, 3], RGB."""
 
+Encoded = bytes | memoryview
+"""An encoded image: contiguous bytes, or a view of them."""
+
 MAX_PIXELS = 178_956_970
 """Most pixels an image may have: Pillow's own limit against decompression bombs (0.5 GB of RGB)."""
+
+_T = TypeVar("_T")
 
 # Warnings of libjpeg after which the pixels are still whole; Pillow reads such files too. Stray
 # bytes before the end or a header segment are none of the image's, before any other marker they are
@@ -50,7 +56,7 @@ def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
         )
 
 
-def decode_rgb(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
+def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """Decode one image to upright RGB, uint8 [height, width, 3], contiguous.
 
     Raises:
@@ -59,17 +65,19 @@ def decode_rgb(data: bytes, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     info = probe(data)
     check_size(info, max_pixels)
     if info.format == "png":
-        _check_png(data)
-    pixels = _decode_jpeg(data) if info.components in (1, 3) else _decode_pillow(data)
+        check_png(data)
+    pixels = decode_jpeg(data, info) if info.components in (1, 3) else None
+    if pixels is None:
+        pixels = with_pillow(data, _rgb_pixels)
     return orient(pixels, info.orientation)
 
 
 def orient(pixels: Pixels, orientation: int) -> Pixels:
-    """Turn stored pixels upright, as EXIF 2.32, table 6 defines the eight orientations."""
+    """Turn stored pixels [h, w, ...] upright, as EXIF 2.32, table 6 defines the orientations."""
     if orientation == 1:
         return pixels
     if orientation >= 5:
-        pixels = pixels.transpose(1, 0, 2)
+        pixels = pixels.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
         pixels = pixels[:, ::-1]
     if orientation in (3, 4, 7, 8):
@@ -77,17 +85,34 @@ def orient(pixels: Pixels, orientation: int) -> Pixels:
     return np.ascontiguousarray(pixels)
 
 
-def _decode_jpeg(data: bytes) -> Pixels:
+def decode_jpeg(
+    data: Encoded, info: ImageInfo, *, colorspace: str = "RGB", factor: int = 1
+) -> Pixels | None:
+    """Decode a JPEG of one or three components as it is stored; None if only Pillow takes it.
+
+    Args:
+        data: the JPEG.
+        info: what `probe(data)` says.
+        colorspace: "RGB", or "GRAY" for one channel.
+        factor: 2, 4 or 8 to scale a `scalable` JPEG down by it, sides rounded up.
+
+    Raises:
+        DecodeError: the JPEG is damaged.
+    """
+    least = {}
+    if factor > 1:
+        assert info.scalable
+        least = {"min_width": -(-info.width // factor), "min_height": -(-info.height // factor)}
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
+        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace, **least)
         return pixels
     except ValueError as error:
         if _HARMLESS.search(str(error)):
-            return _decode_pillow(data)
+            return None
         raise DecodeError(f"JPEG is damaged: {error}") from error
 
 
-def _check_png(data: bytes) -> None:
+def check_png(data: Encoded) -> None:
     """Verify the checksums of the chunks that pixels depend on, which Pillow does not.
 
     Without this, damaged compressed data may decode to a whole picture of the wrong content.
@@ -106,25 +131,44 @@ def _check_png(data: bytes) -> None:
         position = end + 4
 
 
-def _decode_pillow(data: bytes) -> Pixels:
+def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
+    """What `use` makes of the image, or of its first frame, as Pillow opens it.
+
+    Raises:
+        DecodeError: Pillow cannot open it, or `use` raised whatever it may be.
+    """
     try:
         with Image.open(io.BytesIO(data), formats=OPENED) as image:
             image.seek(0)
-            return np.array(_to_rgb(image), dtype=np.uint8)
+            return use(image)
     except DecodeError:
         raise
+    except UnidentifiedImageError:
+        # Its own message names the address of an object: another one in every run.
+        raise DecodeError("Pillow cannot read the header") from None
     except Exception as error:
         # Pillow's plugins raise many kinds of exceptions on damaged files.
         raise DecodeError(f"{type(error).__name__}: {error}") from error
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def flatten(image: Image.Image) -> Image.Image:
+    """The image as 8-bit grey ("L") or colour ("RGB"), without alpha.
+
+    Raises:
+        DecodeError: its pixels are floating-point numbers.
+    """
     if image.mode.startswith("I"):
         values: npt.NDArray[Any] = np.asarray(image)
-        return Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
+        return Image.fromarray((values >> 8).clip(0, 255).astype(np.uint8))
     if image.mode == "F":
         raise DecodeError("floating-point pixels have no defined range; convert them to 8 bits")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-    return image.convert("RGB")
+    if image.mode in ("L", "RGB"):
+        return image
+    return image.convert("L" if image.mode == "1" else "RGB")
+
+
+def _rgb_pixels(image: Image.Image) -> Pixels:
+    return np.array(flatten(image).convert("RGB"), dtype=np.uint8)

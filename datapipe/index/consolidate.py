@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import MANIFEST, Manifest, Shard
 from datapipe.index.npyfile import NpyFile
-from datapipe.index.rows import file_sha256, read_index
+from datapipe.index.parquet import file_sha256, read_index
 
 DTYPES: dict[str, str] = {
     "sample_member": "<i8",
@@ -51,7 +51,7 @@ def consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
         for name in ends:
             files[name].append(np.zeros(1, np.int64))
         for shard in manifest.shards:
-            table = _checked_index(home, shard)
+            table = checked_index(home, shard)
             _append_offsets(table, files, ends)
             files["text_bytes"].append(table["text_bytes"].to_numpy())
             for column in ("key", "source"):
@@ -93,7 +93,12 @@ def _append_offsets(table: pa.Table, files: dict[str, NpyFile], ends: dict[str, 
         ends[name] = int(edges[-1]) if len(edges) else ends[name]
 
 
-def _checked_index(home: Path, shard: Shard) -> pa.Table:
+def checked_index(home: Path, shard: Shard) -> pa.Table:
+    """The index of a shard, which must be that of the manifest.
+
+    Raises:
+        IndexMismatch: it is not.
+    """
     path = home / shard.index
     table = read_index(path)
     if file_sha256(path) != shard.index_sha256:

@@ -47,7 +47,7 @@ def open_dataset(folder: str | os.PathLike[str]) -> Dataset:
         logger.info("%s has no index yet; making it once", root)
         index_shards(root, home=home)
     manifest = read_manifest(home)
-    if manifest.options.get("indexed"):
+    if manifest.foreign:
         check_same(root, manifest, find_shards(root))
     check_shards(root, manifest)
     return Dataset(folder=root, manifest=manifest, columns=open_columns(home, manifest))
@@ -77,7 +77,7 @@ def check_shards(root: Path, manifest: Manifest) -> None:
     Raises:
         IndexMismatch: one is missing or has another size.
     """
-    if manifest.options.get("indexed"):
+    if manifest.foreign:
         remedy = f"restore it, or index again with `datapipe index --force {root}`"
     else:
         remedy = "restore it, or pack the raw data again into a new folder"

@@ -45,6 +45,7 @@ OPENED = tuple(name for name in FORMATS if name in Image.OPEN)
 
 # Frame headers; DHT (C4), JPG (C8) and DAC (CC) share their range without being frames.
 _SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCALABLE = frozenset({0xC0, 0xC1, 0xC2})  # baseline, extended sequential, progressive
 _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
@@ -62,6 +63,8 @@ class ImageInfo:
         width, height: pixels as stored, before orientation.
         orientation: EXIF orientation 1 to 8; 1 where none is given.
         components: colour components of a JPEG (1, 3 or 4), 0 for other formats.
+        scalable: whether libjpeg can scale it down while decoding: a Huffman-coded DCT JPEG of 8
+            bits. Asked to scale a lossless JPEG, libjpeg-turbo 3.1 writes past its output.
     """
 
     format: str
@@ -69,6 +72,7 @@ class ImageInfo:
     height: int
     orientation: int = 1
     components: int = 0
+    scalable: bool = False
 
     @property
     def upright(self) -> tuple[int, int]:
@@ -83,7 +87,7 @@ def is_image_extension(ext: str) -> bool:
     return ext.rpartition(".")[2].lower() in EXTENSIONS
 
 
-def probe(data: bytes, *, complete: bool = True) -> ImageInfo:
+def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     """Read the header of an encoded image.
 
     Args:
@@ -108,12 +112,13 @@ def probe(data: bytes, *, complete: bool = True) -> ImageInfo:
     return _probe_other(data)
 
 
-def _probe_jpeg(data: bytes) -> ImageInfo:
+def _probe_jpeg(data: bytes | memoryview) -> ImageInfo:
     position, orientation = 2, 1
     seen_exif = False
     while True:
         if data[position] != 0xFF:
             # Stray bytes between segments: libjpeg passes over them with a warning.
+            data = bytes(data)  # a view has no `find`; bytes stay what they are
             if (position := data.find(b"\xff", position)) < 0:
                 raise IndexError
             continue
@@ -128,7 +133,8 @@ def _probe_jpeg(data: bytes) -> ImageInfo:
             height, width = struct.unpack_from(">HH", data, position + 5)
             if not width or not height:
                 raise DecodeError(f"JPEG header gives {width}x{height} pixels")
-            return ImageInfo("jpg", width, height, orientation, data[position + 9])
+            scalable = marker in _SCALABLE and data[position + 4] == 8
+            return ImageInfo("jpg", width, height, orientation, data[position + 9], scalable)
         if marker in (0xD9, 0xDA):
             raise DecodeError("JPEG has no frame header")
         (length,) = struct.unpack_from(">H", data, position + 2)
@@ -140,7 +146,7 @@ def _probe_jpeg(data: bytes) -> ImageInfo:
         position += 2 + length
 
 
-def _probe_png(data: bytes) -> ImageInfo:
+def _probe_png(data: bytes | memoryview) -> ImageInfo:
     if len(data) < 33 or data[12:16] != b"IHDR":
         raise DecodeError("PNG has no IHDR chunk")
     width, height = struct.unpack_from(">II", data, 16)
@@ -158,7 +164,7 @@ def _probe_png(data: bytes) -> ImageInfo:
     return ImageInfo("png", width, height, orientation)
 
 
-def _probe_other(data: bytes) -> ImageInfo:
+def _probe_other(data: bytes | memoryview) -> ImageInfo:
     if not data:
         raise DecodeError("file is empty")
     try:
@@ -172,9 +178,9 @@ def _probe_other(data: bytes) -> ImageInfo:
         raise DecodeError(f"not an image of a known format ({_looks_like(data)})") from error
 
 
-def _exif_orientation(tiff: bytes) -> int:
+def _exif_orientation(tiff: bytes | memoryview) -> int:
     """Orientation from the TIFF structure inside an EXIF block; 1 where it says nothing valid."""
-    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    order = {b"II": "<", b"MM": ">"}.get(bytes(tiff[:2]))
     if order is None:
         return 1
     try:
@@ -189,14 +195,15 @@ def _exif_orientation(tiff: bytes) -> int:
     return 1
 
 
-def _looks_like(data: bytes) -> str:
-    head = data[:256].lstrip().lower()
+def _looks_like(data: bytes | memoryview) -> str:
+    data = bytes(data[:256])
+    head = data.lstrip().lower()
     if head.startswith((b"<!doctype html", b"<html")):
         return "it is an HTML page"
     if head.startswith((b"<?xml", b"<svg")):
         return "it is XML or SVG"
     if head.startswith((b"{", b"[")):
         return "it looks like JSON"
-    if not data[:256].strip(b"\0"):
+    if not data.strip(b"\0"):
         return "it begins with zero bytes"
     return f"it begins with {data[:8]!r}"

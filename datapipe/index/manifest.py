@@ -15,7 +15,7 @@ from typing import Any
 from datapipe.errors import IndexMismatch
 
 MANIFEST = "dataset.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 UNFINISHED = ".pack"
 """Folder inside an output that a pack works in; it is gone when the pack is finished."""
@@ -42,22 +42,56 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one run of `datapipe pack` brought: the first, or one that appended.
+
+    Attributes:
+        shards: number of shards it wrote.
+        inputs, inputs_sha256: of the raw data: how many, and a digest of what they are.
+        rejected: inputs that did not make it.
+        rejects_bytes: what they take in the file of rejects.
+        saved_bytes: by which shrinking made the images smaller.
+        options: those that the content depends on.
+    """
+
+    shards: int
+    inputs: int
+    inputs_sha256: str
+    rejected: int
+    rejects_bytes: int = 0
+    saved_bytes: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What stands in `dataset.json`.
 
     Attributes:
         shards: in order of their samples.
-        rejected: inputs that did not make it.
-        inputs, inputs_sha256: of the raw data: how many, and a digest of what they are; 0 and empty
-            for shards that someone else wrote.
-        options: those that the content depends on.
+        parts: the packs that made it, each with its share of the shards; none where someone else
+            wrote the shards.
     """
 
     shards: tuple[Shard, ...]
-    rejected: int = 0
-    inputs: int = 0
-    inputs_sha256: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether someone else wrote the shards, and we have only indexed them."""
+        return not self.parts
+
+    @property
+    def rejected(self) -> int:
+        return sum(part.rejected for part in self.parts)
+
+    @property
+    def inputs(self) -> int:
+        return sum(part.inputs for part in self.parts)
+
+    @property
+    def saved_bytes(self) -> int:
+        return sum(part.saved_bytes for part in self.parts)
 
     @property
     def samples(self) -> int:
@@ -84,9 +118,7 @@ class Manifest:
             "images": self.images,
             "bytes": self.bytes,
             "rejected": self.rejected,
-            "inputs": self.inputs,
-            "inputs_sha256": self.inputs_sha256,
-            "options": self.options,
+            "parts": [asdict(part) for part in self.parts],
             "shards": [asdict(shard) for shard in self.shards],
         }
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -119,10 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest(
             shards=tuple(Shard(**shard) for shard in document["shards"]),
-            rejected=document["rejected"],
-            inputs=document["inputs"],
-            inputs_sha256=document["inputs_sha256"],
-            options=document["options"],
+            parts=tuple(Part(**part) for part in document["parts"]),
         )
     except (KeyError, TypeError) as error:
         raise IndexMismatch(

@@ -1,22 +1,15 @@
-"""The index of one shard: a Parquet table with a row per sample."""
+"""What is known of each sample, as rows and as columns of them.
+
+Plain Python, since the processes that read raw data start with it.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from datapipe.errors import IndexMismatch
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One file inside a shard.
 
     Attributes:
@@ -32,8 +25,7 @@ class Member:
     crc32: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSize:
+class ImageSize(NamedTuple):
     """Pixels of one image after its EXIF orientation, and that orientation (1 to 8)."""
 
     width: int
@@ -41,8 +33,7 @@ class ImageSize:
     orientation: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What is known of one sample.
 
     Attributes:
@@ -54,88 +45,78 @@ class Row:
     """
 
     key: str
-    members: tuple[Member, ...]
-    images: tuple[ImageSize, ...]
+    members: Sequence[Member]
+    images: Sequence[ImageSize]
     text_bytes: int
     source: str
 
 
-SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        # Of the first image; null for text alone. These are what filters are written on.
-        pa.field("width", pa.int32()),
-        pa.field("height", pa.int32()),
-        pa.field("images", pa.int32(), nullable=False),
-        pa.field("text_bytes", pa.int64(), nullable=False),
-        pa.field("image_width", pa.list_(pa.int32()), nullable=False),
-        pa.field("image_height", pa.list_(pa.int32()), nullable=False),
-        pa.field("orientation", pa.list_(pa.int8()), nullable=False),
-        pa.field("ext", pa.list_(pa.string()), nullable=False),
-        pa.field("offset", pa.list_(pa.int64()), nullable=False),
-        pa.field("size", pa.list_(pa.int64()), nullable=False),
-        pa.field("crc32", pa.list_(pa.uint32()), nullable=False),
-    ],
-    metadata={"datapipe": "1"},
-)
+class Rows:
+    """Rows of an index column by column: quick to gather, to send to another process, to write.
 
-
-def to_table(rows: Sequence[Row], starts: Sequence[int] | None = None) -> pa.Table:
-    """Rows as a table of `SCHEMA`; `starts` are added to the offsets of each row, in bytes."""
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    for row, start in zip(rows, starts or [0] * len(rows), strict=True):
-        first = row.images[0] if row.images else None
-        columns["key"].append(row.key)
-        columns["source"].append(row.source)
-        columns["width"].append(first.width if first else None)
-        columns["height"].append(first.height if first else None)
-        columns["images"].append(len(row.images))
-        columns["text_bytes"].append(row.text_bytes)
-        columns["image_width"].append([image.width for image in row.images])
-        columns["image_height"].append([image.height for image in row.images])
-        columns["orientation"].append([image.orientation for image in row.images])
-        columns["ext"].append([member.ext for member in row.members])
-        columns["offset"].append([start + member.offset for member in row.members])
-        columns["size"].append([member.size for member in row.members])
-        columns["crc32"].append([member.crc32 for member in row.members])
-    return pa.table(columns, schema=SCHEMA)
-
-
-def write_index(path: Path, rows: Sequence[Row], starts: Sequence[int] | None = None) -> str:
-    """Write the index of one shard durably at `path`; return the sha256 of the file, in hex.
-
-    The caller renames it into place.
+    Attributes:
+        key, source, text_bytes: an item a row.
+        members, images: how many of each a row has.
+        ext, offset, size, crc32: an item a member.
+        width, height, orientation: an item an image.
     """
-    with path.open("wb") as file:
-        pq.write_table(to_table(rows, starts), file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-    return file_sha256(path)
 
+    __slots__ = (
+        *("key", "source", "text_bytes", "members", "images"),
+        *("ext", "offset", "size", "crc32", "width", "height", "orientation"),
+    )
+    _ROW = ("key", "source", "text_bytes", "members", "images")
+    _MEMBER = ("ext", "size", "crc32")
+    _IMAGE = ("width", "height", "orientation")
 
-def read_index(path: Path) -> pa.Table:
-    """Read the index of one shard.
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.key: list[str] = []
+        self.source: list[str] = []
+        self.text_bytes: list[int] = []
+        self.members: list[int] = []
+        self.images: list[int] = []
+        self.ext: list[str] = []
+        self.offset: list[int] = []
+        self.size: list[int] = []
+        self.crc32: list[int | None] = []
+        self.width: list[int] = []
+        self.height: list[int] = []
+        self.orientation: list[int] = []
+        for row in rows:
+            self.append(row)
 
-    Raises:
-        IndexMismatch: the file is missing, damaged, or not an index.
-    """
-    try:
-        with path.open("rb") as file:  # pyarrow would take a path such as `s3:x` for an address
-            table = pq.read_table(file)
-    except FileNotFoundError:
-        raise IndexMismatch(
-            f"{path}: index of the shard is missing; restore it, or make it anew: `datapipe index "
-            "--force` for shards that someone else wrote, a new pack for others"
-        ) from None
-    except (pa.ArrowException, OSError) as error:
-        raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
-    if not table.schema.equals(SCHEMA):
-        raise IndexMismatch(f"{path}: this Parquet file is not a shard index of this version")
-    return table
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.key)
 
+    def append(self, row: Row, shift: int = 0) -> None:
+        """Add one row, with `shift` bytes added to its offsets."""
+        self.key.append(row.key)
+        self.source.append(row.source)
+        self.text_bytes.append(row.text_bytes)
+        self.members.append(len(row.members))
+        self.images.append(len(row.images))
+        for ext, offset, size, crc32 in row.members:
+            self.ext.append(ext)
+            self.offset.append(offset + shift)
+            self.size.append(size)
+            self.crc32.append(crc32)
+        for width, height, orientation in row.images:
+            self.width.append(width)
+            self.height.append(height)
+            self.orientation.append(orientation)
 
-def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def extend(self, rows: Rows, start: int, stop: int, shift: int) -> None:
+        """Add rows `start` to `stop` of others, with `shift` bytes added to their offsets."""
+        member = sum(rows.members[:start])
+        members = slice(member, member + sum(rows.members[start:stop]))
+        image = sum(rows.images[:start])
+        images = slice(image, image + sum(rows.images[start:stop]))
+        for names, span in (
+            (self._ROW, slice(start, stop)),
+            (self._MEMBER, members),
+            (self._IMAGE, images),
+        ):
+            for name in names:
+                getattr(self, name).extend(getattr(rows, name)[span])
+        self.offset.extend([offset + shift for offset in rows.offset[members]])

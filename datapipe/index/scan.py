@@ -28,7 +28,8 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     write_manifest,
 )
-from datapipe.index.rows import ImageSize, Member, Row, write_index
+from datapipe.index.parquet import to_table, write_index
+from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tarscan import TarMember, TarScanner
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
 from datapipe.progress import Progress
@@ -137,7 +138,7 @@ def index_shards(
         manifest = None
         if (home / MANIFEST).exists():
             manifest = read_manifest(home)
-            if not manifest.options.get("indexed"):
+            if not manifest.foreign:
                 raise IndexMismatch(
                     f"{folder} was packed by datapipe and has its index; to make it anew, run "
                     "`datapipe pack` into another folder"
@@ -185,7 +186,7 @@ def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, 
             target = home / index
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
-            digest = write_index(temporary, rows)
+            digest = write_index(temporary, to_table(Rows(rows)))
             temporary.replace(target)
             entries.append(
                 Shard(
@@ -197,7 +198,7 @@ def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, 
                     index_sha256=digest,
                 )
             )
-    return Manifest(shards=tuple(entries), options={"indexed": True}), skipped
+    return Manifest(shards=tuple(entries)), skipped
 
 
 def scan_shard(

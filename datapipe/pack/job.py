@@ -1,28 +1,31 @@
-"""One pack: a reader, workers that check, and one sequencer that commits in input order."""
+"""One pack: a reader, workers that prepare, and one sequencer that commits in input order."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter, deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 
 from datapipe.cpus import available_cpus
+from datapipe.decode.image import MAX_PIXELS
+from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
-from datapipe.index.manifest import Manifest, write_manifest
+from datapipe.index.manifest import MANIFEST, Manifest, Part, read_manifest, write_manifest
+from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.journal import (
     Journal,
-    finished,
+    read_journal,
     refuse_foreign,
     remove_leftovers,
     remove_working_folder,
     same_inputs,
+    same_options,
     working_folder,
 )
 from datapipe.pack.options import (
@@ -31,48 +34,16 @@ from datapipe.pack.options import (
     parse_max_rejects,
     parse_shard_size,
 )
-from datapipe.pack.prepare import Check, Prepared, prepare
-from datapipe.pack.raw import InputCount, RawSample, ReadOptions, Reject
+from datapipe.pack.prepare import Check, PrepareOptions
+from datapipe.pack.raw import InputCount, ReadOptions
 from datapipe.pack.readers import Reader, choose_reader
-from datapipe.pack.ustar import END
+from datapipe.pack.report import PackReport
+from datapipe.pack.sequence import Rehearsal, Sequencer, ShardSink, Sink, Tally
+from datapipe.pack.space import check_space
+from datapipe.pack.team import prepared
+from datapipe.pack.worker import Input
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.progress import Progress
-
-# Inputs a worker takes at once. Small, so that a slow image holds little up; fixed, so that
-# nothing depends on the number of workers.
-_CHUNK = 32
-_CHUNKS_AHEAD = 4  # per worker
-
-Input = RawSample | Reject
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackReport:
-    """What a pack did.
-
-    Attributes:
-        samples, images, rejected, shards, bytes: of the whole output; `bytes` of its tar files.
-        seconds: this run took.
-        inputs: seen in this run.
-        reasons: how often each reason for a reject was met in this run.
-        examples: a few of the rejects of this run.
-        output: the folder.
-        finished_before: whether there was nothing to do.
-        dry_run: whether nothing was written.
-    """
-
-    samples: int
-    images: int
-    rejected: int
-    shards: int
-    bytes: int
-    seconds: float
-    output: str
-    inputs: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    examples: tuple[Reject, ...] = ()
-    finished_before: bool = False
-    dry_run: bool = False
 
 
 def pack_dataset(
@@ -81,11 +52,22 @@ def pack_dataset(
     *,
     format: str | None = None,
     image_root: str | PathLike[str] | None = None,
+    image_column: str | None = None,
+    text_column: str | None = None,
+    include: str | None = None,
+    key_from: str | None = None,
     workers: int | None = None,
     shard_size: str | int = "512MB",
     check: Check = "decode",
+    max_pixels: int = MAX_PIXELS,
+    max_side: int | None = None,
+    quality: int | None = None,
+    image_format: ImageFormat = "keep",
     max_rejects: str | int = "5%",
     limit: int | None = None,
+    append: bool = False,
+    sidecars: str | Sequence[str] = (),
+    space_check: bool = True,
     dry_run: bool = False,
 ) -> PackReport:
     """Pack raw image-text data into WebDataset shards with index and manifest.
@@ -98,89 +80,98 @@ def pack_dataset(
         out: folder for the shards; new, or that of the same pack interrupted.
         format: name of the reader; recognised where None.
         image_root: where relative image paths of annotation files start.
-        workers: threads that read and check; one per available CPU where None.
+        image_column, text_column: names of the columns of a table.
+        include: pattern that the files of records must match, such as "data/train-*".
+        key_from: field of the records that keys begin with, instead of the inputs' ordinals.
+        workers: processes that read and check; one per available CPU where None.
         shard_size: bytes such as "512MB", or a number of samples.
         check: "decode" decodes every image fully once, "header" reads its header alone.
+        max_pixels: images with more pixels are rejected.
+        max_side: images are made smaller until their longest side has so many pixels.
+        quality: of images that are encoded anew, 1 to 100.
+        image_format: "jpg" or "webp" encodes all others anew, "keep" leaves the format.
         max_rejects: a number, or a share such as "5%" judged after 1,000 inputs and at the end.
         limit: take no more inputs than these.
+        append: add to the finished dataset in `out`, as new shards.
+        sidecars: of "dali", "wids" and "energon", which index files of others to write too.
+        space_check: refuse to start where the disk has not enough room.
         dry_run: read and check, but write nothing.
 
     Raises:
         PackError: the input is not recognised, the output belongs to something else, too many
             inputs were rejected, or the disk is full.
     """
+    started = time.monotonic()
     raw, out = Path(raw), Path(out)
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None)
+    read_options = ReadOptions(
+        image_root=Path(image_root) if image_root else None,
+        image_column=image_column,
+        text_column=text_column,
+        include=include,
+        key_from=key_from,
+    )
     reader = choose_reader(raw, format, read_options)
-    limit_rejects = parse_max_rejects(str(max_rejects))
-    size = parse_shard_size(str(shard_size))
-    if workers is not None and workers < 1:
-        raise PackError(f"--workers {workers}: at least 1 is needed")
-    if limit is not None and limit < 1:
-        raise PackError(f"--limit {limit}: at least 1 is needed")
-    if check not in ("decode", "header"):
-        raise PackError(f"--check {check!r} is neither 'decode' nor 'header'")
     for name in _given(read_options):
         if name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
+    if workers is not None and workers < 1:
+        raise PackError(f"--workers {workers}: at least 1 is needed")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
         raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
-    options = PackOptions(format=reader.name, shard_size=str(shard_size), check=check, limit=limit)
-    inputs = itertools.islice(reader.read(raw, read_options), limit)
+    kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
     job = _Job(
+        raw=raw,
         out=out,
         reader=reader,
-        inputs=inputs,
-        expected=_expected(reader, raw, read_options, limit),
+        read_options=read_options,
+        options=PackOptions(
+            format=reader.name,
+            shard_size=str(shard_size),
+            check=check,
+            limit=limit,
+            max_pixels=max_pixels,
+            max_side=max_side,
+            quality=quality,
+            image_format=image_format,
+            image_column=image_column,
+            text_column=text_column,
+            include=include,
+            key_from=key_from,
+        ),
         workers=workers or available_cpus(),
-        check=check,
-        max_rejects=limit_rejects,
+        size=parse_shard_size(str(shard_size)),
+        max_rejects=parse_max_rejects(str(max_rejects)),
+        space_check=space_check,
     )
-    started = time.monotonic()
-    if before := finished(out, options.to_dict()):
-        check_shards(out, before)
-        same_inputs(out, job.count_all(), before.inputs, before.inputs_sha256)
+    before = read_manifest(out) if (out / MANIFEST).exists() else None
+    if job.is_done(before, append):
+        assert before
         remove_working_folder(out)
-        return _report(before, out, started, finished_before=True)
-    if dry_run:
+        manifest = before
+    elif dry_run:
         refuse_foreign(out)
-        return job.rehearse(started, size)
-    with working_folder(out) as work:
-        journal = Journal(out, options.to_dict())
-        writer = ShardWriter(out, work, size, first=len(journal.shards))
-        try:
-            job.run(journal, writer)
-            journal.publish_rejects()
-        finally:
-            writer.abandon()
-            journal.close()
-        manifest = Manifest(
-            shards=tuple(journal.shards),
-            rejected=journal.rejected,
-            inputs=job.count.number,
-            inputs_sha256=job.count.digest,
-            options=options.to_dict(),
-        )
-        remove_leftovers(out)
-        open_columns(out, manifest)
-        write_manifest(out, manifest)
-        remove_working_folder(out)
-    return _report(
-        manifest,
-        out,
-        started,
-        inputs=job.seen,
-        reasons=dict(job.reasons.most_common()),
-        examples=tuple(job.examples),
+        return job.rehearse(before, started)
+    else:
+        manifest = job.run(before)
+    if kinds:
+        write_sidecars(out, manifest, kinds)
+    return PackReport(
+        samples=manifest.samples,
+        images=manifest.images,
+        rejected=manifest.rejected,
+        shards=len(manifest.shards),
+        bytes=manifest.bytes,
+        saved_bytes=manifest.saved_bytes,
+        seconds=round(time.monotonic() - started, 3),
+        output=str(out),
+        inputs=job.tally.inputs,
+        reasons=dict(job.tally.reasons.most_common()),
+        examples=tuple(job.tally.examples),
+        finished_before=manifest is before,
     )
-
-
-def _expected(reader: Reader, raw: Path, options: ReadOptions, limit: int | None) -> int | None:
-    total = reader.estimate(raw, options)
-    return min(total, limit) if total and limit else total or limit
 
 
 def _given(options: ReadOptions) -> list[str]:
@@ -188,144 +179,165 @@ def _given(options: ReadOptions) -> list[str]:
     return [name for name, value in asdict(options).items() if value is not None]
 
 
-def _report(manifest: Manifest, out: Path, started: float, **more: object) -> PackReport:
-    return PackReport(
-        samples=manifest.samples,
-        images=manifest.images,
-        rejected=manifest.rejected,
-        shards=len(manifest.shards),
-        bytes=manifest.bytes,
-        seconds=round(time.monotonic() - started, 3),
-        output=str(out),
-        **more,  # type: ignore[arg-type]
-    )
-
-
 @dataclass(kw_only=True)
 class _Job:
-    """The moving part of a pack."""
-
+    raw: Path
     out: Path
     reader: Reader
-    inputs: Iterator[Input]
-    expected: int | None
+    read_options: ReadOptions
+    options: PackOptions
     workers: int
-    check: Check
+    size: ShardSize
     max_rejects: MaxRejects
-    count: InputCount = field(default_factory=InputCount)
-    seen: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    examples: list[Reject] = field(default_factory=list)
+    space_check: bool
+    tally: Tally = field(default_factory=Tally)
 
-    def run(self, journal: Journal, writer: ShardWriter) -> None:
-        """Write what is still to be written, committing shard by shard."""
-        self._skip_done(journal)
-        for taken, prepared in self._checked(first=self.count.number):
-            if isinstance(prepared, Reject):
-                journal.reject(prepared)
-            elif closed := writer.write(prepared):
-                journal.commit(closed, self.count)
-            self.count.add(taken)
-            self._judge(journal.rejected, self.count.number, at_end=False)
-        self._judge(journal.rejected, self.count.number, at_end=True)
-        closed = writer.finish()
-        if closed:
-            journal.commit(closed, self.count)
-        if not journal.shards:
+    def is_done(self, before: Manifest | None, append: bool) -> bool:
+        """Whether the finished dataset `before` holds what this pack would bring.
+
+        Raises:
+            PackError: the output is another's, or its state does not fit to `append`.
+        """
+        begun = read_journal(self.out)
+        appending = bool(before and begun and begun.base == before.fingerprint)
+        if append and before is None:
+            state = "unfinished: finish it first, with" if begun else "no dataset yet: make it with"
+            raise PackError(f"{self.out} is {state} the command without --append")
+        if before is None:
+            return False
+        if before.foreign:
             raise PackError(
-                f"no sample was found among {self.count.number:,} inputs"
-                + (f", the first reject: {self.examples[0].reason}" if self.examples else "")
+                f"{self.out} holds shards that someone else wrote, indexed where they lie; give a "
+                "new folder"
             )
+        check_shards(self.out, before)
+        if not append:
+            if appending:
+                raise PackError(
+                    f"{self.out}: data was being appended here; finish that first, with the same "
+                    "command and --append"
+                )
+            same_options(self.out, before.parts[0].options, self.options.to_dict())
+            self._same_inputs(before.parts[0])
+            return True
+        last = before.parts[-1]
+        if appending or last.options != self.options.to_dict():
+            return False
+        count = self._count_all()
+        return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
 
-    def rehearse(self, started: float, limit: ShardSize) -> PackReport:
+    def run(self, base: Manifest | None) -> Manifest:
+        """Write what is still to be written, committing shard by shard."""
+        with working_folder(self.out) as work:
+            journal = Journal(self.out, self.options.to_dict(), base)
+            first = len(base.shards) if base else 0
+            writer = ShardWriter(self.out, work, first + len(journal.shards))
+            try:
+                part = self._write(journal, writer, base, work)
+                journal.publish_rejects()
+            finally:
+                writer.close()
+                journal.close()
+            manifest = Manifest(
+                shards=(*(base.shards if base else ()), *journal.shards),
+                parts=(*(base.parts if base else ()), part),
+            )
+            remove_leftovers(self.out)
+            open_columns(self.out, manifest)
+            write_manifest(self.out, manifest)
+            remove_working_folder(self.out)
+        return manifest
+
+    def _write(
+        self, journal: Journal, writer: ShardWriter, base: Manifest | None, work: Path
+    ) -> Part:
+        inputs = self._inputs(work)
+        count = InputCount()
+        for taken in itertools.islice(inputs, journal.last.inputs):
+            count.add(taken)
+        if journal.last.inputs:
+            same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
+        sequencer = self._sequencer(ShardSink(writer, journal), count)
+        sequencer.rejected = journal.rejected
+        sequencer.saved_bytes = journal.last.saved_bytes
+        self._sequence(sequencer, inputs, base)
+        writer.drain()
+        if not journal.shards:
+            examples = self.tally.examples
+            raise PackError(
+                f"no sample was found among {count.number:,} inputs"
+                + (f", the first reject: {examples[0].reason}" if examples else "")
+            )
+        return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
+
+    def rehearse(self, base: Manifest | None, started: float) -> PackReport:
         """Read and check everything, write nothing."""
-        samples = images = rejected = size = shards = in_shard = filled = 0
-        for _, prepared in self._checked(first=0):
-            if isinstance(prepared, Reject):
-                rejected += 1
-                self._judge(rejected, samples + rejected, at_end=False)
-            else:
-                samples += 1
-                images += len(prepared.row.images)
-                if not in_shard or limit.is_full(in_shard, filled, prepared.bytes):
-                    size += len(END)
-                    shards, in_shard, filled = shards + 1, 0, 0
-                in_shard, filled = in_shard + 1, filled + prepared.bytes
-                size += prepared.bytes
-        self._judge(rejected, samples + rejected, at_end=True)
+        sink = Rehearsal()
+        sequencer = self._sequencer(sink, InputCount())
+        self._sequence(sequencer, self._inputs(None), base)
         return PackReport(
-            samples=samples,
-            images=images,
-            rejected=rejected,
-            shards=shards,
-            bytes=size,
+            samples=sink.total_samples,
+            images=sink.images,
+            rejected=sequencer.rejected,
+            shards=sink.shards,
+            bytes=sink.total_bytes,
+            saved_bytes=sequencer.saved_bytes,
             seconds=round(time.monotonic() - started, 3),
             output=str(self.out),
-            inputs=self.seen,
-            reasons=dict(self.reasons.most_common()),
-            examples=tuple(self.examples),
+            inputs=self.tally.inputs,
+            reasons=dict(self.tally.reasons.most_common()),
+            examples=tuple(self.tally.examples),
             dry_run=True,
         )
 
-    def _skip_done(self, journal: Journal) -> None:
-        for taken in itertools.islice(self.inputs, journal.inputs):
-            self.count.add(taken)
-        if journal.inputs:
-            same_inputs(self.out, self.count, journal.inputs, journal.digest)
+    def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
+        return Sequencer(
+            sink=sink,
+            size=self.size,
+            max_rejects=self.max_rejects,
+            count=count,
+            tally=self.tally,
+        )
 
-    def count_all(self) -> InputCount:
+    def _sequence(
+        self, sequencer: Sequencer, inputs: Iterator[Input], base: Manifest | None
+    ) -> None:
+        """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
+        options = PrepareOptions(
+            check=self.options.check,
+            max_pixels=self.options.max_pixels,
+            shrink=self.options.shrink,
+            named_keys=self.options.key_from is not None,
+            key_salt=str(len(base.parts)) if base else "",
+        )
+        done = sequencer.count.number
+        first = done + (base.inputs if base else 0)
+        expected = self._expected()
+        left = max(expected - done, 0) if expected else None
+        if self.space_check and isinstance(sequencer.sink, ShardSink):
+            inputs = check_space(inputs, left, self.out, options)
+        with (
+            Progress("packing", unit="sample", total=left) as progress,
+            closing(prepared(inputs, first, options, self.workers)) as parts,
+        ):
+            sequencer.run(parts, progress)
+
+    def _inputs(self, scratch: Path | None) -> Iterator[Input]:
+        options = replace(self.read_options, scratch=scratch)
+        return itertools.islice(self.reader.read(self.raw, options), self.options.limit)
+
+    def _expected(self) -> int | None:
+        total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit
+        return min(total, limit) if total and limit else total
+
+    def _same_inputs(self, part: Part) -> None:
+        same_inputs(self.out, self._count_all(), part.inputs, part.inputs_sha256)
+
+    def _count_all(self) -> InputCount:
         """Look at every input without reading what it names."""
-        with Progress("comparing", unit="input", total=self.expected) as progress:
-            for taken in self.inputs:
-                self.count.add(taken)
+        count = InputCount()
+        with Progress("comparing", unit="input", total=self._expected()) as progress:
+            for taken in self._inputs(None):
+                count.add(taken)
                 progress.advance()
-        return self.count
-
-    def _checked(self, first: int) -> Iterator[tuple[Input, Prepared | Reject]]:
-        """Inputs with what became of them, in input order, from the workers' threads."""
-        window: deque[tuple[list[Input], Future[list[Prepared | Reject]]]] = deque()
-        ordinals = itertools.count(first, _CHUNK)
-        expected = max(self.expected - first, 0) if self.expected else None
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="datapipe-pack")
-        try:
-            with Progress("packing", unit="sample", total=expected) as progress:
-                while True:
-                    while len(window) < self.workers * _CHUNKS_AHEAD:
-                        chunk = list(itertools.islice(self.inputs, _CHUNK))
-                        if not chunk:
-                            break
-                        window.append((chunk, pool.submit(self._prepare, chunk, next(ordinals))))
-                    if not window:
-                        return
-                    chunk, future = window.popleft()
-                    for taken, prepared in zip(chunk, future.result(), strict=True):
-                        self.seen += 1
-                        if isinstance(prepared, Reject):
-                            self._count(prepared)
-                        yield taken, prepared
-                    rejected = sum(self.reasons.values())
-                    progress.advance(len(chunk), note=f"{rejected:,} rejected" if rejected else "")
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _prepare(self, chunk: list[Input], ordinal: int) -> list[Prepared | Reject]:
-        return [prepare(taken, ordinal + i, self.check) for i, taken in enumerate(chunk)]
-
-    def _count(self, reject: Reject) -> None:
-        self.reasons[f"{reject.error}: {reject.reason}"] += 1
-        if len(self.examples) < 10:
-            self.examples.append(reject)
-
-    def _judge(self, rejected: int, inputs: int, *, at_end: bool) -> None:
-        if not self.max_rejects.exceeded(rejected, inputs, at_end=at_end):
-            return
-        examples = "".join(
-            f"\n  {reject.source}: {reject.file + ': ' if reject.file else ''}{reject.reason}"
-            for reject in self.examples[:5]
-        )
-        raise PackError(
-            f"{rejected:,} of {inputs:,} inputs were rejected, more than --max-rejects "
-            f"{self.max_rejects} allows; for example{examples}\n"
-            f"Finished shards are kept: mend the input, or allow more, and run the same command "
-            "again."
-        )
+        return count

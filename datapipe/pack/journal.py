@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS
@@ -18,9 +18,9 @@ from datapipe.index.manifest import (
     MANIFEST,
     UNFINISHED,
     Manifest,
+    Part,
     Shard,
     fsync_folder,
-    read_manifest,
 )
 from datapipe.pack.raw import InputCount, Reject
 
@@ -34,45 +34,69 @@ class Checkpoint:
     """Where a pack stood when a shard was finished.
 
     Attributes:
-        shard: the one that was finished.
-        inputs: how many inputs it and those before it account for.
+        inputs: how many inputs the shards so far account for.
         rejected: how many of them were rejected.
         rejects_bytes: length of the rejects file then.
+        saved_bytes: by which shrinking made their images smaller.
         digest: of these inputs, to notice when the raw data has changed.
     """
 
-    shard: Shard
-    inputs: int
-    rejected: int
-    rejects_bytes: int
-    digest: str
+    inputs: int = 0
+    rejected: int = 0
+    rejects_bytes: int = 0
+    saved_bytes: int = 0
+    digest: str = ""
 
 
 class Journal:
-    """Appends a line per finished shard under `OUT/.pack`, and knows what stood there before."""
+    """Appends a line per finished shard under `OUT/.pack`, and knows what stood there before.
 
-    def __init__(self, out: Path, options: dict[str, Any]) -> None:
+    Args:
+        out: folder of the dataset.
+        options: of this pack.
+        base: the finished dataset that is appended to, if it is.
+
+    Attributes:
+        shards: finished by this pack.
+        last: the checkpoint of the last of them.
+        rejected: inputs rejected by this pack, those after the last checkpoint included.
+    """
+
+    def __init__(self, out: Path, options: dict[str, Any], base: Manifest | None) -> None:
         self.out = out
         self.work = out / UNFINISHED
-        self.checkpoints = _read_journal(self.work / _JOURNAL, options)
-        last = self.checkpoints[-1] if self.checkpoints else None
-        self.inputs = last.inputs if last else 0
-        self.rejected = last.rejected if last else 0
-        self.digest = last.digest if last else ""
-        rejects = self.work / REJECTS
-        if not rejects.exists() and (out / REJECTS).exists():
-            (out / REJECTS).replace(rejects)  # published, then interrupted before the manifest
-        self._rejects = rejects.open("ab")
-        self._rejects.truncate(last.rejects_bytes if last else 0)
-        self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
+        fingerprint = base.fingerprint if base else ""
+        begun = read_journal(out)
+        if begun and begun.base != fingerprint:  # left by a pack that was finished
+            begun = None
+            (self.work / REJECTS).unlink(missing_ok=True)
+        if begun:
+            same_options(out, begun.options, options)
+        self.shards = begun.shards if begun else []
+        self.last = begun.last if begun else Checkpoint()
+        self.rejected = self.last.rejected
+        self._base_rejects = 0
+        self._rejects = self._open_rejects(base)
         self._file = (self.work / _JOURNAL).open("ab")
-        if not self.checkpoints:
-            self._file.truncate(0)
-            self._append({"options": options})
+        self._file.truncate(begun.bytes if begun else 0)
+        if not begun:
+            self._append({"options": options, "base": fingerprint})
 
-    @property
-    def shards(self) -> list[Shard]:
-        return [checkpoint.shard for checkpoint in self.checkpoints]
+    def _open_rejects(self, base: Manifest | None) -> BinaryIO:
+        """The rejects so far: those of the dataset that is appended to, then our own."""
+        rejects, published = self.work / REJECTS, self.out / REJECTS
+        if base:
+            self._base_rejects = sum(part.rejects_bytes for part in base.parts)
+            if not rejects.exists() and published.exists():
+                copy = rejects.with_suffix(".copy")
+                shutil.copyfile(published, copy)
+                copy.replace(rejects)
+        elif not rejects.exists() and published.exists():
+            published.replace(rejects)  # published, then interrupted before the manifest
+        file = rejects.open("ab")
+        file.truncate(self._base_rejects + self.last.rejects_bytes)
+        file.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
+        return file
 
     def reject(self, reject: Reject) -> None:
         """Write one rejected input down."""
@@ -81,18 +105,36 @@ class Journal:
         self._rejects.write(text.encode("utf-8", "backslashreplace"))
         self.rejected += 1
 
-    def commit(self, shard: Shard, inputs: InputCount) -> None:
-        """Note durably that a shard is in place, and all inputs up to its last are dealt with."""
-        self._sync_rejects()
-        checkpoint = Checkpoint(
-            shard=shard,
+    def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
+        """Where the pack stands now, to be committed once the shard is in place."""
+        self._rejects.flush()
+        return Checkpoint(
             inputs=inputs.number,
             rejected=self.rejected,
-            rejects_bytes=self._rejects.tell(),
+            rejects_bytes=self._rejects.tell() - self._base_rejects,
+            saved_bytes=saved_bytes,
             digest=inputs.digest,
         )
-        self._append(asdict(checkpoint))
-        self.checkpoints.append(checkpoint)
+
+    def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
+        """Note durably that a shard is in place, and all inputs up to its last are dealt with."""
+        os.fsync(self._rejects.fileno())
+        self._append({"shard": asdict(shard), **asdict(checkpoint)})
+        self.shards.append(shard)
+        self.last = checkpoint
+
+    def part(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Part:
+        """What this pack brought, once all is done."""
+        end = self.checkpoint(inputs, saved_bytes)
+        return Part(
+            shards=len(self.shards),
+            inputs=end.inputs,
+            inputs_sha256=end.digest,
+            rejected=end.rejected,
+            rejects_bytes=end.rejects_bytes,
+            saved_bytes=end.saved_bytes,
+            options=options,
+        )
 
     def close(self) -> None:
         self._rejects.close()
@@ -100,13 +142,10 @@ class Journal:
 
     def publish_rejects(self) -> None:
         """Put the rejects file in place beside the shards."""
-        self._sync_rejects()
-        (self.work / REJECTS).replace(self.out / REJECTS)
-        fsync_folder(self.out)
-
-    def _sync_rejects(self) -> None:
         self._rejects.flush()
         os.fsync(self._rejects.fileno())
+        (self.work / REJECTS).replace(self.out / REJECTS)
+        fsync_folder(self.out)
 
     def _append(self, line: dict[str, Any]) -> None:
         self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
@@ -181,19 +220,6 @@ def same_options(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
         )
 
 
-def finished(out: Path, options: dict[str, Any]) -> Manifest | None:
-    """The manifest of `out` if it is already packed, with these very options.
-
-    Raises:
-        PackError: it is packed with others.
-    """
-    if not (out / MANIFEST).exists():
-        return None
-    manifest = read_manifest(out)
-    same_options(out, manifest.options, options)
-    return manifest
-
-
 def same_inputs(out: Path, inputs: InputCount, number: int, digest: str) -> None:
     """Refuse to go on from raw data that is not what the output was made from.
 
@@ -208,18 +234,40 @@ def same_inputs(out: Path, inputs: InputCount, number: int, digest: str) -> None
         )
 
 
-def _read_journal(path: Path, options: dict[str, Any]) -> list[Checkpoint]:
-    if not path.exists():
-        return []
-    lines = []
-    content = path.read_bytes()
-    for line in content.splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            break  # torn by a crash; what it would have said is done again
-        lines.append(json.loads(line))
-    if len(content) != (whole := sum(len(line) for line in content.splitlines(True)[: len(lines)])):
-        os.truncate(path, whole)
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """What a journal says of a pack that was interrupted.
+
+    Attributes:
+        options: it was started with.
+        base: fingerprint of the dataset that it appends to, empty where it does not.
+        shards: finished.
+        last: checkpoint of the last of them.
+        bytes: length of the journal's whole lines.
+    """
+
+    options: dict[str, Any]
+    base: str
+    shards: list[Shard]
+    last: Checkpoint
+    bytes: int
+
+
+def read_journal(out: Path) -> Begun | None:
+    """What stands in the journal below `out`; None where there is none or it is torn at once."""
+    try:
+        content = (out / UNFINISHED / _JOURNAL).read_bytes()
+    except OSError:
+        return None
+    # A line that a crash tore has no end; what it would have said is done again.
+    lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
     if not lines:
-        return []
-    same_options(path.parent.parent, lines[0]["options"], options)
-    return [Checkpoint(**{**line, "shard": Shard(**line["shard"])}) for line in lines[1:]]
+        return None
+    head, *entries = map(json.loads, lines)
+    return Begun(
+        options=head["options"],
+        base=head["base"],
+        shards=[Shard(**entry.pop("shard")) for entry in entries],
+        last=Checkpoint(**entries[-1]) if entries else Checkpoint(),
+        bytes=sum(map(len, lines)),
+    )

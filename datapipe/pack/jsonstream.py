@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.raw import Reject
@@ -13,33 +14,40 @@ from datapipe.pack.raw import Reject
 _READ = 1 << 20
 _SPACE = " \t\r\n"
 _BEHIND_NUMBER = (*_SPACE, ",", "]")
+_BOM = b"\xef\xbb\xbf"
+_LONGEST_FIRST = 8 << 20
 
 
-def is_json_lines(path: Path) -> bool:
-    """Whether a file holds one record a line rather than one array."""
-    with path.open("rb") as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"["
+class NotRecordsError(PackError):
+    """A JSON file holds one object and not records."""
 
 
-def read_records(path: Path) -> Iterator[Any]:
-    """Every record of the file; a broken line of a JSONL file comes as a `Reject`.
+def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
+    """Every record of a file that holds an array, or one record a line.
+
+    What is broken comes as a `Reject`: a line that is not UTF-8 or not JSON, a record of an array
+    that is not UTF-8.
+
+    Args:
+        file: the content, at its start.
+        path: what errors call it; ends in `.json` where it may hold one object only.
+        name: what the sources of rejects call it.
 
     Raises:
-        PackError: the file is missing, or an array is broken, where what follows has no meaning.
+        NotRecordsError: the file holds one object.
+        PackError: an array is broken, where what follows has no meaning.
     """
-    try:
-        lines = is_json_lines(path)
-    except OSError as error:
-        raise PackError(f"{path}: cannot be read: {error.strerror}") from error
-    yield from _read_lines(path) if lines else _read_array(path)
-
-
-def first_record(path: Path) -> Any:
-    """The first record, or None where the file holds none that can be read."""
-    try:
-        return next(iter(read_records(path)), None)
-    except (PackError, OSError):
-        return None
+    head = file.read(4096).removeprefix(_BOM).lstrip()
+    file.seek(0)
+    if head[:1] == b"[":
+        yield from _read_array(file, path, name)
+        return
+    if path.suffix == ".json" and _is_one_object(file):
+        raise NotRecordsError(
+            f"{path} is one JSON object, not records; what is read is an array of records or one "
+            "record a line. If it is lines, and the first is broken, call it .jsonl"
+        )
+    yield from _read_lines(file, name)
 
 
 def count_records(path: Path, mark: bytes) -> int:
@@ -52,63 +60,101 @@ def count_records(path: Path, mark: bytes) -> int:
     return count
 
 
-def _read_lines(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if not text.strip():
-                continue
-            try:
-                yield json.loads(text)
-            except (ValueError, RecursionError) as error:
-                yield Reject(f"{path.name}:{number}", f"line is not JSON: {error}", "DecodeError")
+def _is_one_object(file: BinaryIO) -> bool:
+    """Whether the first line does not end the object it begins, or is a whole dataset (COCO)."""
+    line = b""
+    while not line and (line := file.readline(_LONGEST_FIRST)):
+        line = line.removeprefix(_BOM).strip()
+    more = bool(file.read(1))
+    file.seek(0)
+    if len(line) > _LONGEST_FIRST - 8 and more:
+        return True
+    text = line.decode(errors="replace")
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        return bool(text) and error.pos >= len(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(record, dict) and all(
+        isinstance(record.get(field), list) for field in ("images", "annotations")
+    )
 
 
-def _read_array(path: Path) -> Iterator[Any]:
-    decode = json.JSONDecoder().raw_decode
-    with path.open(encoding="utf-8-sig", errors="strict") as file:
+def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:
+    for number, line in enumerate(file, 1):
+        data = line.removeprefix(_BOM) if number == 1 else line
+        if not data.strip():
+            continue
         try:
-            buffer = file.read(_READ).lstrip(_SPACE)[1:]
-            position, more, expect_value = 0, True, True
-            while True:
-                while position < len(buffer) and buffer[position] in _SPACE:
-                    position += 1
-                if position < len(buffer):
-                    if buffer[position] == "]":
-                        rest = buffer[position + 1 :]
-                        while not rest.strip(_SPACE) and (rest := file.read(_READ)):
-                            pass
-                        if rest:
-                            raise _broken(path, file.tell(), "nothing behind the array's end")
-                        return
-                    if not expect_value:
-                        if buffer[position] != ",":
-                            raise _broken(path, file.tell(), "a comma or the end of the array")
-                        position += 1
-                        expect_value = True
-                        continue
-                    try:
-                        value, end = decode(buffer, position)
-                    except (ValueError, RecursionError) as error:
-                        if not more:
-                            raise _broken(path, file.tell(), f"a record ({error})") from error
-                    else:
-                        # A number may go on behind the buffer: of `1.5`, `1.` is decoded as 1.
-                        number = isinstance(value, int | float)
-                        if not (number and more) or buffer[end : end + 1] in _BEHIND_NUMBER:
-                            yield value
-                            position, expect_value = end, False
-                            continue
-                elif not more:
-                    raise _broken(path, file.tell(), "the end of the array")
-                # Reading as much again as there is keeps retries linear in the record's length.
-                chunk = file.read(max(_READ, len(buffer) - position))
-                more = bool(chunk)
-                buffer, position = buffer[position:] + chunk, 0
+            # Of bytes, `loads` would guess the encoding, and take NULs for UTF-16 or UTF-32.
+            yield json.loads(data.decode())
         except UnicodeDecodeError as error:
-            raise PackError(
-                f"{path} is not UTF-8 ({error}); convert it, for example with `iconv -t UTF-8`"
-            ) from error
+            reason = f"line is not UTF-8 at byte {error.start}"
+            yield Reject(f"{name}:{number}", reason, "DecodeError")
+        except (ValueError, RecursionError) as error:
+            what = "holds NUL bytes" if b"\0" in data else f"is not JSON: {error}"
+            yield Reject(f"{name}:{number}", f"line {what}", "DecodeError")
+
+
+def _read_array(binary: BinaryIO, path: Path, name: str) -> Iterator[Any]:
+    decode = json.JSONDecoder().raw_decode
+    number = 0
+    with io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="") as file:
+        buffer = file.read(_READ).lstrip(_SPACE)[1:]
+        clean = _is_utf8(buffer)
+        position, more, expect_value = 0, True, True
+        while True:
+            while position < len(buffer) and buffer[position] in _SPACE:
+                position += 1
+            if position < len(buffer):
+                if buffer[position] == "]":
+                    rest = buffer[position + 1 :]
+                    while not rest.strip(_SPACE) and (rest := file.read(_READ)):
+                        pass
+                    if rest:
+                        raise _broken(path, file.tell(), "nothing behind the array's end")
+                    return
+                if not expect_value:
+                    if buffer[position] != ",":
+                        raise _broken(path, file.tell(), "a comma or the end of the array")
+                    position += 1
+                    expect_value = True
+                    continue
+                try:
+                    value, end = decode(buffer, position)
+                except (ValueError, RecursionError) as error:
+                    if not more:
+                        raise _broken(path, file.tell(), f"a record ({error})") from error
+                else:
+                    # A number may go on behind the buffer: of `1.5`, `1.` is decoded as 1.
+                    is_number = isinstance(value, int | float)
+                    if not (is_number and more) or buffer[end : end + 1] in _BEHIND_NUMBER:
+                        if clean or _is_utf8(buffer[position:end]):
+                            yield value
+                        else:
+                            yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
+                        number += 1
+                        position, expect_value = end, False
+                        continue
+            elif not more:
+                raise _broken(path, file.tell(), "the end of the array")
+            # Reading as much again as there is keeps retries linear in the record's length.
+            chunk = file.read(max(_READ, len(buffer) - position))
+            more = bool(chunk)
+            buffer, position = buffer[position:] + chunk, 0
+            clean = _is_utf8(buffer)
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text has none of the marks of bytes that are not UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _broken(path: Path, position: int, expected: str) -> PackError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from datapipe.decode.image import MAX_PIXELS
+from datapipe.decode.shrink import ImageFormat, ShrinkOptions
 from datapipe.errors import PackError
 from datapipe.pack.prepare import Check
 from datapipe.pack.writers.shards import ShardSize
@@ -24,20 +26,58 @@ class PackOptions:
         shard_size: bytes ("512MB") or samples ("10000") a shard.
         check: "decode" decodes each image fully once, "header" reads its header.
         limit: most inputs taken, None for all.
+        max_pixels: images with more are rejected.
+        max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.
+        image_column, text_column, include, key_from: see `ReadOptions`.
     """
 
     format: str
     shard_size: str = "512MB"
     check: Check = "decode"
     limit: int | None = None
+    max_pixels: int = MAX_PIXELS
+    max_side: int | None = None
+    quality: int | None = None
+    image_format: ImageFormat = "keep"
+    image_column: str | None = None
+    text_column: str | None = None
+    include: str | None = None
+    key_from: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that mean nothing.
+
+        Raises:
+            PackError: one of them does.
+        """
+        for name in ("limit", "max_pixels"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise PackError(f"--{name.replace('_', '-')} {value!r}: at least 1 is needed")
+        if self.check not in ("decode", "header"):
+            raise PackError(f"--check {self.check!r} is neither 'decode' nor 'header'")
+        self.shrink  # noqa: B018  (looks at its values)
+        if self.max_pixels > MAX_PIXELS and self.max_side is None:
+            raise PackError(
+                f"--max-pixels {self.max_pixels:,}: a loader refuses images of more than "
+                f"{MAX_PIXELS:,} pixels; give --max-side too, to make them smaller"
+            )
+
+    @property
+    def shrink(self) -> ShrinkOptions:
+        return ShrinkOptions(
+            max_side=self.max_side, quality=self.quality, image_format=self.image_format
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "format": self.format,
-            "shard_size": self.shard_size,
-            "check": self.check,
-            "limit": self.limit,
-        }
+        """What stands in the manifest: the usual three, and what differs from its default.
+
+        So an option that is new in a later version does not make it refuse what this one began.
+        """
+        usual = ("format", "shard_size", "check")
+        defaults = asdict(PackOptions(format=self.format))
+        values = asdict(self).items()
+        return {name: value for name, value in values if name in usual or value != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,107 +5,164 @@ This is the part of a pack that workers do; it knows nothing of shards and of ot
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from datapipe.decode.image import check_size, decode_rgb
+from datapipe.decode.check import check_image
+from datapipe.decode.image import MAX_PIXELS, check_size
+from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.checksum import crc32
-from datapipe.index.imageinfo import probe
+from datapipe.index.imageinfo import ImageInfo, NeedMoreData, probe
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
+from datapipe.pack.arena import Arena
 from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
-from datapipe.pack.ustar import BLOCK, MAX_NAME, member_header, padding
+from datapipe.pack.ustar import MAX_NAME
 
 Check = Literal["decode", "header"]
 
 KEY_DIGITS = 9
-_MAX_EXT = 60
+_KEY_TEXT = 20  # characters of a user's key that stay readable
+_MAX_KEY = 38
+_MAX_EXT = MAX_NAME - _MAX_KEY - 1
+_MAX_KIND = 12
+_HEAD = 4096  # bytes that hold the header of nearly every image
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions:
+    """What becomes of a sample, whoever prepares it.
+
+    Attributes:
+        check: "decode" decodes each image fully once, "header" reads its header.
+        max_pixels: images with more are rejected.
+        shrink: what is done to images on the way.
+        key_salt: what keys made of a value are hashed with beside their source.
+        named_keys: whether keys are made of `RawSample.key` instead of ordinals.
+    """
+
+    check: Check = "decode"
+    max_pixels: int = MAX_PIXELS
+    shrink: ShrinkOptions = field(default_factory=ShrinkOptions)
+    key_salt: str = ""
+    named_keys: bool = False
+
+
+@dataclass(slots=True)
 class Prepared:
-    """A sample as it stands in a shard.
+    """A sample that lies in an arena.
 
     Attributes:
         row: its line of the index, with offsets counted from the sample's first byte.
-        parts: headers, data and padding, to be written one behind the other.
-        bytes: their total size.
+        start, bytes: where it lies in its segment.
+        saved_bytes: by which shrinking made its images smaller.
     """
 
     row: Row
-    parts: list[bytes]
+    start: int
     bytes: int
+    saved_bytes: int
 
 
-def key_of(ordinal: int) -> str:
+def ordinal_key(ordinal: int) -> str:
     """Key of the input with this number; a reject leaves a gap."""
     return str(ordinal).zfill(KEY_DIGITS)
 
 
-def prepare(sample: RawSample | Reject, ordinal: int, check: Check) -> Prepared | Reject:
-    """Read a sample's members, check its images, and lay it out for a shard."""
-    if isinstance(sample, Reject):
-        return sample
+def named_key(name: str, source: str, salt: str) -> str:
+    """Key that begins with a user's name; the hash keeps those of equal name apart."""
+    digest = hashlib.sha256(f"{salt}\0{source}".encode("utf-8", "surrogatepass")).hexdigest()
+    text = _UNSAFE.sub("_", name.lower()).replace(".", "_")[:_KEY_TEXT].strip("-")
+    return f"{text or 'x'}-{digest[:16]}"
+
+
+def prepare(
+    sample: RawSample, ordinal: int, options: PrepareOptions, arena: Arena
+) -> Prepared | Reject:
+    """Read a sample's members, check its images, and lay it out in `arena`."""
+    arena.begin()
     try:
-        return _prepare(sample, key_of(ordinal), check)
+        if options.named_keys:
+            key = named_key(sample.key, sample.source, options.key_salt)
+        else:
+            key = ordinal_key(ordinal)
+        return _Sample(sample, key, options, arena).prepare()
     except SampleError as error:
+        arena.discard()
         file = error.member if error.member != sample.source else ""
         return Reject(sample.source, error.reason, type(error).__name__, file)
 
 
-def _prepare(sample: RawSample, key: str, check: Check) -> Prepared:
-    members: list[tuple[str, bytes]] = []
-    sizes: list[ImageSize] = []
-    taken: set[str] = set()
-    for image in sample.images:
-        data = image.blob.read()
-        kind, size = _examine(image, data, check)
-        sizes.append(size)
-        members.append((_extension(image.prefix, kind, taken), data))
-    caption = record = None
-    if sample.caption is not None:
-        caption, content = _caption(sample.caption)
-        members.append((_extension("", "txt", taken), content))
-    if sample.record is not None:
-        record, content = _record(sample.record)
-        members.append((_extension("", "json", taken), content))
-    for ext, blob in sample.others:
-        prefix, _, kind = ext.rpartition(".")
-        members.append((_extension(prefix, _plain(kind), taken), blob.read()))
-    if not members:
-        raise DecodeError("sample has neither image nor text")
+class _Sample:
+    def __init__(self, sample: RawSample, key: str, options: PrepareOptions, arena: Arena) -> None:
+        self.sample = sample
+        self.key = key
+        self.options = options
+        self.arena = arena
+        self.members: list[Member] = []
+        self.sizes: list[ImageSize] = []
+        self.taken: set[str] = set()
+        self.saved = 0
 
-    parts: list[bytes] = []
-    listed = []
-    position = 0
-    for ext, content in members:
-        length = len(content)
-        listed.append(Member(ext, position + BLOCK, length, crc32(content)))
-        parts += (member_header(f"{key}.{ext}", length), content, padding(length))
-        position += BLOCK + length + len(parts[-1])
-    text = sample_text(caption, record)
-    row = Row(key, tuple(listed), tuple(sizes), len(_encode(text)), sample.source)
-    return Prepared(row, parts, position)
+    def prepare(self) -> Prepared:
+        for image in self.sample.images:
+            self.add_image(image)
+        caption = record = None
+        if self.sample.caption is not None:
+            caption, content = _caption(self.sample.caption)
+            self.add("", "txt", self.arena.put(content))
+        if self.sample.record is not None:
+            record, content = _record(self.sample.record)
+            self.add("", "json", self.arena.put(content))
+        for ext, blob in self.sample.others:
+            prefix, _, kind = ext.rpartition(".")
+            self.add(prefix, _plain(kind), self.arena.read(blob))
+        if not self.members:
+            raise DecodeError("sample has neither image nor text")
+        text = sample_text(caption, record)
+        row = Row(self.key, self.members, self.sizes, len(_encode(text)), self.sample.source)
+        return Prepared(row, *self.arena.commit(), self.saved)
+
+    def add_image(self, image: RawImage) -> None:
+        data = self.arena.read(image.blob)
+        try:
+            info = _header(data)
+            check_size(info, limit := self.options.max_pixels)
+            smaller = None
+            if self.options.shrink.active:
+                smaller = shrink(data, info, self.options.shrink, max_pixels=limit)
+            if smaller is None and self.options.check == "decode":
+                check_image(data, info, max_pixels=limit)
+        except DecodeError as error:
+            raise DecodeError(error.reason, member=image.blob.label) from error
+        if smaller:
+            content, info = smaller
+            self.saved += len(data) - len(content)
+            data = self.arena.replace(content)
+        self.sizes.append(ImageSize(*info.upright, info.orientation))
+        self.add(image.prefix, info.format, data)
+
+    def add(self, prefix: str, kind: str, data: memoryview) -> None:
+        """Complete the member that was laid out last."""
+        ext = _extension(prefix, kind, self.taken)
+        place = self.arena.close_member(f"{self.key}.{ext}", len(data))
+        self.members.append(Member(ext, place, len(data), crc32(data)))
 
 
-def _examine(image: RawImage, data: bytes, check: Check) -> tuple[str, ImageSize]:
-    """Format and size of an image that passes the check."""
+def _header(data: memoryview) -> ImageInfo:
+    if not data:
+        raise DecodeError("file is empty")
     try:
-        if not data:
-            raise DecodeError("file is empty")
-        info = probe(data)
-        check_size(info)
-        if check == "decode":
-            decode_rgb(data)
-    except DecodeError as error:
-        raise DecodeError(error.reason, member=image.blob.label) from error
-    return info.format, ImageSize(*info.upright, info.orientation)
+        return probe(bytes(data[:_HEAD]), complete=len(data) <= _HEAD)
+    except NeedMoreData:
+        return probe(data)
 
 
 def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
@@ -165,8 +222,8 @@ def _plain(text: str) -> str:
 
 def _extension(prefix: str, kind: str, taken: set[str]) -> str:
     """An extension of this kind that no other member of the sample has."""
-    start = _plain(prefix)[:_MAX_EXT] if prefix else ""
-    kind = kind[: MAX_NAME - KEY_DIGITS - _MAX_EXT]
+    kind = kind[-_MAX_KIND:]
+    start = _plain(prefix)[: _MAX_EXT - _MAX_KIND - 6] if prefix else ""
     ext = f"{start}.{kind}" if start else kind
     number = 1
     while ext in taken:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from datapipe.pack.prepare import prepare
+from datapipe import pack_dataset
+from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import Blob, RawImage, RawSample
-from datapipe.pack.writers.shards import ShardSize, ShardWriter
+from datapipe.pack.worker import SEGMENT, Preparer
+from datapipe.pack.writers.shards import ShardWriter
 
 text = st.text(st.characters(blacklist_categories=("Cs",)), max_size=30)
 extensions = st.sampled_from(["cls", "npy", "seg.bin", "Left Eye.PNG.bin", "ü", "wav"])
@@ -39,8 +41,14 @@ def _written(samples, jpeg, per_shard=3):
         work.mkdir()
         (work / "data").write_bytes(bytes(range(256)) * 20)
         (work / "image").write_bytes(jpeg(1))
-        writer = ShardWriter(out, work, ShardSize(samples=per_shard))
         expected = {}
+        parts, shards = [], []
+        preparer = Preparer(
+            PrepareOptions(),
+            lambda: memoryview(bytearray(SEGMENT)),
+            lambda part, own: parts.append(part),
+        )
+        writer = ShardWriter(out, work)
         for number, sample in enumerate(samples):
             image = Blob(work / "image")
             raw = RawSample(
@@ -50,14 +58,19 @@ def _written(samples, jpeg, per_shard=3):
                 record=sample["record"],
                 others=tuple((ext, Blob(work / "data", 7, size)) for ext, size in sample["others"]),
             )
-            prepared = prepare(raw, number, "decode")
-            writer.write(prepared)
-            contents = prepared.parts[1::3]
-            expected[prepared.row.key] = {
-                member.ext: content
-                for member, content in zip(prepared.row.members, contents, strict=True)
+            preparer.work([raw], number)
+            part = parts.pop()
+            writer.write(part.data, part.rows, 0, 1, 0)
+            places = zip(part.rows.ext, part.rows.offset, part.rows.size, strict=True)
+            expected[part.rows.key[0]] = {
+                ext: bytes(part.data[place : place + size]) for ext, place, size in places
             }
-        writer.finish()
+            if writer.samples == per_shard:
+                writer.finish(shards.append)
+        if writer.samples:
+            writer.finish(shards.append)
+        writer.drain()
+        writer.close()
         yield out, expected
 
 
@@ -69,3 +82,24 @@ def written(jpeg):
 @pytest.fixture(scope="session")
 def sample_lists():
     return st.lists(drafts(), min_size=1, max_size=8)
+
+
+@pytest.fixture
+def packed_captions(tmp_path, make_folder):
+    """Four shards of eleven images with captions."""
+    pack_dataset(make_folder(tmp_path / "raw", 11), tmp_path / "out", shard_size="3")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def packed_mixture(tmp_path, make_llava):
+    """Three shards of nine records: one image, several images, text alone."""
+    records = [
+        {
+            "image": [None, f"{i}.jpg", [f"{i}.jpg", f"{i}-b.jpg"]][i % 3],
+            "conversations": [{"from": "human", "value": f"question {i}, größer"}],
+        }
+        for i in range(9)
+    ]
+    pack_dataset(make_llava(tmp_path / "raw", records), tmp_path / "out", shard_size="4")
+    return tmp_path / "out"

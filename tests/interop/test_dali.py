@@ -1,11 +1,15 @@
-"""DALI's WebDataset reader opens our shards, with an index made of our Parquet files or its own."""
+"""DALI's WebDataset reader opens our shards, with the index that we write for it or its own."""
+
+from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from datapipe import pack_dataset
 from datapipe.decode.image import decode_rgb
+from datapipe.index.manifest import read_manifest
+from datapipe.index.scan import index_shards
+from datapipe.index.sidecars import write_sidecars
 
 dali = pytest.importorskip("nvidia.dali")
 wds2idx = pytest.importorskip("wds2idx")
@@ -22,19 +26,13 @@ def packed(tmp_path_factory, make_llava):
         for i in range(9)
     ]
     folder = tmp_path_factory.mktemp("dali")
-    pack_dataset(make_llava(folder / "raw", records), folder / "out", shard_size=5)
+    pack_dataset(make_llava(folder / "raw", records), folder / "out", shard_size="5")
+    write_sidecars(folder / "out", read_manifest(folder / "out"), ["dali"])
     return folder / "out"
 
 
-def index_line(row):
-    members = zip(row["ext"], row["offset"], row["size"], strict=True)
-    return " ".join(f"{ext} {at} {size} {row['key']}.{ext}" for ext, at, size in members)
-
-
-def index_from_parquet(shard, target):
-    rows = pq.read_table(shard.with_suffix(".parquet")).to_pylist()
-    target.write_text("\n".join([f"v1.2 {len(rows)}", *map(index_line, rows)]) + "\n")
-    return str(target)
+def index_of_ours(shard, target):
+    return str(shard.with_suffix(".idx"))
 
 
 def index_by_dali(shard, target):
@@ -43,12 +41,12 @@ def index_by_dali(shard, target):
     return str(target)
 
 
-def read(packed, extensions, indexes=None):
+def read(shards, extensions, indexes=None, samples=9):
     @dali.pipeline_def(batch_size=1, num_threads=1, device_id=None)
     def pipeline():
         how = {"index_paths": indexes} if indexes else {}
         members = dali.fn.readers.webdataset(
-            paths=[str(path) for path in sorted(packed.glob("*.tar"))],
+            paths=list(map(str, shards)),
             ext=extensions,
             missing_component_behavior="empty",
             **how,
@@ -57,24 +55,29 @@ def read(packed, extensions, indexes=None):
 
     pipe = pipeline()
     pipe.build()
-    return [[np.array(part[0]).tobytes() for part in pipe.run()] for _ in range(9)]
+    return [[np.array(part[0]).tobytes() for part in pipe.run()] for _ in range(samples)]
 
 
-@pytest.mark.parametrize("index", [index_from_parquet, index_by_dali, None])
+@pytest.mark.parametrize("index", [index_of_ours, index_by_dali, None])
 def test_every_member_of_every_sample_is_read(packed, members, tmp_path, index):
     shards = sorted(packed.glob("*.tar"))
     indexes = [index(shard, tmp_path / f"{shard.stem}.idx") for shard in shards] if index else None
     extensions = ["jpg", "1.jpg", "json"]
     expected = [[sample.get(ext, b"") for ext in extensions] for sample in members(packed).values()]
-    assert read(packed, extensions, indexes) == expected
+    assert read(shards, extensions, indexes) == expected
 
 
-def test_the_index_from_parquet_is_the_one_that_dali_makes(packed, tmp_path):
+def test_our_index_is_the_one_that_dali_makes(packed, tmp_path):
     for shard in packed.glob("*.tar"):
-        ours = index_from_parquet(shard, tmp_path / "ours.idx")
-        theirs = index_by_dali(shard, tmp_path / "theirs.idx")
-        with open(ours) as one, open(theirs) as other:
-            assert one.read() == other.read()
+        theirs = Path(index_by_dali(shard, tmp_path / "theirs.idx"))
+        assert shard.with_suffix(".idx").read_bytes() == theirs.read_bytes()
+
+
+def test_foreign_samples_that_alternate_are_read_whole(make_tar, tmp_path):
+    shard = make_tar(tmp_path / "a.tar", [("1.jpg", b"a"), ("2.jpg", b"b"), ("1.json", b"c")])
+    write_sidecars(tmp_path, index_shards(tmp_path), ["dali"])
+    found = read([shard], ["jpg", "json"], [index_of_ours(shard, None)], samples=2)
+    assert found == [[b"a", b"c"], [b"b", b""]]
 
 
 def test_images_decode_in_dali_to_what_we_decode(packed, members):

@@ -2,13 +2,18 @@
 
 import json
 import tarfile
+from argparse import Namespace
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import webdataset
 import wids
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from wids import wids_index
 
+from datapipe.index.manifest import read_manifest
+from datapipe.index.sidecars import write_sidecars
 from datapipe.index.tarscan import TarScanner
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,25 +72,32 @@ def test_wids_reads_one_shard_by_number(written, sample_lists, data):
         assert found == expected
 
 
-def test_wids_reads_a_dataset_from_its_list_of_shards(tmp_path, written):
-    samples = [{"images": 1, "caption": f"{i}", "record": {"i": i}, "others": []} for i in range(8)]
-    with written(samples) as (folder, expected):
-        listed = [
-            {"url": path, "nsamples": len(list(pq.read_table(path[:-3] + "parquet")["key"]))}
-            for path in shards(folder)
-        ]
-        description = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": listed}
-        (folder / "shardindex.json").write_text(json.dumps(description))
-        dataset = wids.ShardListDataset(
-            str(folder / "shardindex.json"), cache_dir=str(tmp_path), transformations=[]
-        )
-        assert len(dataset) == 8
-        for number in (7, 0, 3):
-            sample = dataset[number]
-            key = sample["__key__"]
-            assert key == f"{number:09d}"
-            assert sample[".txt"].read() == str(number).encode()
-            assert sample[".jpg"].read() == expected[key]["jpg"]
+def test_wids_reads_a_dataset_from_the_list_that_we_write(packed_captions, members):
+    write_sidecars(packed_captions, read_manifest(packed_captions), ["wids"])
+    dataset = wids.ShardListDataset(
+        str(packed_captions / "shardindex.json"), localname=str, transformations=[]
+    )
+    expected = list(members(packed_captions).items())
+    assert len(dataset) == len(expected)
+    for number in reversed(range(len(dataset))):
+        sample = dataset[number]
+        found = {ext[1:]: sample[ext].read() for ext in sample if ext.startswith(".")}
+        assert (sample["__key__"], found) == expected[number]
+    dataset.close()
+
+
+def test_the_list_that_we_write_is_the_one_that_widsindex_makes(packed_captions, monkeypatch):
+    write_sidecars(packed_captions, read_manifest(packed_captions), ["wids"])
+    ours = json.loads((packed_captions / "shardindex.json").read_text())
+    monkeypatch.chdir(packed_captions)
+    names = [path.name for path in packed_captions.glob("*.tar")]
+    options = {"output": "theirs.json", "name": "", "base": None, "info": None}
+    monkeypatch.setattr(wids_index.wids_dl, "download_file", lambda name, _: name)
+    wids_index.main_create(Namespace(files=names, **options))
+    theirs = json.loads(Path("theirs.json").read_text())
+    for shard in theirs["shardlist"]:
+        del shard["md5sum"]  # would need every byte
+    assert ours == theirs
 
 
 @few

@@ -154,11 +154,11 @@ def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder, monkeypa
 def _fail_at_the_second(finish):
     calls = []
 
-    def failing(self):
+    def failing(self, commit):
         calls.append(None)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return finish(self)
+        return finish(self, commit)
 
     return failing
 

@@ -11,20 +11,23 @@ from datapipe import PackError, pack_dataset
 from datapipe.index.scan import index_shards
 from datapipe.pack.journal import working_folder
 
-# Packs again and again into new folders, each time killed one system call later, until a pack gets
-# through; then into one folder, killed each time a little later, until it is finished.
+# Packs into new folders, each time killed at another of the system calls named: at every one, or at
+# 50 random ones of a larger pack; or again and again into one folder, each time a little later.
+# Prints the names of the folders.
 KILLER = """
-import itertools, os, signal, sys
+import itertools, os, random, signal, sys
 from datapipe.pack.job import pack_dataset
 
-CALLS = ("mkdir", "writev", "fsync", "replace", "rename", "unlink", "rmdir")
+CALLS = ("mkdir", "open", "pwrite", "fsync", "ftruncate", "replace", "rename", "unlink", "rmdir")
 
-def killed_at(deadline, raw, out):
+def calls_until_killed(deadline, raw, out, **options):
+    reader, writer = os.pipe()
     child = os.fork()
     if child:
+        os.close(writer)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, -signal.SIGKILL)
-        return code != 0
+        assert code in (0, -signal.SIGKILL), code
+        return int(os.read(reader, 20) or 0)
     count = itertools.count(1)
 
     def watched(real):
@@ -37,14 +40,35 @@ def killed_at(deadline, raw, out):
     os.fsync = lambda descriptor: None  # slow, and a killed process loses nothing without it
     for name in CALLS:
         setattr(os, name, watched(getattr(os, name)))
-    pack_dataset(raw, out, shard_size=3, max_rejects=9, workers=2)
+    pack_dataset(raw, out, **options)
+    os.write(writer, str(next(count) - 1).encode())
     os._exit(0)
 
-raw, out = sys.argv[1:]
-points = next(n for n in itertools.count(1) if not killed_at(n, raw, f"{out}/{n}"))
-kills = next(n for n in itertools.count() if not killed_at(10 + 7 * n, raw, f"{out}/again"))
-print(points, kills)
+raw, out, mode = sys.argv[1:]
+options = dict(shard_size=3, max_rejects=9, workers=1)
+if mode == "again":
+    kills = 0
+    while not calls_until_killed(10 + 7 * kills, raw, f"{out}/again", **options):
+        kills += 1
+    assert kills >= 2
+    print("again")
+    sys.exit()
+if mode == "random":
+    options = dict(shard_size=20, max_rejects=9, workers=2)
+points = range(1, calls_until_killed(0, raw, f"{out}/whole", **options) + 1)
+if mode == "random":
+    points = sorted(random.Random(7).sample(points, 50))
+for point in points:
+    assert not calls_until_killed(point, raw, f"{out}/{point}", **options)
+print(*points)
 """
+
+
+def killed_packs(raw, out, mode):
+    """Folders of packs that were killed."""
+    command = [sys.executable, "-c", KILLER, str(raw), str(out), mode]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [out / point for point in done.stdout.split()]
 
 
 @pytest.fixture(scope="module")
@@ -78,18 +102,32 @@ def interrupted(tmp_path, raw):
 def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
     tmp_path, raw, whole, contents, monkeypatch
 ):
+    killed = killed_packs(raw, tmp_path, "every")
+    assert len(killed) > 50
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    command = [sys.executable, "-c", KILLER, str(raw), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    points, kills = map(int, done.stdout.split())
-    assert points > 30
-    assert kills >= 2
-    for point in range(1, points + 1):
-        out = tmp_path / str(point)
+    for out in killed:
         pack(raw, out)
-        assert contents(out) == whole, f"killed at call {point}"
-        shutil.rmtree(out)
-    assert contents(tmp_path / "again") == whole
+        assert contents(out) == whole, f"killed at call {out.name}"
+
+
+def test_a_pack_of_many_workers_killed_at_50_random_points_is_finished(
+    tmp_path, make_folder, make_broken, contents, monkeypatch
+):
+    raw = make_folder(tmp_path / "raw", 150)
+    make_broken(raw)
+    killed = killed_packs(raw, tmp_path, "random")
+    assert len(killed) == 50
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    whole = contents(tmp_path / "whole")
+    for out in killed:
+        report = pack_dataset(raw, out, shard_size=20, max_rejects=9, workers=1)
+        assert report.samples == 150
+        assert contents(out) == whole, f"killed at call {out.name}"
+
+
+def test_a_pack_killed_again_and_again_gets_through(tmp_path, raw, whole, contents):
+    (out,) = killed_packs(raw, tmp_path, "again")
+    assert contents(out) == whole
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"shard": {"name": "shard-0000', b""])
@@ -187,5 +225,5 @@ def test_an_empty_folder_is_taken(tmp_path, raw, whole, contents):
 def test_foreign_shards_with_an_index_are_not_packed_over(tmp_path, raw, make_tar):
     make_tar(tmp_path / "out" / "x.tar", [("0.txt", b"hello")])
     index_shards(tmp_path / "out")
-    with pytest.raises(PackError, match="other options"):
+    with pytest.raises(PackError, match="someone else wrote"):
         pack(raw, tmp_path / "out")

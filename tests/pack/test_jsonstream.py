@@ -1,7 +1,7 @@
 """Records come one at a time, and are those that `json` reads from the whole file."""
 
+import io
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import PackError
 from datapipe.pack import jsonstream
-from datapipe.pack.jsonstream import count_records, first_record, read_records
+from datapipe.pack.jsonstream import NotRecordsError, count_records, read_json
 from datapipe.pack.raw import Reject
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
@@ -22,13 +22,11 @@ values = st.recursive(
 )
 
 
-def records_of(content, read=jsonstream._READ):
+def records_of(content, read=jsonstream._READ, name="data.json"):
     """The records of a file that is read so many characters at a time."""
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jsonstream, "_READ", read)
-        path = Path(folder) / "data.json"
-        path.write_bytes(content)
-        return list(read_records(path))
+        return list(read_json(io.BytesIO(content), Path(name), name))
 
 
 @pytest.mark.parametrize("read", [1, 2, 3, 16])
@@ -45,12 +43,11 @@ def test_json_lines_give_what_json_reads(records):
     assert records_of("\n".join(map(json.dumps, records)).encode()) == records
 
 
-def test_an_array_of_many_reads_is_read_once(tmp_path):
+def test_an_array_of_many_reads_is_read_once():
     array = [{"id": number, "text": "ü" * (number % 50)} for number in range(40_000)]
     content = json.dumps(array, ensure_ascii=False).encode()
     assert len(content) > 2 * jsonstream._READ
-    (tmp_path / "data.json").write_bytes(content)
-    assert list(read_records(tmp_path / "data.json")) == array
+    assert records_of(content) == array
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}]', '{"a": 1}\n', ' \n[\n{"a": 1}\n]\n', '\n\n{"a":1}'])
@@ -59,14 +56,62 @@ def test_a_byte_order_mark_and_blank_space_are_passed_over(text, mark):
     assert records_of(mark + text.encode()) == [{"a": 1}]
 
 
-def test_a_broken_line_costs_only_itself():
-    records = records_of(b'{"a": 1}\n{"a": \n\xff\n{"a": 2}\n')
-    assert [records[0], records[3]] == [{"a": 1}, {"a": 2}]
-    assert [(record.source, record.error) for record in records[1:3]] == [
-        ("data.json:2", "DecodeError"),
-        ("data.json:3", "DecodeError"),
-    ]
-    assert all(isinstance(record, Reject) for record in records[1:3])
+BROKEN_LINES = [
+    (b'{"a": ', "is not JSON"),
+    (b"\xff", "is not UTF-8 at byte 0"),
+    ('{"a": "größe"}'.encode("latin-1"), "is not UTF-8 at byte 9"),
+    (b'{"a": "\xed\xa0\x80"}', "is not UTF-8 at byte 7"),
+    (bytes(8), "holds NUL bytes"),
+    ('{"a": 1}'.encode("utf-16-le"), "holds NUL bytes"),
+    ('{"a": 1}'.encode("utf-32-be"), "holds NUL bytes"),
+    (b'{"a": "' + bytes(3) + b'"}', "holds NUL bytes"),
+    (b'\xef\xbb\xbf{"a": 1}', "is not JSON"),
+    (b'{"a": ' + b"[" * 100_000, "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BROKEN_LINES)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_broken_line_costs_only_itself(line, reason, place):
+    lines = [b'{"a": 1}', b'{"a": 2}']
+    lines.insert(place, line)
+    records = records_of(b"\n".join(lines), name="data.jsonl")
+    broken = records.pop(place)
+    if line.startswith(b"\xef\xbb\xbf") and place == 0:
+        assert broken == {"a": 1}  # here the mark is the file's
+    else:
+        assert (broken.source, broken.error) == (f"data.jsonl:{place + 1}", "DecodeError")
+        assert reason in broken.reason
+    assert records == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("read", [1, jsonstream._READ])
+def test_a_record_of_another_encoding_costs_only_itself_in_an_array(read):
+    content = '[{"a": "ü"},\n'.encode() + '{"a": "größe"},\n'.encode("latin-1") + b'{"a": "b"}]'
+    first, broken, last = records_of(content, read)
+    assert [first, last] == [{"a": "ü"}, {"a": "b"}]
+    assert broken == Reject("data.json#1", "record is not UTF-8", "DecodeError")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{\n "images": [],\n "annotations": []\n}',
+        '{"images": [{"id": 1}],\n"annotations": []}',
+        '{"images": [{"id": 1}], "annotations": [{"id": 1}]}',
+        '\n{"info": {"year": 2017},\n "images": []}',
+    ],
+)
+def test_one_object_is_not_taken_for_records(text):
+    with pytest.raises(NotRecordsError, match=r"one JSON object.*an array .* or one record a line"):
+        records_of(text.encode())
+
+
+def test_an_object_of_any_size_is_refused_without_being_read(monkeypatch):
+    monkeypatch.setattr(jsonstream, "_LONGEST_FIRST", 64)
+    file = io.BytesIO(b'{"info": {}, "images": [' + b'{"id": 1}, ' * 10_000)
+    with pytest.raises(NotRecordsError):
+        next(read_json(file, Path("data.json"), "data.json"))
 
 
 @pytest.mark.parametrize("read", [1, 3, jsonstream._READ])
@@ -87,31 +132,10 @@ def test_a_broken_array_is_refused_with_a_remedy(read, content, expected):
 
 
 def test_records_before_the_damage_are_given():
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "data.json"
-        path.write_bytes(b'[{"a": 1}, {"a": 2}, oops]')
-        stream = read_records(path)
-        assert [next(stream), next(stream)] == [{"a": 1}, {"a": 2}]
-        with pytest.raises(PackError):
-            next(stream)
-
-
-def test_another_encoding_is_refused_with_a_remedy():
-    with pytest.raises(PackError, match=r"not UTF-8.*iconv"):
-        records_of('["größe"]'.encode("latin-1"))
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(PackError, match="cannot be read: No such file"):
-        list(read_records(tmp_path / "none.json"))
-
-
-@pytest.mark.parametrize(
-    ("content", "first"), [(b'[{"a": 1}, oops', {"a": 1}), (b"", None), (b"[oops", None)]
-)
-def test_the_first_record_is_told_without_reading_the_rest(tmp_path, content, first):
-    (tmp_path / "data.json").write_bytes(content)
-    assert first_record(tmp_path / "data.json") == first
+    stream = read_json(io.BytesIO(b'[{"a": 1}, {"a": 2}, oops]'), Path("a.json"), "a.json")
+    assert [next(stream), next(stream)] == [{"a": 1}, {"a": 2}]
+    with pytest.raises(PackError):
+        next(stream)
 
 
 def test_records_are_counted_by_their_mark(tmp_path):

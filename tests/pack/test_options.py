@@ -142,5 +142,8 @@ def test_raw_data_that_is_not_there_is_refused(tmp_path):
 
 
 def test_every_reader_says_what_it_reads():
-    assert sorted(all_readers()) == ["folder", "llava", "webdataset"]
+    assert sorted(all_readers()) == [
+        *("cauldron", "chat", "coco", "folder", "img2dataset", "interleaved", "llava"),
+        *("table", "webdataset"),
+    ]
     assert all(reader.summary for reader in all_readers().values())

@@ -1,16 +1,24 @@
 """What each raw format becomes: images, texts and metadata survive, under plain names."""
 
-import json
 import re
 
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import PackError, pack_dataset
+from datapipe import pack_dataset
 
 
 def turns(*texts):
     return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
+
+
+RECORDS = [
+    {"id": "one", "image": "a.jpg", "conversations": turns("<image>\nWhat?", "A cat."), "x": 1.5},
+    {"id": 2, "image": ["a.jpg", "sub/b.jpg"], "conversations": turns("<image><image>", "Ü")},
+    {"id": "text", "conversations": turns("1+1?", "2"), "meta": {"deep": [None, True]}},
+    {"id": "none", "image": None, "conversations": turns("hi", "ho")},
+    {"id": "unmarked", "image": "a.jpg", "conversations": turns("What?", "A cat.")},
+]
 
 
 def index_of(out):
@@ -84,86 +92,6 @@ def test_file_names_of_any_kind_get_plain_keys(tmp_path, packed, members, jpeg, 
         "a b.jpg", "größe.jpg", "\\udcff\\udcfe.jpg", "many.dots.in.name.jpg"
     }  # fmt: skip
     assert [line["source"] for line in rejects(tmp_path / "out")] == ["\\udcff.txt"]
-
-
-# --- llava ------------------------------------------------------------------------------------
-
-RECORDS = [
-    {"id": "one", "image": "a.jpg", "conversations": turns("<image>\nWhat?", "A cat."), "x": 1.5},
-    {"id": 2, "image": ["a.jpg", "sub/b.jpg"], "conversations": turns("<image><image>", "Ü")},
-    {"id": "text", "conversations": turns("1+1?", "2"), "meta": {"deep": [None, True]}},
-    {"id": "none", "image": None, "conversations": turns("hi", "ho")},
-    {"id": "unmarked", "image": "a.jpg", "conversations": turns("What?", "A cat.")},
-]
-
-
-@pytest.mark.parametrize("name", ["data.json", "data.jsonl"])
-@pytest.mark.parametrize("give", ["folder", "file"])
-def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, packed, name, give):
-    path = make_llava(tmp_path / "raw", RECORDS, name)
-    image = (tmp_path / "raw/a.jpg").read_bytes()
-    samples = packed(path if give == "file" else path.parent)
-    assert [sorted(sample) for sample in samples] == [
-        ["jpg", "json"], ["1.jpg", "jpg", "json"], ["json"], ["json"], ["jpg", "json"]
-    ]  # fmt: skip
-    assert [json.loads(sample["json"]) for sample in samples] == RECORDS
-    assert samples[0]["jpg"] == samples[1]["jpg"] == image
-    assert samples[1]["1.jpg"] == (tmp_path / "raw/sub/b.jpg").read_bytes()
-    rows = index_of(tmp_path / "out")
-    assert [row["images"] for row in rows] == [1, 2, 0, 0, 1]
-    assert [row["source"] for row in rows] == [f"{name}#{number}" for number in range(5)]
-    assert rows[0]["text_bytes"] == len("human: <image>\nWhat?\ngpt: A cat.")
-
-
-def test_images_lie_under_image_root(tmp_path, make_llava, packed):
-    path = make_llava(tmp_path / "raw", RECORDS[:2])
-    (tmp_path / "raw/a.jpg").rename(tmp_path / "a.jpg")
-    (tmp_path / "raw/sub").rename(tmp_path / "sub")
-    assert len(packed(path, image_root=tmp_path)) == 2
-
-
-def test_absolute_paths_need_no_image_root(tmp_path, make_llava, packed, jpeg):
-    (tmp_path / "far.jpg").write_bytes(jpeg(3))
-    record = {"image": str(tmp_path / "far.jpg"), "conversations": turns("<image>", "x")}
-    assert packed(make_llava(tmp_path / "raw", [record]))[0]["jpg"] == jpeg(3)
-
-
-@pytest.mark.parametrize(
-    ("record", "error", "reason"),
-    [
-        ({"image": "a.jpg", "conversations": turns("<image><image>", "x")}, "DecodeError",
-         "2 <image> placeholders for 1 images"),
-        ({"conversations": turns("<image>", "x")}, "DecodeError",
-         "1 <image> placeholders for 0 images"),
-        ({"image": "a.jpg"}, "MissingMember", "record has no `conversations`"),
-        ({"conversations": []}, "MissingMember", "record has no `conversations`"),
-        ({"conversations": [{"from": "human"}]}, "DecodeError", "a turn is no object"),
-        ({"image": 5, "conversations": turns("a", "b")}, "DecodeError", "`image` is neither"),
-        ({"image": "", "conversations": turns("\ud800", "b")}, "DecodeError", "written as UTF-8"),
-        (["a list"], "DecodeError", "record is a list, not an object"),
-    ],
-)  # fmt: skip
-def test_a_record_that_makes_no_sense_is_rejected(
-    tmp_path, make_llava, packed, rejects, record, error, reason
-):
-    assert len(packed(make_llava(tmp_path / "raw", [RECORDS[0], record]))) == 1
-    (line,) = rejects(tmp_path / "out")
-    assert (line["source"], line["error"]) == ("data.json#1", error)
-    assert reason in line["reason"]
-
-
-def test_a_missing_image_root_is_refused(tmp_path, make_llava):
-    with pytest.raises(PackError, match=r"--image-root .*nowhere: no such folder"):
-        pack_dataset(
-            make_llava(tmp_path / "raw", RECORDS), tmp_path / "o", image_root=tmp_path / "nowhere"
-        )
-
-
-def test_several_annotation_files_are_refused_by_name(tmp_path, make_llava):
-    for name in ("train.json", "val.jsonl"):
-        make_llava(tmp_path / "raw", RECORDS, name)
-    with pytest.raises(PackError, match=r"files \(train.json, val.jsonl\); give one"):
-        pack_dataset(tmp_path / "raw", tmp_path / "out")
 
 
 # --- webdataset -------------------------------------------------------------------------------

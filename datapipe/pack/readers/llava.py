@@ -1,108 +1,43 @@
-"""LLaVA and ShareGPT4V: JSON or JSONL records with `image` and `conversations`."""
+"""LLaVA and ShareGPT: records with `conversations`, and `image` or `images`.
+
+LLaVA, ShareGPT4V and LLaVA-OneVision name the field `image`; LLaMA-Factory's ShareGPT layout has a
+list `images`. What else a record has (`id`, `system`, `tools`) is kept in it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from datapipe.errors import PackError
-from datapipe.index.imageinfo import EXTENSIONS
-from datapipe.pack.jsonstream import count_records, first_record, read_records
-from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, printable
-
-PLACEHOLDER = "<image>"
+from datapipe.errors import DecodeError, MissingMember
+from datapipe.pack.recordreader import Record, RecordReader, check_places, take_images
 
 
-class LlavaReader:
-    """`{id, image: path | [paths] | absent, conversations: [{from, value}]}`."""
-
-    name = "llava"
-    summary = "LLaVA / ShareGPT4V JSON or JSONL: id, image, conversations (see --image-root)"
-    fallback = False
-    takes = frozenset({"image_root"})
-
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return bool(_candidates(raw))
-
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return count_records(_annotations(raw), b'"conversations"')
-
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        annotations = _annotations(raw)
-        root = options.image_root or annotations.parent
-        if not root.is_dir():
-            raise PackError(f"--image-root {root}: no such folder")
-        for number, record in enumerate(read_records(annotations)):
-            source = f"{printable(annotations.name)}#{number}"
-            if isinstance(record, Reject):
-                yield record
-            else:
-                yield _sample(source, record, root)
-
-
-def _candidates(raw: Path) -> list[Path]:
-    if raw.is_file():
-        files = [raw]
-    else:
-        files = sorted(p for p in raw.glob("*.json*") if p.suffix in (".json", ".jsonl"))
-    return [
-        path
-        for path in files
-        if path.suffix in (".json", ".jsonl") and _fits(path) and not _is_sidecar(path)
-    ]
-
-
-def _is_sidecar(path: Path) -> bool:
-    """Whether an image of the same stem lies beside it, as in a folder of images."""
-    return any(path.with_suffix(f".{ext}").exists() for ext in EXTENSIONS)
-
-
-def _fits(path: Path) -> bool:
-    record = first_record(path)
+def fits(record: Any) -> bool:
+    """Whether a record has a list of conversation turns."""
     return isinstance(record, Mapping) and isinstance(record.get("conversations"), list)
 
 
-def _annotations(raw: Path) -> Path:
-    if raw.is_file():
-        return raw
-    candidates = _candidates(raw)
-    if len(candidates) == 1:
-        return candidates[0]
-    if not candidates:
-        raise PackError(
-            f"{raw}: no .json or .jsonl file here holds records with `conversations`; "
-            "give the annotation file itself"
-        )
-    names = ", ".join(path.name for path in candidates)
-    raise PackError(
-        f"{raw} holds several annotation files ({names}); give one of them, "
-        f"with --image-root {raw} if its images lie here"
-    )
+def unpack(record: Record) -> tuple[list[Any], Record]:
+    """The images of a conversation, in order, and the record with names in their places.
 
-
-def _sample(source: str, record: Any, root: Path) -> RawSample | Reject:
-    if not isinstance(record, Mapping):
-        return Reject(source, f"record is a {type(record).__name__}, not an object", "DecodeError")
+    Raises:
+        SampleError: the record is no conversation, or has other images than places for them.
+    """
     turns = record.get("conversations")
     if not isinstance(turns, list) or not turns:
-        return Reject(source, "record has no `conversations`", "MissingMember")
+        raise MissingMember("record has no `conversations`")
     if not all(isinstance(t, Mapping) and isinstance(t.get("value"), str) for t in turns):
-        return Reject(source, "a turn is no object with a `value` of text", "DecodeError")
-    paths = record.get("image")
-    paths = [] if paths in (None, "") else [paths] if isinstance(paths, str) else paths
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        return Reject(source, "`image` is neither a path nor a list of paths", "DecodeError")
-    places = sum(turn["value"].count(PLACEHOLDER) for turn in turns)
-    if places and places != len(paths):
-        return Reject(
-            source, f"{places} {PLACEHOLDER} placeholders for {len(paths)} images", "DecodeError"
-        )
-    images = tuple(
-        RawImage(Blob(root / path, name=path), str(number or ""))
-        for number, path in enumerate(paths)
-    )
-    return RawSample(source=source, images=images, record=record)
+        raise DecodeError("a turn is no object with a `value` of text")
+    images, rest = take_images(record)
+    check_places([turn["value"] for turn in turns], len(images))
+    return images, rest
 
 
-READER = LlavaReader()
+READER = RecordReader(
+    name="llava",
+    summary="LLaVA / ShareGPT: image or images, and conversations of {from, value}",
+    what="`conversations`",
+    fits=fits,
+    unpack=unpack,
+)

@@ -11,6 +11,7 @@ from datapipe.index.scan import find_shards, group_members, split_name
 from datapipe.index.tarscan import TarMember, TarScanner
 from datapipe.index.text import TEXT_EXTENSIONS
 from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.readers.img2dataset import is_img2dataset
 
 
 class WebDatasetReader:
@@ -28,7 +29,8 @@ class WebDatasetReader:
         if raw.is_file():
             return ".tar" in raw.suffixes[-2:]
         # Compressed ones are recognised too, so that reading them can say what to do.
-        return any(raw.glob("*.tar")) or any(raw.glob("*.tar.*"))
+        found = any(raw.glob("*.tar")) or any(raw.glob("*.tar.*"))
+        return found and not is_img2dataset(raw)
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         shards = _shards(raw)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from datapipe.errors import PackError
 from datapipe.index.manifest import Shard, fsync_folder
-from datapipe.index.rows import Row, write_index
-from datapipe.pack.prepare import Prepared
+from datapipe.index.parquet import to_table, write_index
+from datapipe.index.rows import Rows
+from datapipe.pack.background import Background
 from datapipe.pack.ustar import END
+from datapipe.pack.writers.directfile import DirectFile
 
-_IOV_MAX = 1024  # parts that one writev takes
-_TOGETHER = 192  # parts that wait for each other: some 32 samples, few enough to be small
+_COMPACT = 8192  # rows that are kept as Python's objects, which take ten times the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,78 +38,111 @@ class ShardSize:
 
 
 class ShardWriter:
-    """Writes prepared samples in the order given.
+    """Writes laid-out samples in the order given.
 
     A shard is written under a temporary name in `work` and renamed into `out` once it and its index
-    are on disk.
+    are on disk. All of that happens in a background thread.
+
+    Args:
+        out: folder of the shards.
+        work: folder of the unfinished one.
+        number: of the first shard.
     """
 
-    def __init__(self, out: Path, work: Path, limit: ShardSize, first: int = 0) -> None:
+    def __init__(self, out: Path, work: Path, number: int = 0) -> None:
         self._out = out
         self._work = work
-        self._limit = limit
-        self._number = first
-        self._descriptor: int | None = None
-        self._position = 0
-        self._rows: list[Row] = []
-        self._starts: list[int] = []  # of each row in the shard, bytes
-        self._parts: list[bytes] = []  # not written yet
+        self._number = number
+        self._background = Background("datapipe-pack-writer")
+        self._file = DirectFile(self._background)
+        self._open = False
+        self._rows = Rows()
+        self._tables: list[pa.Table] = []
+        self._images = 0
+        self.samples = 0
+        self.bytes = 0
 
-    def write(self, sample: Prepared) -> Shard | None:
-        """Append a sample; returns the shard that this one closed, if any."""
-        closed = None
-        if self._limit.is_full(len(self._rows), self._position, sample.bytes):
-            closed = self.finish()
-        if self._descriptor is None:
-            with self._writing():
-                self._descriptor = os.open(
-                    self._temporary("tar"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644
-                )
-            self._position = 0
-        self._rows.append(sample.row)
-        self._starts.append(self._position)
-        self._position += sample.bytes
-        self._parts += sample.parts
-        if len(self._parts) >= _TOGETHER:
-            self._flush()
-        return closed
+    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None:
+        """Append samples.
 
-    def finish(self) -> Shard | None:
-        """Close the shard that is being written and put it in place; None if there is none."""
-        if self._descriptor is None:
-            return None
-        name = f"shard-{self._number:06d}"
-        self._parts.append(END)
-        self._position += len(END)
-        self._flush()
+        Args:
+            data: their bytes.
+            rows: a table of which rows `start` to `stop` are theirs.
+            place: offset of `data` in what the offsets of `rows` are counted from.
+        """
         with self._writing():
-            os.fsync(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
-            digest = write_index(self._temporary("parquet"), self._rows, self._starts)
-            for ending in ("tar", "parquet"):
-                self._temporary(ending).replace(self._out / f"{name}.{ending}")
-            fsync_folder(self._out)
-        shard = Shard(
-            name=f"{name}.tar",
-            index=f"{name}.parquet",
-            samples=len(self._rows),
-            images=sum(len(row.images) for row in self._rows),
-            bytes=self._position,
-            index_sha256=digest,
-        )
+            if not self._open:
+                self._file.open(self._work / f"{self._name}.tar")
+                self._open = True
+            self._rows.extend(rows, start, stop, self.bytes - place)
+            self.samples += stop - start
+            self.bytes += len(data)
+            self._file.write(data)
+            if len(self._rows) >= _COMPACT:
+                self._compact()
+
+    def finish(self, commit: Callable[[Shard], None]) -> None:
+        """Close the shard that is being written; `commit` is called once it is in place."""
+        with self._writing():
+            self._compact()
+            self._file.write(END)
+            self._file.finish()
+            self._background.submit(
+                self._put_in_place,
+                self._name,
+                self._tables,
+                self._images,
+                self.bytes + len(END),
+                commit,
+            )
         self._number += 1
-        self._rows, self._starts = [], []
-        return shard
+        self._tables, self._images, self._open = [], 0, False
+        self.samples = self.bytes = 0
 
-    def abandon(self) -> None:
-        """Close the unfinished shard without putting it in place."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+    def drain(self) -> None:
+        """Wait until all finished shards are in place."""
+        with self._writing():
+            self._background.drain()
 
-    def _temporary(self, ending: str) -> Path:
-        return self._work / f"shard.{ending}"
+    def close(self) -> None:
+        """Leave an unfinished shard as it is."""
+        self._background.close()
+        self._file.abandon()
+
+    def _compact(self) -> None:
+        if len(self._rows):
+            self._images += sum(self._rows.images)
+            self._tables.append(to_table(self._rows))
+            self._rows = Rows()
+
+    def _put_in_place(
+        self,
+        name: str,
+        tables: list[pa.Table],
+        images: int,
+        size: int,
+        commit: Callable[[Shard], None],
+    ) -> None:
+        # One chunk a column: where the tables were parted must not show in the file.
+        table = pa.concat_tables(tables).combine_chunks()
+        digest = write_index(self._work / f"{name}.parquet", table)
+        for ending in ("tar", "parquet"):
+            (self._work / f"{name}.{ending}").replace(self._out / f"{name}.{ending}")
+        fsync_folder(self._out)
+        commit(
+            Shard(
+                name=f"{name}.tar",
+                index=f"{name}.parquet",
+                samples=len(table),
+                images=images,
+                bytes=size,
+                index_sha256=digest,
+            )
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"shard-{self._number:06d}"
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -118,19 +153,3 @@ class ShardWriter:
                 f"{self._out}: writing failed: {error.strerror or error}; make room or mend the "
                 "disk and run the same command again, finished shards are kept"
             ) from error
-
-    def _flush(self) -> None:
-        assert self._descriptor is not None
-        for start in range(0, len(self._parts), _IOV_MAX):
-            group = self._parts[start : start + _IOV_MAX]
-            with self._writing():
-                done = os.writev(self._descriptor, group)
-                if done < sum(map(len, group)):  # a signal, or more than 2 GiB at once
-                    _write_all(self._descriptor, b"".join(group)[done:])
-        self._parts = []
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,100 @@
+"""Index files that other readers of tar shards want beside them.
+
+They are made from the manifest and the shards' Parquet indexes; no shard is opened. Equal datasets
+give equal bytes, and writing them again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.consolidate import checked_index
+from datapipe.index.manifest import Manifest, Shard
+from datapipe.index.sidecars.dali import DaliIndexes
+from datapipe.index.sidecars.energon import EnergonMetadata
+from datapipe.index.sidecars.wids import WidsList
+
+KINDS = ("dali", "wids", "energon")
+"""Readers whose sidecars can be written."""
+
+
+class Sidecar(Protocol):
+    """The sidecars of one reader."""
+
+    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
+        """Write what belongs to one shard, whose index is `table`; returns the files written."""
+        ...
+
+    def finish(self) -> list[Path]:
+        """Write what belongs to the whole dataset, once all shards were added, in their order."""
+        ...
+
+
+_SIDECARS: dict[str, Callable[[Path], Sidecar]] = {
+    "dali": DaliIndexes,
+    "wids": WidsList,
+    "energon": EnergonMetadata,
+}
+
+
+def parse_sidecars(text: str) -> tuple[str, ...]:
+    """`"wids,dali"` is `("dali", "wids")`: sorted, each once.
+
+    Raises:
+        IndexMismatch: it names others than `KINDS`.
+    """
+    names = {name.strip() for name in text.split(",")} - {""}
+    _check_kinds(names)
+    return tuple(sorted(names))
+
+
+def write_sidecars(
+    folder: Path, manifest: Manifest, kinds: Iterable[str], *, home: Path | None = None
+) -> list[Path]:
+    """Write sidecars for the shards in `folder`; returns the files written.
+
+    Memory stays at one shard's index. A file appears whole or not at all, those of the whole
+    dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
+
+    Args:
+        folder: where the shards lie and the sidecars go.
+        manifest: of these shards.
+        kinds: some of `KINDS`.
+        home: where the Parquet indexes lie; by default `folder`.
+
+    Raises:
+        IndexMismatch: an index is missing or not that of the manifest, a shard holds what a reader
+            cannot be told of, or `folder` cannot be written.
+    """
+    kinds = sorted(set(kinds))
+    _check_kinds(kinds)
+    sidecars = [_SIDECARS[kind](folder) for kind in kinds]
+    written = []
+    try:
+        for shard in manifest.shards if sidecars else ():
+            table = checked_index(home or folder, shard).combine_chunks()
+            for sidecar in sidecars:
+                written += sidecar.add(shard, table)
+        for sidecar in sidecars:
+            written += sidecar.finish()
+    except OSError as error:
+        raise IndexMismatch(
+            f"{folder}: sidecars cannot be written ({error.strerror or error}), and their readers "
+            "look for them beside the shards; make the folder writable, or link the shards into "
+            "one that is and index that"
+        ) from error
+    return written
+
+
+def _check_kinds(names: Iterable[str]) -> None:
+    unknown = sorted(set(names).difference(KINDS))
+    if unknown:
+        raise IndexMismatch(
+            f"sidecars are not known for {', '.join(map(repr, unknown))}; choose from "
+            f"{', '.join(KINDS)}"
+        )

@@ -1,0 +1,85 @@
+"""Records of CSV and TSV files with a header, one at a time."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from datapipe.errors import PackError
+from datapipe.pack.raw import Reject
+
+_LARGEST_FIELD = 1 << 26
+
+
+def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[Any]:
+    """Every row as {column: text}; a row that cannot be told apart comes as a `Reject`.
+
+    Quoting is that of RFC 4180, so fields may hold delimiters and ends of lines.
+
+    Args:
+        file: the content, at its start.
+        path: what errors call it.
+        name: what the sources of rejects call it.
+        delimiter: what stands between fields.
+
+    Raises:
+        PackError: the header has a column twice, or one without a name that is not the first (as
+            pandas leaves its index).
+    """
+    # The limit belongs to the process, so it is only ever raised.
+    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
+    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    with text:
+        rows = csv.reader(text, delimiter=delimiter, strict=True)
+        columns = _header(rows, path)
+        before = rows.line_num
+        while True:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                reason = f"row is not valid: {error}"
+            else:
+                reason = _fault(row, len(columns))
+            first, before = before + 1, rows.line_num
+            if reason:
+                lines = f" (lines {first} to {before})" if before > first else ""
+                yield Reject(f"{name}:{first}", reason + lines, "DecodeError")
+            elif row:
+                yield dict(zip(columns, row, strict=True))
+
+
+def _header(rows: Any, path: Path) -> list[str]:
+    try:
+        columns: list[str] = next(rows, [])
+    except csv.Error as error:
+        raise PackError(f"{path}: header is not valid: {error}") from error
+    if fault := _fault(columns, len(columns)):
+        raise PackError(f"{path}: header: {fault}; convert it, for example with `iconv -t UTF-8`")
+    twice = sorted(column for column, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise PackError(f"{path}: the header has {', '.join(map(repr, twice))} more than once")
+    if "" in columns[1:]:
+        place = columns.index("", 1) + 1
+        raise PackError(f"{path}: column {place} of the header has no name; give it one")
+    return columns
+
+
+def _fault(row: list[str], columns: int) -> str:
+    """What is wrong with a row, or nothing; a blank line is an empty row."""
+    joined = "".join(row)
+    if "\0" in joined:
+        return "row holds NUL bytes"
+    if not joined.isascii():
+        try:
+            joined.encode()
+        except UnicodeEncodeError:
+            return "row is not UTF-8"
+    if row and len(row) != columns:
+        return f"row has {len(row)} fields where the header has {columns}"
+    return ""

@@ -1,0 +1,211 @@
+"""Where in a folder the files of records are, and which of them belong together."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from datapipe.errors import PackError
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.pack.containers import kind_of
+from datapipe.pack.parquetstream import columns_of, count_rows
+from datapipe.pack.raw import ReadOptions, printable
+
+_LEVELS = 4
+
+# How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
+_NUMBERED = re.compile(
+    r"(?P<prefix>.*?[-_.])?\d+"
+    r"(-of-(?P<total>\d+)(-[0-9a-f]+)?|-[0-9a-f]{8}-[0-9a-f-]{27}.*)?(?P<ext>\.parquet)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Files that belong together.
+
+    Attributes:
+        pattern: what `--include` would take for them.
+        files: in order.
+        total: how many files there should be, None where their names do not say.
+    """
+
+    pattern: str
+    files: tuple[Path, ...]
+    total: int | None = None
+
+    @property
+    def is_parquet(self) -> bool:
+        return kind_of(self.files[0]) == "parquet"
+
+
+def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
+    """Files that may hold records, by depth below `raw`; with `include` all as one level."""
+    if raw.is_file():
+        if kind_of(raw) and (include is None or fnmatch.fnmatchcase(raw.name, include)):
+            yield [raw]
+        return
+    if include is None:
+        yield from islice(_walk(raw, most), _LEVELS)
+        return
+    files = [path for level in _walk(raw, most) for path in level]
+    yield [p for p in files if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)]
+
+
+def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
+    """Files that may hold records, level by level, each in order; hidden ones are left out."""
+    folders = [str(raw)]
+    visited: set[tuple[int, int]] = set()
+    seen = 0
+    while folders:
+        files: list[Path] = []
+        below: list[str] = []
+        for folder in folders:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            names: list[str] = []
+            inner: list[str] = []
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.name.startswith("."):
+                        (inner if entry.is_dir() else names).append(entry.name)
+            files += [Path(folder, name) for name in _candidates(names, inner)]
+            below += [f"{folder}/{name}" for name in sorted(inner)]
+            seen += len(names)
+            if most is not None and seen > most:
+                below = []
+                break
+        yield files
+        folders = below
+
+
+def _candidates(names: list[str], folders: list[str]) -> list[str]:
+    """Names of files that may hold records, without those that tell of images and tars."""
+    found = sorted(name for name in names if kind_of(Path(name)))
+    if not found:
+        return []
+    owners = set(folders)
+    stems = set()
+    for name in names:
+        stem, _, ext = name.rpartition(".")
+        if is_image_extension(ext):
+            stems.add(stem)
+        elif ext == "tar":
+            owners.add(stem)
+    return [name for name in found if not _is_companion(name, stems, owners)]
+
+
+def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
+    """Whether a file is the sidecar of an image, or the index or metadata of a tar or a folder."""
+    stem, _, ext = name.rpartition(".")
+    if ext == "parquet":
+        owner = stem.removesuffix(".index")
+        return owner in owners and (owner != stem or stem.isdigit() or stem.startswith("shard-"))
+    return stem in images
+
+
+def groups_of(raw: Path, files: list[Path]) -> list[Group]:
+    """Parquet files that are numbered alike in one folder together, every other file alone."""
+    together: dict[tuple[str, int | None], list[Path]] = {}
+    for path in files:
+        name = path.name if path == raw else path.relative_to(raw).as_posix()
+        folder, slash, last = name.rpartition("/")
+        total = None
+        if match := _NUMBERED.fullmatch(last):
+            total = int(match["total"]) if match["total"] else None
+            pattern = glob.escape(match["prefix"] or "") + "*"
+            pattern += f"-of-{match['total']}*.parquet" if total else ".parquet"
+        else:
+            pattern = glob.escape(last)
+        together.setdefault((glob.escape(folder) + slash + pattern, total), []).append(path)
+    return [
+        Group(pattern=pattern, files=tuple(group), total=total)
+        for (pattern, total), group in together.items()
+    ]
+
+
+def name_below(raw: Path, path: Path) -> str:
+    return printable(path.name if path == raw else path.relative_to(raw).as_posix())
+
+
+def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: list[str]) -> None:
+    """Refuse files that are not plainly one dataset.
+
+    Args:
+        raw: the folder they lie in.
+        options: `include` is used.
+        groups: files whose records fit.
+        others: descriptions of those that do not.
+
+    Raises:
+        PackError: with the remedy.
+    """
+    if options.include is not None:
+        if others:
+            raise PackError(
+                f"--include {options.include!r} also takes files of another kind "
+                f"({'; '.join(others[:3])}); narrow it"
+            )
+    elif len(groups) > 1 and any(group.is_parquet for group in groups):
+        lines = [f"  {g.pattern}  {_extent(g)}" for g in groups]
+        raise PackError(
+            f"{raw} holds several datasets, or splits of one:\n" + "\n".join(lines[:20]) + "\n"
+            f"choose with --include {groups[0].pattern!r}"
+        )
+    elif len(groups) > 1:
+        names = ", ".join(name_below(raw, g.files[0]) for g in groups[:10])
+        names += f" and {len(groups) - 10} more" if len(groups) > 10 else ""
+        raise PackError(
+            f"{raw} holds several annotation files ({names}); give one of them, "
+            f"with --image-root {raw} if its images lie here, "
+            "or name those to take with --include PATTERN"
+        )
+    if options.include is None:
+        for group in groups:
+            _require_complete(raw, group)
+    _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
+
+
+def _require_complete(raw: Path, group: Group) -> None:
+    if group.total is not None and len(group.files) < group.total:
+        raise PackError(
+            f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are here; "
+            f"fetch the others, or take these with --include {group.pattern!r}"
+        )
+
+
+def _extent(group: Group) -> str:
+    files = "1 file" if len(group.files) == 1 else f"{len(group.files)} files"
+    if not group.is_parquet:
+        return files
+    return f"{sum(map(count_rows, group.files)):,} records in {files}"
+
+
+def _require_equal_columns(files: list[Path]) -> None:
+    """Refuse Parquet files that differ in columns; a column that is all null is of any type."""
+    known: dict[str, str] = {}
+    for path in files:
+        columns = columns_of(path)
+        known = known or columns
+        if known.keys() != columns.keys():
+            differing = sorted(known.keys() ^ columns.keys())
+        else:
+            differing = [
+                f"{name} ({known[name]}, {kind})"
+                for name, kind in columns.items()
+                if "null" not in (kind, known[name]) and kind != known[name]
+            ]
+        if differing:
+            raise PackError(
+                f"{files[0].name} and {path.name} differ in columns: {', '.join(differing)}; "
+                "take those that are one dataset with --include PATTERN"
+            )
+        known = {n: columns[n] if kind == "null" else kind for n, kind in known.items()}

@@ -1,0 +1,292 @@
+"""What img2dataset writes: shards of downloaded images, each with a table of all that it tried.
+
+Source of the layout: https://github.com/rom1504/img2dataset, `writer.py` and `downloader.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import DecodeError, PackError, SampleError, StoreError
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.scan import group_members, split_name
+from datapipe.index.tarscan import TarMember, TarScanner
+from datapipe.index.text import TEXT_EXTENSIONS, parse_json
+from datapipe.pack.fields import rejected
+from datapipe.pack.parquetstream import columns_of, count_rows, read_parquet
+from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.records import key_of_record, plain
+
+_COLUMNS = frozenset({"key", "status", "url"})
+_TABLES = 16  # how many are looked at: those of interrupted downloads cannot be read
+_TAR_END = 1024  # two blocks of zeros
+_INTERRUPTED = "img2dataset was interrupted in this shard; run it again to finish it"
+
+_Row = Mapping[str, Any]
+_Members = list[tuple[str, Blob]]
+
+
+class Img2DatasetReader:
+    """`00000.tar` or the folder `00000`, with `00000.parquet` beside it.
+
+    What was downloaded comes in the order of the tar, or of names in the folder. What was not comes
+    behind it as rejects, in the order of the table.
+    """
+
+    name = "img2dataset"
+    summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
+    fallback = False
+    takes = frozenset({"key_from"})
+
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
+        return is_img2dataset(raw)
+
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
+        shards = _shards(raw)
+        for shard in shards[:_TABLES]:
+            try:
+                return count_rows(shard.table) * len(shards)
+            except PackError:
+                continue
+        return None
+
+    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        shards = _shards(raw)
+        if not shards:
+            raise PackError(f"{raw}: no shard such as 00000.tar or 00000.parquet is here")
+        for shard in shards:
+            yield from _read_shard(shard, options)
+        for name in _names(raw):
+            stem, _, ext = name.rpartition(".")
+            if ext in ("tar", "parquet") and not _is_number(stem):
+                reason = "the name is no number, as those of img2dataset's shards are"
+                yield Reject(printable(name), reason, "DecodeError")
+
+
+def is_img2dataset(raw: Path) -> bool:
+    """Whether a folder holds shards with a table that has img2dataset's columns; quick."""
+    try:
+        shards = [s for s in _shards(raw) if s.tar.is_file() or s.folder.is_dir()]
+    except (PackError, OSError):
+        return False
+    for table in [s.table for s in shards if s.table.is_file()][:_TABLES]:
+        try:
+            return columns_of(table).keys() >= _COLUMNS
+        except PackError:
+            continue
+    return False
+
+
+# --- shards -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shard:
+    """Where the parts of a shard are, as far as it has them."""
+
+    tar: Path
+    folder: Path
+    table: Path
+    stats: Path
+
+
+def _names(raw: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(raw))
+    except OSError as error:
+        raise PackError(
+            f"{raw}: cannot be read: {error.strerror}; give the folder that img2dataset wrote"
+        ) from error
+
+
+def _is_number(stem: str) -> bool:
+    return stem.isascii() and stem.isdecimal()
+
+
+def _shards(raw: Path) -> list[_Shard]:
+    """Shards in the order of their numbers."""
+    stems = {name.removesuffix(".tar").removesuffix(".parquet") for name in _names(raw)}
+    return [
+        _Shard(
+            tar=raw / f"{stem}.tar",
+            folder=raw / stem,
+            table=raw / f"{stem}.parquet",
+            stats=raw / f"{stem}_stats.json",
+        )
+        for stem in sorted(filter(_is_number, stems), key=lambda stem: (int(stem), stem))
+    ]
+
+
+def _read_shard(shard: _Shard, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    if shard.tar.exists() and shard.folder.is_dir():
+        raise PackError(
+            f"{shard.tar} and {shard.folder} are the same shard; move one of them elsewhere"
+        )
+    rows: list[_Row | Reject] = []
+    interrupted = _is_interrupted(shard)
+    if interrupted:
+        rows = [Reject(shard.table.name, _INTERRUPTED, "DecodeError")]
+    elif shard.table.exists():
+        rows = list(read_parquet(shard.table, shard.table.name))
+    if shard.folder.is_dir():
+        samples, rejects = _read_folder(shard.folder, interrupted)
+    elif shard.tar.exists():
+        samples, rejects = _read_tar(shard.tar, interrupted)
+    else:
+        samples, rejects = {}, []
+    home = shard.folder.name if shard.folder.is_dir() else shard.tar.name
+    width = max(map(len, samples), default=0)
+    keyed = [(_key(row, width), row) for row in rows]
+    by_key = {key: row for key, row in keyed if isinstance(row, Mapping)}
+    slash = "/" if shard.folder.is_dir() else ":"
+    for key, members in samples.items():
+        yield _sample(f"{home}{slash}{printable(key)}", members, by_key.get(key), options)
+    yield from rejects
+    for number, (key, row) in enumerate(keyed):
+        if isinstance(row, Reject):
+            yield row
+        elif key not in samples:
+            place = key or f"row {number}"
+            yield _failed(f"{shard.table.name}:{printable(place)}", row, home)
+
+
+def _is_interrupted(shard: _Shard) -> bool:
+    """Whether a download stopped in this shard: its table was begun, but has no end yet."""
+    if shard.stats.exists() or not shard.table.is_file():
+        return False
+    with shard.table.open("rb") as file:
+        head = file.read(4)
+        file.seek(max(shard.table.stat().st_size - 4, 0))
+        tail = file.read(4)
+        size = file.tell()
+    return not head or (head == b"PAR1" and (tail != b"PAR1" or size < 12))
+
+
+def _key(row: _Row | Reject, width: int) -> str:
+    """The key of a row as members are named: a table that was rewritten may hold it as a number."""
+    key = None if isinstance(row, Reject) else row.get("key")
+    return str(key).zfill(width) if isinstance(key, int) else "" if key is None else str(key)
+
+
+def _failed(source: str, row: _Row, home: str) -> Reject:
+    status = row.get("status")
+    if status == "success":
+        reason = f"img2dataset: status is success, but {home} does not hold it"
+        return Reject(source, reason, "MissingMember")
+    message = " ".join(str(row.get("error_message") or "").split())
+    reason = f"img2dataset: {status or 'no status'}" + (f": {message}" if message else "")
+    return Reject(
+        source, reason, "DecodeError" if status == "failed_to_resize" else "MissingMember"
+    )
+
+
+# --- what was downloaded ----------------------------------------------------------------------
+
+
+def _read_tar(path: Path, interrupted: bool) -> tuple[dict[str, _Members], list[Reject]]:
+    """Members by key, and what fits in no sample.
+
+    Raises:
+        StoreError: the tar is compressed or damaged, or cut off although it was finished.
+    """
+    members: list[TarMember] = []
+    with TarScanner(path) as tar:
+        cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
+        try:
+            members.extend(tar)
+        except StoreError:
+            is_tar = tar.bytes < 512 or tar.read(257, 5) == b"ustar"
+            if not (interrupted and is_tar):
+                raise
+            cut = True
+        groups, nameless = group_members(iter(members))
+        rejects = [
+            Reject(f"{path.name}:{name}", "name has no key and extension", "DecodeError")
+            for name in nameless
+        ]
+        rejects += [
+            Reject(f"{path.name}:{name}", reason, "MissingMember") for name, reason in tar.unread
+        ]
+    samples = {
+        key: [(_extension(m.name), Blob(path, m.offset, m.size, m.name)) for m in group]
+        for key, group in groups.items()
+    }
+    if cut and samples:
+        # Members of a sample stand behind each other: only the last can lack some.
+        key, _ = samples.popitem()
+        reason = f"may lack members, as the tar is cut off behind it: {_INTERRUPTED}"
+        rejects.append(Reject(f"{path.name}:{printable(key)}", reason, "MissingMember"))
+    return samples, rejects
+
+
+def _read_folder(folder: Path, interrupted: bool) -> tuple[dict[str, _Members], list[Reject]]:
+    """Files by key, in order of name, and what fits in no sample; hidden ones are left out."""
+    samples: dict[str, _Members] = {}
+    rejects = []
+    for name in _names(folder):
+        label = f"{folder.name}/{printable(name)}"
+        parts = split_name(name)
+        if parts is not None:
+            blob = Blob(f"{folder}/{name}", name=label)
+            samples.setdefault(parts[0], []).append((parts[1], blob))
+        elif not name.startswith("."):
+            rejects.append(Reject(label, "name has no key and extension", "DecodeError"))
+    if interrupted:
+        # The metadata is the last that img2dataset writes of a sample.
+        for key in [k for k, members in samples.items() if "json" not in dict(members)]:
+            del samples[key]
+            reason = f"has no metadata yet: {_INTERRUPTED}"
+            rejects.append(Reject(f"{folder.name}/{printable(key)}", reason, "MissingMember"))
+    return samples, rejects
+
+
+def _extension(name: str) -> str:
+    parts = split_name(name)
+    return parts[1] if parts else ""
+
+
+def _sample(
+    source: str, members: _Members, row: _Row | None, options: ReadOptions
+) -> RawSample | Reject:
+    images: list[RawImage] = []
+    others: list[tuple[str, Blob | Inline]] = []
+    caption: Blob | None = None
+    metadata: Blob | None = None
+    for ext, blob in members:
+        prefix, _, kind = ext.rpartition(".")
+        if is_image_extension(kind):
+            images.append(RawImage(blob, prefix))
+        elif ext in TEXT_EXTENSIONS and caption is None:
+            caption = blob
+        elif ext == "json" and metadata is None:
+            metadata = blob
+        else:
+            others.append((ext, blob))
+    try:
+        key = _key_from(metadata, row, options)
+    except SampleError as error:
+        return rejected(source, error)
+    record: Blob | Mapping[str, Any] | None = metadata
+    if metadata is None and row is not None:
+        record, kept = plain(row)
+        others += kept
+    return RawSample(source, tuple(images), caption, record, tuple(others), key)
+
+
+def _key_from(metadata: Blob | None, row: _Row | None, options: ReadOptions) -> str:
+    """What `--key-from` asks for, out of the table, which spares reading the metadata."""
+    if options.key_from is None:
+        return ""
+    fields = row or {}
+    if options.key_from not in fields and metadata is not None:
+        fields = parse_json(metadata.read())
+        if not isinstance(fields, Mapping):
+            raise DecodeError("metadata is not an object", member=metadata.label)
+    return key_of_record(fields, options)
+
+
+READER = Img2DatasetReader()

@@ -1,0 +1,111 @@
+"""What readers of records with images share.
+
+An image's bytes leave its record and become a member. In their place the record names the image: by
+its path where it had one, else as `image:N`, where N counts the images of the sample from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import DecodeError, SampleError
+from datapipe.index.text import IMAGE_PLACE
+from datapipe.pack.fields import image_list, image_name, raw_images, rejected
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.records import find_records, key_of_record, open_records, plain
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordReader:
+    """A `Reader` of files of records, whatever the files are.
+
+    Attributes:
+        name, summary: see `Reader`.
+        what: the records it reads, for messages.
+        fits: whether a record is one of them; must not raise.
+        unpack: a record's images, in order, and the record without their bytes. Raises
+            `SampleError` where it makes no sense.
+    """
+
+    name: str
+    summary: str
+    what: str
+    fits: Callable[[Any], bool]
+    unpack: Callable[[Record], tuple[list[Any], Record]]
+    fallback: bool = False
+    takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
+
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
+        return find_records(raw, options, self.fits) is not None
+
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
+        return open_records(raw, options, self.fits, self.what).estimate()
+
+    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        records = open_records(raw, options, self.fits, self.what)
+        for source, record in records:
+            if isinstance(record, Reject):
+                yield record
+            else:
+                yield self._sample(source, record, records.root, options)
+
+    def _sample(
+        self, source: str, record: Record, root: Path, options: ReadOptions
+    ) -> RawSample | Reject:
+        try:
+            values, rest = self.unpack(record)
+            images = raw_images(values, root, source)
+            kept, others = plain(rest, ())
+            key = key_of_record(record, options)
+        except SampleError as error:
+            return rejected(source, error)
+        except RecursionError:
+            return Reject(source, "record is nested too deeply", "DecodeError")
+        return RawSample(source, images, record=kept, others=others, key=key)
+
+
+def take_images(record: Record) -> tuple[list[Any], Record]:
+    """The images of a field `images` or `image`, and the record with names in their places.
+
+    Raises:
+        SampleError: both fields have images, or one has something else.
+    """
+    fields = [name for name in ("images", "image") if not is_null(record.get(name))]
+    taken = {name: images for name in fields if (images := image_list(record[name]))}
+    if not taken:
+        return [], record
+    if len(taken) > 1:
+        raise DecodeError("record has images both in `images` and in `image`")
+    ((name, images),) = taken.items()
+    names: Any = [name_of_image(image, number) for number, image in enumerate(images)]
+    return images, {**record, name: names if isinstance(record[name], list) else names[0]}
+
+
+def is_null(value: Any) -> bool:
+    """Whether a value is null, or an object of nothing but nulls, as tables leave behind."""
+    if isinstance(value, Mapping):
+        return all(item is None for item in value.values())
+    return value is None
+
+
+def name_of_image(value: Any, number: int) -> str:
+    """What a packed record says of its image `number`: the path it gave, else `image:N`."""
+    # Twice: the path of a struct may itself be a `data:` URI.
+    name = image_name(image_name(value))
+    return name if isinstance(name, str) and name else f"image:{number}"
+
+
+def check_places(texts: list[str], images: int) -> None:
+    """Refuse texts that mark places of other than all images.
+
+    Raises:
+        DecodeError: there is an `<image>` in them, but not one for each image.
+    """
+    places = sum(text.count(IMAGE_PLACE) for text in texts)
+    if places and places != images:
+        raise DecodeError(f"{places} {IMAGE_PLACE} places for {images} images")

@@ -1,0 +1,38 @@
+"""What a pack did, for the caller and for the command's last lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from datapipe.pack.raw import Reject
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackReport:
+    """What a pack did.
+
+    Attributes:
+        samples, images, rejected, shards, bytes: of the whole output; `bytes` of its tar files.
+        saved_bytes: by which shrinking made the images of the whole output smaller.
+        seconds: this run took.
+        inputs: seen in this run.
+        reasons: how often each reason for a reject was met in this run.
+        examples: a few of the rejects of this run.
+        output: the folder.
+        finished_before: whether there was nothing to do.
+        dry_run: whether nothing was written.
+    """
+
+    samples: int
+    images: int
+    rejected: int
+    shards: int
+    bytes: int
+    seconds: float
+    output: str
+    saved_bytes: int = 0
+    inputs: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    examples: tuple[Reject, ...] = ()
+    finished_before: bool = False
+    dry_run: bool = False

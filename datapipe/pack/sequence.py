@@ -1,0 +1,165 @@
+"""Puts prepared samples into shards in the order of the inputs, and counts what becomes of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from datapipe.errors import PackError
+from datapipe.index.rows import Rows
+from datapipe.pack.journal import Journal
+from datapipe.pack.options import MaxRejects
+from datapipe.pack.raw import InputCount, Reject
+from datapipe.pack.ustar import END
+from datapipe.pack.worker import Input, Part
+from datapipe.pack.writers.shards import ShardSize, ShardWriter
+from datapipe.progress import Progress
+
+_EXAMPLES = 10
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What has been met so far in this run."""
+
+    inputs: int = 0
+    rejected: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[Reject] = field(default_factory=list)
+
+    def reject(self, reject: Reject) -> None:
+        self.rejected += 1
+        self.reasons[f"{reject.error}: {reject.reason}"] += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(reject)
+
+
+class Sink(Protocol):
+    """Where samples go.
+
+    Attributes:
+        samples, bytes: of the shard that is being filled.
+    """
+
+    @property
+    def samples(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None: ...
+    def cut(self, count: InputCount, saved_bytes: int) -> None: ...
+    def reject(self, reject: Reject) -> None: ...
+
+
+class ShardSink:
+    """Into shards, noting each in the journal once it is in place."""
+
+    def __init__(self, writer: ShardWriter, journal: Journal) -> None:
+        self._writer = writer
+        self._journal = journal
+        self.write = writer.write
+        self.reject = journal.reject
+
+    @property
+    def samples(self) -> int:
+        return self._writer.samples
+
+    @property
+    def bytes(self) -> int:
+        return self._writer.bytes
+
+    def cut(self, count: InputCount, saved_bytes: int) -> None:
+        checkpoint = self._journal.checkpoint(count, saved_bytes)
+        self._writer.finish(partial(self._journal.commit, checkpoint=checkpoint))
+
+
+class Rehearsal:
+    """Into nothing, but counted."""
+
+    def __init__(self) -> None:
+        self.samples = self.bytes = 0
+        self.shards = self.images = self.total_samples = self.total_bytes = 0
+
+    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None:
+        self.images += sum(rows.images[start:stop])
+        self.samples += stop - start
+        self.bytes += len(data)
+
+    def cut(self, count: InputCount, saved_bytes: int) -> None:
+        self.shards += 1
+        self.total_samples += self.samples
+        self.total_bytes += self.bytes + len(END)
+        self.samples = self.bytes = 0
+
+    def reject(self, reject: Reject) -> None:
+        pass
+
+
+@dataclass(kw_only=True)
+class Sequencer:
+    """One pass over parts; `count` and `saved_bytes` may start where an earlier run stopped."""
+
+    sink: Sink
+    size: ShardSize
+    max_rejects: MaxRejects
+    count: InputCount
+    tally: Tally
+    saved_bytes: int = 0
+    rejected: int = 0
+
+    def run(self, parts: Iterator[tuple[list[Input], Part]], progress: Progress) -> None:
+        """Take all parts.
+
+        Raises:
+            PackError: too many inputs are rejected, or writing fails.
+        """
+        for inputs, part in parts:
+            self._take(inputs, part)
+            rejected = self.tally.rejected
+            progress.advance(len(inputs), note=f"{rejected:,} rejected" if rejected else "")
+        self._judge(at_end=True)
+        if self.sink.samples:
+            self.sink.cut(self.count, self.saved_bytes)
+
+    def _take(self, inputs: list[Input], part: Part) -> None:
+        sink = self.sink
+        # Samples not yet written lie from `start` to `end` and have the rows `row` to `stop`.
+        start = end = row = stop = 0
+        for taken, outcome in zip(inputs, part.outcomes, strict=True):
+            if isinstance(outcome, Reject):
+                sink.reject(outcome)
+                self.tally.reject(outcome)
+                self.rejected += 1
+                self.count.add(taken)
+                self._judge(at_end=False)
+                continue
+            waiting = sink.samples + stop - row
+            if self.size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
+                sink.write(part.data[start:end], part.rows, row, stop, start)
+                start, row = end, stop
+                sink.cut(self.count, self.saved_bytes)
+            end += outcome.bytes
+            stop += 1
+            self.saved_bytes += outcome.saved
+            self.count.add(taken)
+            if self.rejected:
+                self._judge(at_end=False)
+        if stop > row:
+            sink.write(part.data[start:end], part.rows, row, stop, start)
+        self.tally.inputs += len(inputs)
+
+    def _judge(self, *, at_end: bool) -> None:
+        if not self.max_rejects.exceeded(self.rejected, self.count.number, at_end=at_end):
+            return
+        examples = "".join(
+            f"\n  {reject.source}: {reject.file + ': ' if reject.file else ''}{reject.reason}"
+            for reject in self.tally.examples[:5]
+        )
+        raise PackError(
+            f"{self.rejected:,} of {self.count.number:,} inputs were rejected, more than "
+            f"--max-rejects {self.max_rejects} allows; for example{examples}\n"
+            "Finished shards are kept: mend the input, or allow more, and run the same command "
+            "again."
+        )

@@ -1,0 +1,100 @@
+"""Whether the output will fit on the disk, judged before anything is written."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from datapipe.errors import PackError
+from datapipe.pack.prepare import PrepareOptions
+from datapipe.pack.raw import Blob, Inline, RawSample, Reject
+from datapipe.pack.team import prepared
+from datapipe.pack.ustar import BLOCK, MAX_SIZE, padding
+from datapipe.pack.worker import Input
+
+_LOOKED_AT = 512  # inputs whose sizes are taken for those of all
+_TRIED = 16  # inputs that are shrunk to see how much smaller they come out
+_WORTH_SAYING = 10 << 30  # bytes from which on the estimate is said where nobody watches
+
+
+def check_space(
+    inputs: Iterator[Input],
+    expected: int | None,
+    out: Path,
+    options: PrepareOptions,
+) -> Iterator[Input]:
+    """Estimate the output's size from its first inputs and compare it with the free space.
+
+    Args:
+        inputs: those still to be packed.
+        expected: about how many they are; None where that is unknown.
+        out: folder of the output.
+
+    Returns:
+        The inputs, complete.
+
+    Raises:
+        PackError: the disk has not enough room.
+    """
+    first = list(itertools.islice(inputs, _LOOKED_AT))
+    total = len(first) if len(first) < _LOOKED_AT else expected
+    if first and total:
+        size = round(_mean_bytes(first, options) * total)
+        free = shutil.disk_usage(out).free
+        about = f"about {total:,} samples, {_gigabytes(size)}"
+        if size > free:
+            raise PackError(
+                f"{out}: {about} are expected, {_gigabytes(free)} are free; make room, give a "
+                "folder on a larger disk, make images smaller with --max-side, or take fewer "
+                "with --limit (--no-space-check if the estimate is wrong)"
+            )
+        if size > _WORTH_SAYING or sys.stderr.isatty():
+            print(f"{about}; {_gigabytes(free)} free", file=sys.stderr, flush=True)
+    return itertools.chain(first, inputs)
+
+
+def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
+    samples = [taken for taken in first if isinstance(taken, RawSample)]
+    mean = sum(map(_bytes, samples)) / len(first)
+    if options.shrink.active and samples:
+        tried = samples[:: max(len(samples) // _TRIED, 1)]
+        before = sum(map(_bytes, tried))
+        after = sum(
+            outcome.bytes
+            for _, part in prepared(tried, 0, options, workers=1)
+            for outcome in part.outcomes
+            if not isinstance(outcome, Reject)
+        )
+        mean *= after / max(before, 1)
+    return mean
+
+
+def _bytes(sample: RawSample) -> int:
+    parts: Iterable[Blob | Inline | object] = (
+        *(image.blob for image in sample.images),
+        sample.caption,
+        sample.record,
+        *(blob for _, blob in sample.others),
+    )
+    sizes = [_size(part) for part in parts if part is not None]
+    return sum(BLOCK + size + len(padding(size)) for size in sizes)
+
+
+def _size(part: object) -> int:
+    if isinstance(part, Inline):
+        return len(part.data)
+    if not isinstance(part, Blob):
+        return len(str(part))
+    try:
+        size = os.stat(part.path).st_size - part.offset if part.size is None else part.size
+    except (OSError, ValueError):
+        return 0  # will be rejected
+    return size if 0 <= size <= MAX_SIZE else 0
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

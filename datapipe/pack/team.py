@@ -1,0 +1,217 @@
+"""The workers of a pack: chunks of inputs go out, parts come back in the order of the inputs.
+
+Workers are processes, since reading and checking a header takes too little time to let go of the
+interpreter's lock in between. What they prepare comes back through memory that both sides map. They
+are started as new interpreters: a fork would copy the locks of whatever threads the caller has, and
+multiprocessing's own start would import the caller's script anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any
+
+from datapipe.errors import PackError
+from datapipe.pack.prepare import PrepareOptions
+from datapipe.pack.worker import SEGMENT, SEGMENTS, Input, Part, Preparer
+
+# Inputs a worker takes at once. Small, so that a slow image holds little up.
+_CHUNK = 64
+_AHEAD = 3  # chunks that a worker has or will find
+_FEW = 8  # inputs that are prepared together where there are no workers
+_COMMAND = "from datapipe.pack.worker import main; main()"
+
+
+def prepared(
+    inputs: Iterable[Input], first: int, options: PrepareOptions, workers: int
+) -> Generator[tuple[list[Input], Part], None, None]:
+    """Prepare all inputs, by `workers` processes where there are many inputs.
+
+    Args:
+        inputs: in order.
+        first: ordinal of the first of them.
+        options: what becomes of a sample.
+        workers: processes; 1 works in the caller's own.
+
+    Yields:
+        The inputs of a part with the part, whose data is valid until the next is asked for.
+    """
+    chunks = _chunks(inputs, first)
+    if workers > 1:
+        start = list(itertools.islice(chunks, 2))
+        if len(start) == 2:
+            yield from _by_team(itertools.chain(start, chunks), options, workers)
+            return
+        chunks = iter(start)
+    own = _Own(options)
+    for chunk, ordinal in chunks:
+        yield from own.parts(chunk, ordinal)
+
+
+def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], int]]:
+    source = iter(inputs)
+    for ordinal in itertools.count(first, _CHUNK):
+        chunk = list(itertools.islice(source, _CHUNK))
+        if not chunk:
+            return
+        yield chunk, ordinal
+
+
+class _Own:
+    """Prepares in this process."""
+
+    def __init__(self, options: PrepareOptions) -> None:
+        self._preparer = Preparer(options, self._take, self._put)
+        self._free: list[memoryview] = []
+        self._current = memoryview(b"")
+        self._parts: list[Part] = []
+        self._given: list[memoryview] = []  # segments of these parts
+
+    def _take(self) -> memoryview:
+        self._current = self._free.pop() if self._free else memoryview(bytearray(SEGMENT))
+        return self._current
+
+    def _put(self, part: Part, own: bool) -> None:
+        self._parts.append(part)
+        if part.data and not own:
+            self._given.append(self._current)
+
+    def parts(self, chunk: list[Input], ordinal: int) -> Iterator[tuple[list[Input], Part]]:
+        """What becomes of a chunk, a few inputs at a time, so that few are in memory."""
+        for start in range(0, len(chunk), _FEW):
+            few = chunk[start : start + _FEW]
+            self._preparer.work(few, ordinal + start)
+            parts, given = self._parts, self._given
+            self._parts, self._given = [], []
+            done = 0
+            for part in parts:
+                yield few[done : done + len(part.outcomes)], part
+                done += len(part.outcomes)
+            self._free += given
+
+
+def _by_team(
+    chunks: Iterator[tuple[list[Input], int]], options: PrepareOptions, workers: int
+) -> Iterator[tuple[list[Input], Part]]:
+    team: list[_Worker] = []
+    try:
+        for _ in range(workers):
+            team.append(_Worker(options))
+        own = _Own(options)
+        while not all(worker.is_ready() for worker in team):
+            for chunk, ordinal in itertools.islice(chunks, 1):
+                yield from own.parts(chunk, ordinal)
+                break
+            else:
+                return
+        waiting: deque[tuple[list[Input], _Worker]] = deque()
+        for worker in team * _AHEAD:
+            _hand_out(chunks, worker, waiting)
+        while waiting:
+            chunk, worker = waiting.popleft()
+            done = 0
+            for part in worker.parts(len(chunk)):
+                yield chunk[done : done + len(part.outcomes)], part
+                done += len(part.outcomes)
+            _hand_out(chunks, worker, waiting)
+    finally:
+        for worker in team:
+            worker.close()
+
+
+def _hand_out(
+    chunks: Iterator[tuple[list[Input], int]],
+    worker: _Worker,
+    waiting: deque[tuple[list[Input], _Worker]],
+) -> None:
+    for chunk, ordinal in itertools.islice(chunks, 1):
+        worker.send((chunk, ordinal))
+        waiting.append((chunk, worker))
+
+
+class _Worker:
+    """The parent's end of one worker process."""
+
+    def __init__(self, options: PrepareOptions) -> None:
+        ours, theirs = socket.socketpair()
+        memory = os.memfd_create("datapipe-pack")
+        try:
+            os.ftruncate(memory, SEGMENT * SEGMENTS)
+            self._memory = memoryview(mmap.mmap(memory, SEGMENT * SEGMENTS))
+            environment = os.environ | {
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "OPENBLAS_NUM_THREADS": "1",  # NumPy would start a thread for every core
+            }
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), str(memory)],
+                pass_fds=(theirs.fileno(), memory),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                process_group=0,  # Ctrl-C is for the parent to deal with
+            )
+        except OSError as error:
+            ours.close()
+            raise PackError(f"a worker process cannot be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+            os.close(memory)
+        self._connection = Connection(ours.detach())
+        self._ready = False
+        self.send(options)
+
+    def is_ready(self) -> bool:
+        """Whether it has started; asks only, does not wait."""
+        if not self._ready and self._connection.poll():
+            self._ready = self._receive() == "ready"
+        return self._ready
+
+    def send(self, message: object) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._died() from error
+
+    def parts(self, inputs: int) -> Iterator[Part]:
+        """What comes back of the next chunk, which has so many inputs."""
+        while inputs:
+            message = self._receive()
+            if isinstance(message, str):
+                raise RuntimeError(f"a worker of the pack failed:\n{message}")
+            place, size, outcomes, rows = message
+            if place >= 0:
+                data = self._memory[place * SEGMENT : place * SEGMENT + size]
+            else:
+                data = memoryview(self._connection.recv_bytes() if size else b"")
+            yield Part(data, outcomes, rows)
+            if place >= 0:
+                self.send(place)
+            inputs -= len(outcomes)
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _receive(self) -> Any:
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._died() from error
+
+    def _died(self) -> PackError:
+        code = self._process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return PackError(
+            f"a worker process {how}, perhaps for lack of memory; use fewer --workers and run the "
+            "same command again, finished shards are kept"
+        )

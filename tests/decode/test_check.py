@@ -1,0 +1,203 @@
+"""check_image says what decode_rgb would say."""
+
+import struct
+from random import Random
+
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+
+from datapipe.decode.check import check_image
+from datapipe.decode.image import decode_rgb
+from datapipe.errors import DecodeError
+from datapipe.index.imageinfo import probe
+
+JPEGS = {
+    "4:2:0": {"subsampling": "4:2:0"},
+    "4:2:2": {"subsampling": "4:2:2", "optimize": True},
+    "4:4:4": {"subsampling": "4:4:4", "quality": 95},
+    "stored as RGB": {"keep_rgb": True},
+    "restart markers": {"restart_marker_blocks": 4},
+    "progressive": {"progressive": True},
+    "progressive 4:4:4": {"progressive": True, "subsampling": "4:4:4"},
+    "progressive with restarts": {"progressive": True, "restart_marker_blocks": 5},
+}
+MARKERS = (0x01, 0xC0, 0xC2, 0xC3, 0xC4, 0xD0, 0xD5, 0xD8, 0xD9, 0xDA, 0xDB, 0xDC, 0xDD, 0xE1, 0xFE)
+RESTARTS = range(0xD0, 0xD8)
+
+
+def segments(data):
+    """(start, end) of each segment of a JPEG, entropy-coded data counted to its scan's header."""
+    found, start = [], 2
+    while data[start + 1] != 0xD9:
+        end = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+        while data[start + 1] == 0xDA and (data[end] != 0xFF or data[end + 1] in (0, *RESTARTS)):
+            end += 1
+        found.append((start, end))
+        start = end
+    return found
+
+
+def one_scan_per_component(encode, image):
+    """A sequential 4:2:0 JPEG whose components do not share a scan."""
+    width, height = image.size
+    planes = image.convert("YCbCr").split()
+    sizes = [(width, height)] + [((width + 1) // 2, (height + 1) // 2)] * 2
+    greys = [
+        encode(plane.resize(size), quality=80) for plane, size in zip(planes, sizes, strict=True)
+    ]
+    parts = [b"\xff\xd8"]
+    for start, end in segments(greys[0]):
+        if greys[0][start + 1] == 0xC0:
+            sampling = bytes([1, 0x22, 0, 2, 0x11, 0, 3, 0x11, 0])
+            parts.append(struct.pack(">BBHBHHB", 255, 0xC0, 17, 8, height, width, 3) + sampling)
+        elif greys[0][start + 1] != 0xDA:
+            parts.append(greys[0][start:end])
+    for number, grey in enumerate(greys, 1):
+        start, end = segments(grey)[-1]
+        parts.append(grey[start : start + 5] + bytes([number]) + grey[start + 6 : end])
+    return b"".join([*parts, b"\xff\xd9"])
+
+
+def jpegs(encode, crop):
+    image = crop("coffee.png", (61, 45), 0)
+    made = {name: encode(image, **save) for name, save in JPEGS.items()}
+    made["4:1:1"] = simplejpeg.encode_jpeg(np.asarray(image), colorsubsampling="411")
+    made["grey"] = encode(image.convert("L"))
+    made["grey progressive"] = encode(image.convert("L"), progressive=True)
+    made["CMYK"] = encode(image.convert("CMYK"))
+    made["a scan per component"] = one_scan_per_component(encode, image)
+    return made
+
+
+def damage(data, rng):
+    """A random change of a JPEG: bits, bytes, ranges, segments, the end."""
+    start = rng.randrange(rng.choice((len(data), min(len(data), 700))))
+    end = min(len(data), start + rng.choice((1, 1, 2, 8, 64, 300)))
+    before, hit, after = data[:start], data[start:end], data[end:]
+    (a, b), (c, d) = sorted(rng.sample(segments(data), 2))
+    marker = bytes([0xFF, rng.choice(MARKERS)])
+    return rng.choice(
+        (
+            lambda: before + bytes([hit[0] ^ 1 << rng.randrange(8)]) + hit[1:] + after,
+            lambda: before,
+            lambda: before + bytes(len(hit)) + after,
+            lambda: before + hit + hit + after,
+            lambda: before + after,
+            lambda: before + rng.randbytes(len(hit)) + hit + after,
+            lambda: before + marker + rng.choice((b"", b"\0\2", b"\0\4\0\1")) + hit + after,
+            lambda: before + marker + hit[2:] + after,
+            lambda: data[:a] + data[c:d] + data[b:c] + data[a:b] + data[d:],
+            lambda: data[:a] + data[b:],
+            lambda: data[:b] + data[a:],
+            lambda: data[: a + 1] + bytes([rng.choice(MARKERS)]) + data[a + 2 :],
+            lambda: data[:-2] + rng.choice((b"", b"\0\0\0\xff\xd9", marker + b"\xff\xd9")),
+            lambda: data + rng.choice((bytes(9), rng.randbytes(9), data[:50], marker)),
+        )
+    )()
+
+
+def reason(function, *args, **options):
+    try:
+        function(*args, **options)
+    except DecodeError as error:
+        return error.reason
+
+
+def test_damaged_jpegs_are_judged_as_decoding_judges_them(encode, crop):
+    rng, verdicts = Random(0), {True: 0, False: 0}
+    for name, data in jpegs(encode, crop).items():
+        for _ in range(115):
+            damaged = damage(data, rng)
+            try:
+                info = probe(damaged)
+            except DecodeError:
+                continue
+            said = reason(check_image, damaged, info, max_pixels=10**6)
+            assert said == reason(decode_rgb, damaged, max_pixels=10**6), name
+            verdicts[said is None] += 1
+    assert min(verdicts.values()) > 400
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM"])
+def test_other_damaged_images_are_judged_as_decoding_judges_them(encode, crop, kind):
+    rng, data = Random(0), encode(crop(), kind)
+    for _ in range(60):
+        position = rng.randrange(len(data))
+        damaged = data[:position] + rng.choice((b"", rng.randbytes(1) + data[position + 1 :]))
+        try:
+            info = probe(damaged)
+        except DecodeError:
+            continue
+        said = reason(check_image, damaged, info, max_pixels=10**6)
+        assert said == reason(decode_rgb, damaged, max_pixels=10**6)
+
+
+def test_whole_jpegs_of_every_kind_pass(encode, crop):
+    for data in jpegs(encode, crop).values():
+        check_image(data, probe(data))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_whole_images_of_every_mode_pass(encode, crop, kind, mode):
+    data = encode((crop().convert("L") if mode == "LA" else crop()).convert(mode), kind)
+    check_image(data, probe(data))
+
+
+def test_pixels_that_decoding_refuses_are_refused(encode):
+    data = encode(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF")
+    with pytest.raises(DecodeError, match="convert them to 8 bits"):
+        check_image(data, probe(data))
+
+
+def test_more_pixels_than_the_limit_are_refused(encode):
+    data = encode()
+    check_image(data, probe(data), max_pixels=48 * 32)
+    with pytest.raises(DecodeError, match="more than the limit of 1,535"):
+        check_image(data, probe(data), max_pixels=48 * 32 - 1)
+
+
+@pytest.mark.parametrize("marker", [0xC3, 0xC7, 0xC9, 0xCB])
+def test_only_jpegs_that_libjpeg_can_scale_are_decoded_scaled(encode, marker):
+    data = encode()
+    start = data.index(b"\xff\xc0")
+    assert probe(data).scalable
+    other = data[: start + 1] + bytes([marker]) + data[start + 2 :]
+    assert not probe(other).scalable
+    twelve_bits = data[: start + 4] + b"\x0c" + data[start + 5 :]
+    assert not probe(twelve_bits).scalable
+    for changed in (other, twelve_bits):
+        assert reason(check_image, changed, probe(changed)) == reason(decode_rgb, changed)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "CMYK", "stray"])
+def test_a_view_of_bytes_is_as_good_as_bytes(encode, crop, kind):
+    data = encode(crop().convert("CMYK")) if kind == "CMYK" else encode(crop())
+    if kind in ("PNG", "WEBP"):
+        data = encode(kind=kind)
+    if kind == "stray":
+        start = data.index(b"\xff\xdb")
+        data = data[:start] + bytes(3) + data[start:]
+    view = memoryview(bytearray(b"before" + data + b"behind"))[6:-6]
+    assert probe(view) == probe(data)
+    check_image(view, probe(view))
+    assert (decode_rgb(view) == decode_rgb(data)).all()
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"])
+def test_a_view_of_something_else_is_refused_like_bytes(data):
+    assert reason(probe, memoryview(data)) == reason(probe, data)
+    assert reason(probe, data)
+
+
+def test_a_reason_is_the_same_in_every_run(encode):
+    start = encode().index(b"\xff\xc0")
+    two_components = encode()[: start + 9] + b"\2" + encode()[start + 10 :]
+    assert reason(decode_rgb, two_components) == "Pillow cannot read the header"
+
+
+def test_a_lossless_jpeg_which_cannot_be_scaled_passes(lossless_jpeg):
+    check_image(lossless_jpeg, probe(lossless_jpeg))
+    assert (decode_rgb(lossless_jpeg) == [200, 100, 50]).all()

@@ -1,0 +1,208 @@
+import json
+import logging
+import os
+import struct
+import tarfile
+
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.errors import IndexMismatch
+from datapipe.index.manifest import read_manifest
+from datapipe.index.scan import index_shards
+from datapipe.index.sidecars import KINDS, parse_sidecars, write_sidecars
+
+
+@pytest.fixture
+def packed(tmp_path, make_folder):
+    """Three shards of an image and a caption."""
+    pack_dataset(make_folder(tmp_path / "raw", 5), tmp_path / "out", shard_size="2")
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def foreign(tmp_path, make_tar):
+    """A function that indexes one shard of the members given and writes sidecars for it."""
+
+    def write(members, *kinds, name="a.tar"):
+        folder = make_tar(tmp_path / "foreign" / name, members, tarfile.GNU_FORMAT).parent
+        return write_sidecars(folder, index_shards(folder, force=True), kinds)
+
+    return write
+
+
+def sidecars(folder, *kinds):
+    written = write_sidecars(folder, read_manifest(folder), kinds)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+
+
+def test_kinds_are_listed_with_commas():
+    assert parse_sidecars("wids, dali,wids,") == ("dali", "wids")
+    assert parse_sidecars(",".join(KINDS)) == tuple(sorted(KINDS))
+
+
+@pytest.mark.parametrize("kinds", ["dali,idx", "DALI"])
+def test_an_unknown_kind_is_refused_with_those_there_are(kinds):
+    with pytest.raises(IndexMismatch, match=r"'(idx|DALI)'; choose from dali, wids, energon"):
+        parse_sidecars(kinds)
+
+
+def test_dali_gets_a_line_per_sample_and_four_words_per_member(packed):
+    written = sidecars(packed, "dali")
+    assert list(written) == ["shard-000000.idx", "shard-000001.idx", "shard-000002.idx"]
+    first, *lines = written["shard-000000.idx"].decode().splitlines()
+    assert first == "v1.2 2"
+    content = (packed / "shard-000000.tar").read_bytes()
+    for number, line in enumerate(lines):
+        jpg, start, size, name, txt, *caption = line.split(" ")
+        assert (jpg, name, txt) == ("jpg", f"00000000{number}.jpg", "txt")
+        assert content[int(start) : int(start) + int(size)].startswith(b"\xff\xd8")
+        start, size = map(int, caption[:2])
+        assert content[start : start + size] == b"photograph %d" % number
+
+
+def test_wids_gets_sizes_and_counts_under_relative_names(packed):
+    document = json.loads(sidecars(packed, "wids")["shardindex.json"])
+    assert (document["__kind__"], document["wids_version"]) == ("wids-shard-index-v1", 1)
+    assert [shard["nsamples"] for shard in document["shardlist"]] == [2, 2, 1]
+    for shard in document["shardlist"]:
+        assert shard["filesize"] == (packed / shard["url"]).stat().st_size
+
+
+def test_energon_gets_the_place_of_every_sample(packed):
+    written = sidecars(packed, "energon")
+    edges = [edge for (edge,) in struct.iter_unpack("<Q", written["shard-000000.tar.idx"])]
+    content = (packed / "shard-000000.tar").read_bytes()
+    assert content[edges[0] :].startswith(b"000000000.jpg\0")
+    assert content[edges[1] :].startswith(b"000000001.jpg\0")
+    assert content[edges[2] :] == bytes(1024)  # the end of the archive
+    assert json.loads(written[".nv-meta/.info.json"])["shard_counts"] == {
+        "shard-000000.tar": 2,
+        "shard-000001.tar": 2,
+        "shard-000002.tar": 1,
+    }
+    assert b'train:\n  - "shard-000000.tar"\n' in written[".nv-meta/split.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("2.png", "png"), ("2.txt", b"b")], "image: jpg,png"),
+        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("1.json", b"{}")], "image: jpg\n"),
+        ([("1.jpg", "jpg"), ("1.txt", b"a"), ("2.txt", b"b")], "CrudeWebdataset"),
+        ([("1.jpg", "jpg"), ("1.1.jpg", "jpg"), ("1.txt", b"a")], "CrudeWebdataset"),
+        ([("1.jpg", "jpg"), ("1.json", b"{}")], "CrudeWebdataset"),
+        ([("1.avif", "jpg"), ("1.txt", b"a")], "CrudeWebdataset"),
+        ([("nothing", b"")], "CrudeWebdataset"),
+    ],
+)
+def test_energon_gets_captions_where_every_sample_has_one_picture_and_a_text(
+    foreign, tmp_path, encode, members, expected
+):
+    kinds = {"jpg": encode(), "png": encode(kind="PNG")}
+    foreign([(name, kinds.get(content, content)) for name, content in members], "energon")
+    assert expected in (tmp_path / "foreign/.nv-meta/dataset.yaml").read_text()
+
+
+def test_what_a_person_set_for_energon_is_kept_and_said(packed, caplog):
+    sidecars(packed, "energon")
+    mine = packed / ".nv-meta/split.yaml"
+    mine.write_text("split_parts: {train: [], val: [shard-000000.tar]}\n")
+    with caplog.at_level(logging.WARNING):
+        written = sidecars(packed, "energon")
+    assert mine.read_text().startswith("split_parts: {")
+    assert ".nv-meta/split.yaml" not in written
+    assert "split.yaml is kept as it was" in caplog.text
+
+
+def test_energon_does_not_expand_braces_in_the_name_of_a_shard(foreign, tmp_path):
+    foreign([("1.txt", b"a")], "energon", name="{1,2}.tar")
+    assert r'- "\\{1\\,2\\}.tar"' in (tmp_path / "foreign/.nv-meta/split.yaml").read_text()
+
+
+def test_writing_again_changes_no_byte(packed, contents):
+    first = sidecars(packed, *KINDS)
+    before = contents(packed)
+    assert sidecars(packed, *reversed(KINDS), "dali") == first
+    assert contents(packed) == before
+
+
+def test_no_shard_is_opened(packed):
+    for path in packed.glob("*.tar"):
+        path.unlink()
+    assert len(sidecars(packed, *KINDS)) == 3 + 1 + 3 + 3
+
+
+def test_a_dataset_with_sidecars_is_still_one_to_repack(packed, tmp_path):
+    sidecars(packed, *KINDS)
+    report = pack_dataset(packed, tmp_path / "again")
+    assert (report.samples, report.rejected) == (5, 0)
+
+
+def test_foreign_shards_are_described_from_an_index_elsewhere(tmp_path, make_tar, jpeg):
+    folder, home = tmp_path / "shards", tmp_path / "home"
+    make_tar(folder / "a/x.tar", [("n.1.jpg", jpeg(1)), ("dir/n.TXT", b"text")])
+    written = write_sidecars(folder, index_shards(folder, home=home), KINDS, home=home)
+    names = {path.relative_to(folder).as_posix() for path in written}
+    assert {"a/x.idx", "a/x.tar.idx", "shardindex.json"} < names
+    assert (folder / "a/x.idx").read_text().splitlines()[2].endswith(" 4 dir/n.TXT")
+
+
+def test_foreign_names_in_extended_headers_belong_to_their_sample(foreign, tmp_path):
+    foreign([("1.txt", b"a"), ("d" * 120 + ".txt", b"b"), ("2.txt", b"c")], "energon")
+    edges = struct.unpack("<4Q", (tmp_path / "foreign/a.tar.idx").read_bytes())
+    content = (tmp_path / "foreign/a.tar").read_bytes()
+    assert content[edges[1] :].startswith(b"././@LongLink\0")
+    assert content[edges[2] :].startswith(b"2.txt\0")
+
+
+@pytest.mark.parametrize("kind", ["wids", "energon"])
+def test_samples_that_alternate_are_refused_where_a_reader_would_split_them(foreign, kind):
+    members = [("1.txt", b"a"), ("2.txt", b"b"), ("1.cls", b"c")]
+    with pytest.raises(IndexMismatch, match=r"around 2\.txt, .*repack"):
+        foreign(members, kind)
+
+
+def test_samples_that_alternate_come_together_for_dali(foreign, tmp_path):
+    foreign([("1.txt", b"a"), ("2.txt", b"b"), ("1.cls", b"c")], "dali")
+    assert (tmp_path / "foreign/a.idx").read_text() == (
+        "v1.2 2\ntxt 512 1 1.txt cls 2560 1 1.cls\ntxt 1536 1 2.txt\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["a b.txt", "a.left eye", "a\n.txt"])
+def test_a_name_with_a_space_is_refused_for_dali(foreign, name):
+    with pytest.raises(IndexMismatch, match=r"a\.tar: the name '.*' holds a space"):
+        foreign([(name, b"")], "dali")
+
+
+@pytest.mark.parametrize("names", [["1.txt", "1.txt"], ["d" * 97 + ".txt"]])
+def test_members_that_wids_would_mistake_are_refused(foreign, names):
+    with pytest.raises(IndexMismatch, match=r"a\.tar: .*wids .*repack"):
+        foreign([(name, b"") for name in names], "wids")
+
+
+def test_a_name_beyond_ascii_is_refused_for_wids_only_in_an_extended_header(make_tar, tmp_path):
+    for format, folder in ((tarfile.GNU_FORMAT, "gnu"), (tarfile.PAX_FORMAT, "pax")):
+        make_tar(tmp_path / folder / "a.tar", [("1.txt", b"a"), ("größe.txt", b"b")], format)
+    write_sidecars(tmp_path / "gnu", index_shards(tmp_path / "gnu"), ["wids"])
+    with pytest.raises(IndexMismatch, match=r"wids cannot read the name 'größe\.txt'"):
+        write_sidecars(tmp_path / "pax", index_shards(tmp_path / "pax"), ["wids"])
+
+
+@pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "s3:a.tar"])
+def test_a_shard_whose_name_is_no_path_in_an_address_is_refused_for_wids(foreign, name):
+    with pytest.raises(IndexMismatch, match="wids takes the name of a shard for an address"):
+        foreign([("1.txt", b"a")], "wids", name=name)
+
+
+def test_an_index_of_other_shards_is_refused(packed):
+    os.replace(packed / "shard-000001.parquet", packed / "shard-000000.parquet")
+    with pytest.raises(IndexMismatch, match="is not the index"):
+        sidecars(packed, "dali")
+
+
+def test_a_folder_that_cannot_be_written_is_named(packed):
+    (packed / ".nv-meta").write_text("")
+    with pytest.raises(IndexMismatch, match="sidecars cannot be written"):
+        sidecars(packed, "energon")

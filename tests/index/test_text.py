@@ -1,0 +1,192 @@
+"""What the text of a sample is, in every layout that records come in."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe.index.text import conversation, interleaved, part_kind, sample_text
+
+PARTS = [
+    {"type": "text", "text": "Which is "},
+    {"type": "image_url", "image_url": {"url": "a.jpg", "detail": "low"}},
+    {"type": "text", "text": " or "},
+    {"type": "image_url", "image_url": {"url": "b.jpg"}},
+    {"type": "text", "text": "?"},
+]
+
+
+@pytest.mark.parametrize(
+    ("record", "turns"),
+    [
+        ({"conversations": [{"from": "human", "value": "<image>\nWhat?"}]},
+         [("human", "<image>\nWhat?")]),
+        ({"conversations": [{"value": "no role"}]}, [("", "no role")]),
+        ({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]},
+         [("user", "hi"), ("assistant", "ho")]),
+        ({"messages": [{"role": "user", "content": PARTS}]},
+         [("user", "Which is <image> or <image>?")]),
+        ({"messages": [{"role": "user", "content": []}]}, [("user", "")]),
+        ({"texts": [{"user": "1+1?", "assistant": "2", "source": "x"},
+                    {"user": "2+2?", "assistant": "4"}], "images": ["a.jpg"]},
+         [("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"), ("assistant", "4")]),
+    ],
+)  # fmt: skip
+def test_a_conversation_of_each_layout(record, turns):
+    assert conversation(record) == turns
+
+
+def test_columns_that_a_part_leaves_null_do_not_matter():
+    content = [
+        {"index": 0, "text": None, "type": "image"},
+        {"index": None, "text": "What?", "type": "text"},
+    ]
+    assert conversation({"messages": [{"role": "user", "content": content}]}) == [
+        ("user", "<image>What?")
+    ]
+
+
+@pytest.mark.parametrize("call", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
+def test_a_turn_that_only_calls_tools_is_empty(call):
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None} | call]
+    assert conversation({"messages": messages}) == [("user", "?"), ("assistant", "")]
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"),
+    [
+        ({"type": "text", "text": "a"}, "text"),
+        ({"type": "input_text", "text": "a"}, "text"),
+        ({"type": "output_text", "text": "a"}, "text"),
+        ("a", "text"),
+        ({"text": "a"}, "text"),
+        ({"text": "a", "image": None}, "text"),
+        ({"type": "image_url", "image_url": "a.jpg"}, "image"),
+        ({"type": "input_image", "image_url": "a.jpg"}, "image"),
+        ({"type": "image"}, "image"),
+        ({"image": "a.jpg"}, "image"),
+        ({"text": "a", "image": "a.jpg"}, "without a type"),
+        ({}, "without a type"),
+        ({"type": "video", "video": "a.mp4"}, "video"),
+        ({"type": []}, "list"),
+        (5, "int"),
+    ],
+)
+def test_the_kind_of_a_part(part, kind):
+    assert part_kind(part) == kind
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"conversations": "a"},
+        {"conversations": [{"from": "human"}]},
+        {"messages": ["a"]},
+        {"messages": [{"role": "user"}]},
+        {"messages": [{"role": "user", "content": {"type": "text"}}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+        {"messages": [{"role": "user", "content": [5]}]},
+        {"texts": []},
+        {"texts": [{"user": "a", "assistant": None}]},
+        {"texts": ["a", None], "images": [None, "a.jpg"]},
+    ],
+)
+def test_other_records_hold_no_conversation(record):
+    assert conversation(record) is None
+
+
+def test_a_document_keeps_its_order():
+    record = {"texts": [None, "A cat.", None, None], "images": ["a.jpg", None, "b", {"path": "c"}]}
+    assert interleaved(record) == [None, "A cat.", None, None]
+    assert sample_text(None, record) == "<image>\n\nA cat.\n\n<image>\n\n<image>"
+
+
+@pytest.mark.parametrize(
+    ("texts", "images"),
+    [
+        (["a"], ["a.jpg"]),
+        ([None], [None]),
+        (["a"], [None, None]),
+        ([], []),
+        ([5, None], [None, "a.jpg"]),
+        ("ab", "ab"),
+        (None, None),
+        ([{"user": "a", "assistant": "b"}], [None]),
+    ],
+)
+def test_other_texts_are_no_document(texts, images):
+    assert interleaved({"texts": texts, "images": images}) is None
+
+
+@pytest.mark.parametrize(
+    ("caption", "record", "text"),
+    [
+        ("of a file", {"caption": "of the record"}, "of a file"),
+        ("", {"caption": "of the record"}, ""),
+        (None, {"caption": "a", "text": "b", "captions": ["c"]}, "a"),
+        (None, {"text": "b", "captions": ["c"]}, "b"),
+        (None, {"captions": ["c", "d"]}, "c"),
+        (None, {"captions": []}, ""),
+        (None, {"captions": [{"caption": "c"}]}, ""),
+        (None, {"caption": "a", "conversations": [{"from": "gpt", "value": "b"}]}, "gpt: b"),
+        (None, {"caption": "a", "messages": [{"role": "user", "content": 5}]}, "a"),
+        (None, {"messages": [{"role": "user", "content": PARTS}]},
+         "user: Which is <image> or <image>?"),
+        (None, {"texts": [{"user": "a", "assistant": "b"}]}, "user: a\nassistant: b"),
+        (None, ["a"], ""),
+        (None, None, ""),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_sample(caption, record, text):
+    assert sample_text(caption, record) == text
+
+
+def hostile():
+    """Any JSON, with the fields that texts are recognised by in likely and unlikely places."""
+    words = st.sampled_from(["text", "image", "image_url", "<image>", "video"])
+    fields = st.sampled_from(
+        ["from", "value", "role", "content", "type", "text", "image", "url", "user", "assistant",
+         "tool_calls"]
+    )  # fmt: skip
+    anything = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | words,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=3),
+        max_leaves=6,
+    )
+    text = words | anything
+    part = st.fixed_dictionaries({}, optional={"type": text, "text": text, "image": text})
+    content = st.lists(part | anything, max_size=3) | text
+    turn = st.fixed_dictionaries(
+        {}, optional={"role": text, "content": content, "from": text, "value": text}
+    )
+    turns = st.lists(turn, max_size=2) | anything
+    question = st.fixed_dictionaries({"user": text, "assistant": text})
+    texts = st.lists(question, max_size=2) | st.lists(st.none() | text, max_size=3) | anything
+    images = st.lists(st.none() | text, max_size=3) | anything
+    names = {"conversations": turns, "messages": turns, "texts": texts, "images": images}
+    others = dict.fromkeys(["caption", "text", "captions"], text)
+    return st.fixed_dictionaries({}, optional=names | others) | anything
+
+
+@given(hostile())
+def test_no_record_raises(record):
+    assert isinstance(sample_text(None, record), str)
+    if isinstance(record, dict):
+        turns, document = conversation(record), interleaved(record)
+        assert turns is None or all(isinstance(part, str) for turn in turns for part in turn)
+        assert document is None or document.count(None) == sum(
+            i is not None for i in record["images"]
+        )
+
+
+def test_a_record_nested_deeply_does_not_raise():
+    deep = json.loads("[" * 900 + "]" * 900)
+    for record in (
+        {"conversations": [{"from": deep, "value": "a"}]},
+        {"messages": [{"role": deep, "content": deep}]},
+        {"messages": [{"role": "user", "content": [{"type": deep}]}]},
+        {"texts": deep, "images": deep, "captions": deep},
+    ):
+        assert isinstance(sample_text(None, record), str)

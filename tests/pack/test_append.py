@@ -1,0 +1,133 @@
+"""Data added to a finished dataset: the old shards stay, the new follow."""
+
+import json
+import shutil
+
+import pytest
+
+from datapipe import PackError, make_loader, pack_dataset
+from datapipe.index.scan import index_shards
+from datapipe.pack.writers.shards import ShardWriter
+
+
+@pytest.fixture
+def raws(tmp_path, make_folder, make_broken):
+    """Two folders of raw data; the second has broken images."""
+    first, second = make_folder(tmp_path / "first", 5), make_folder(tmp_path / "second", 4)
+    make_broken(second)
+    return first, second
+
+
+@pytest.fixture
+def appended(tmp_path, raws):
+    first, second = raws
+    pack_dataset(first, tmp_path / "out", shard_size=2)
+    pack_dataset(second, tmp_path / "out", shard_size=3, max_rejects=9, append=True)
+    return tmp_path / "out"
+
+
+def test_new_shards_follow_the_old_which_stay_as_they_are(
+    tmp_path, raws, appended, contents, members
+):
+    pack_dataset(raws[0], tmp_path / "alone", shard_size=2)
+    before, after = contents(tmp_path / "alone"), contents(appended)
+    old = [name for name in before if name.startswith("shard-")]
+    assert {name: after[name] for name in old} == {name: before[name] for name in old}
+    keys = list(members(appended))
+    assert len(keys) == len(set(keys)) == 9
+    assert keys[:5] == [f"{number:09d}" for number in range(5)]
+    assert min(keys[5:]) >= "000000005"
+    document = json.loads(after["dataset.json"])
+    assert [part["shards"] for part in document["parts"]] == [3, 2]
+    assert (document["samples"], document["rejected"]) == (9, 4)
+    assert len(after["rejects.jsonl"].splitlines()) == 4
+
+
+def test_the_loader_sees_old_and_new(appended):
+    assert len(make_loader(appended, batch_size=1, num_workers=0)) == 9
+
+
+def test_the_same_append_again_says_that_it_is_done(raws, appended, contents):
+    before = contents(appended)
+    report = pack_dataset(raws[1], appended, shard_size=3, max_rejects=9, append=True)
+    assert report.finished_before
+    assert report.samples == 9
+    assert contents(appended) == before
+
+
+def test_the_first_pack_again_says_that_it_is_done(raws, appended, contents):
+    before = contents(appended)
+    assert pack_dataset(raws[0], appended, shard_size=2).finished_before
+    assert contents(appended) == before
+
+
+def test_appends_of_equal_options_and_other_data_all_count(tmp_path, raws, appended, make_folder):
+    third = make_folder(tmp_path / "third", 3)
+    report = pack_dataset(third, appended, shard_size=3, max_rejects=9, append=True)
+    assert report.samples == 12
+    assert report.rejected == 4
+
+
+@pytest.mark.parametrize("shards_done", [0, 1])
+def test_an_interrupted_append_is_finished_by_the_same_command(
+    tmp_path, raws, appended, contents, monkeypatch, shards_done
+):
+    out = tmp_path / "again"
+    pack_dataset(raws[0], out, shard_size=2)
+    finish, calls = ShardWriter.finish, []
+
+    def failing(self, commit):
+        calls.append(None)
+        if len(calls) > shards_done:
+            raise KeyboardInterrupt
+        return finish(self, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "finish", failing)
+        with pytest.raises(KeyboardInterrupt):
+            pack_dataset(raws[1], out, shard_size=3, max_rejects=9, append=True)
+    assert len(make_loader(out, batch_size=1, num_workers=0)) == 5
+    with pytest.raises(PackError, match="being appended here"):
+        pack_dataset(raws[0], out, shard_size=2)
+    with pytest.raises(PackError, match="other options"):
+        pack_dataset(raws[1], out, shard_size=4, max_rejects=9, append=True)
+    report = pack_dataset(raws[1], out, shard_size=3, max_rejects=9, append=True)
+    assert not report.finished_before
+    assert contents(out) == contents(appended)
+
+
+def test_what_a_finished_append_left_behind_is_not_taken_for_the_next(
+    tmp_path, raws, appended, make_folder, contents
+):
+    again = shutil.copytree(appended, tmp_path / "again")
+    (again / ".pack").mkdir()
+    head = {"options": {}, "base": "of the dataset before"}
+    (again / ".pack" / "journal.jsonl").write_text(json.dumps(head) + "\n")
+    (again / ".pack" / "rejects.jsonl").write_text("stale\n")
+    third = make_folder(tmp_path / "third", 3)
+    for out in (appended, again):
+        pack_dataset(third, out, append=True)
+    assert contents(again) == contents(appended)
+
+
+def test_nothing_is_appended_to_what_is_no_finished_pack(tmp_path, raws, make_tar):
+    with pytest.raises(PackError, match=r"no dataset yet.*without --append"):
+        pack_dataset(raws[0], tmp_path / "out", append=True)
+    with pytest.raises(PackError, match="max-rejects"):
+        pack_dataset(raws[1], tmp_path / "out", shard_size=1, max_rejects=0)
+    with pytest.raises(PackError, match=r"unfinished.*without --append"):
+        pack_dataset(raws[0], tmp_path / "out", append=True)
+    make_tar(tmp_path / "foreign" / "x.tar", [("0.txt", b"hello")])
+    index_shards(tmp_path / "foreign")
+    with pytest.raises(PackError, match="someone else wrote"):
+        pack_dataset(raws[0], tmp_path / "foreign", append=True)
+
+
+def test_keys_of_equal_records_stay_apart_over_appends(tmp_path, make_llava, members):
+    records = [{"id": "same", "conversations": [{"from": "human", "value": "Hi"}]}] * 2
+    for number in range(2):
+        raw = make_llava(tmp_path / f"raw{number}", [*records, *records[:number]])
+        pack_dataset(raw, tmp_path / "out", key_from="id", append=bool(number))
+    keys = list(members(tmp_path / "out"))
+    assert len(keys) == len(set(keys)) == 5
+    assert all(key.startswith("same-") for key in keys)

@@ -1,0 +1,320 @@
+"""Chats of every layout that has `messages`: images in their parts, beside them, or none."""
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe import pack_dataset
+from datapipe.index.text import conversation
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.readers.chat import READER, unpack
+
+
+def chat(*contents, **fields):
+    roles = ("user", "assistant")
+    turns = [{"role": roles[i % 2], "content": content} for i, content in enumerate(contents)]
+    return {"messages": turns} | fields
+
+
+def text(value):
+    return {"type": "text", "text": value}
+
+
+def url(value):
+    return {"type": "image_url", "image_url": {"url": value, "detail": "high"}}
+
+
+def data_uri(data):
+    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+
+
+@pytest.fixture
+def raw(tmp_path, jpeg):
+    """Writes records as JSONL, beside three images."""
+
+    def write(*records):
+        root = tmp_path / "raw"
+        root.mkdir(exist_ok=True)
+        for number, name in enumerate("abc"):
+            (root / f"{name}.jpg").write_bytes(jpeg(number))
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        (root / "train.jsonl").write_text(lines, "utf-8")
+        return root / "train.jsonl"
+
+    return write
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    def pack(raw, **options):
+        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
+        samples = list(members(tmp_path / "out").values())
+        return [(json.loads(sample.pop("json")), sample) for sample in samples]
+
+    return pack
+
+
+def read(raw, **options):
+    return list(READER.read(Path(raw), ReadOptions(**options)))
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "chat"}])
+def test_openai_fine_tuning_files(raw, packed, jpeg, options):
+    """Base64 leaves the record for a member; the other kinds of paths stay in it."""
+    path = raw(
+        chat([text("Which?"), url(data_uri(jpeg(0))), url("b.jpg")], "The second."),
+        chat("1+1?", "2"),
+    )
+    first, second = packed(path, **options)
+    content = [text("Which?"), url("image:0"), url("b.jpg")]
+    assert first == (chat(content, "The second."), {"jpg": jpeg(0), "1.jpg": jpeg(1)})
+    assert second == (chat("1+1?", "2"), {})
+    assert conversation(first[0])[0] == ("user", "Which?<image><image>")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": "a.jpg"},
+        {"type": "input_image", "image_url": "a.jpg"},
+        {"type": "image", "image": "a.jpg"},
+        {"type": "image", "image": "FILE"},
+        {"type": "image", "path": "a.jpg"},
+        {"type": "image", "url": "a.jpg", "image": None, "text": None},
+        {"image": "a.jpg"},
+    ],
+)
+def test_image_parts_of_every_spelling(raw, packed, jpeg, part):
+    path = raw(chat("?", "!"))
+    if part.get("image") == "FILE":
+        part = part | {"image": f"file://{path.parent}/a.jpg"}
+    record = chat([part, {"type": "input_text", "text": "What?"}], "A cat.")
+    assert packed(raw(record)) == [(record, {"jpg": jpeg(0)})]
+    assert conversation(record)[0] == ("user", "<image>What?")
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "chat"}])
+def test_llama_factory_demo_files(raw, packed, jpeg, options):
+    """A JSON array with `images` beside the messages, and `<image>` at their places or none."""
+    records = [
+        chat("<image>Who are they?", "Cats.", "<image>And here?", "Dogs.",
+             images=["a.jpg", "b.jpg"]),
+        chat("Who?", "Cats.", images=["c.jpg"], videos=[], audios=None),
+        chat("1+1?", "2", images=[]),
+    ]  # fmt: skip
+    path = raw()
+    path.unlink()
+    path = path.with_name("mllm_demo.json")
+    path.write_text(json.dumps(records, indent=2))
+    assert packed(path.parent, **options) == [
+        (records[0], {"jpg": jpeg(0), "1.jpg": jpeg(1)}),
+        (records[1], {"jpg": jpeg(2)}),
+        (records[2], {}),
+    ]
+
+
+def test_image_parts_without_an_image_take_those_beside_the_messages_in_order(raw, packed, jpeg):
+    record = chat(
+        [text("Is "), {"type": "image", "index": 0}, text(" like "), {"type": "image", "index": 1}],
+        [text("No.")],
+        images=["a.jpg", "c.jpg"],
+    )
+    assert packed(raw(record)) == [(record, {"jpg": jpeg(0), "1.jpg": jpeg(2)})]
+    assert conversation(record)[0] == ("user", "Is <image> like <image>")
+
+
+@pytest.mark.parametrize("options", [{}, {"format": "chat"}])
+def test_hugging_face_parquet(tmp_path, packed, jpeg, options):
+    datasets = pytest.importorskip("datasets")
+    from PIL import Image
+
+    part = {"index": datasets.Value("int64"), "text": datasets.Value("string"),
+            "type": datasets.Value("string")}  # fmt: skip
+    features = datasets.Features(
+        messages=[{"content": [part], "role": datasets.Value("string")}],
+        images=datasets.Sequence(datasets.Image()),
+    )
+    shown = [{"index": 0, "type": "image", "text": None}, {"type": "text", "text": "What?"}]
+    answer = [{"type": "text", "text": "A cat."}]
+    records = [
+        chat(shown, answer, images=[Image.open(io.BytesIO(jpeg(0)))]),
+        chat(shown, answer, images=[{"bytes": jpeg(1), "path": "b.jpg"}]),
+        chat(shown[1:], answer, images=[]),
+    ]
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    datasets.Dataset.from_list(records, features).to_parquet(raw / "train-0000.parquet")
+    samples = packed(raw, **options)
+    assert [sorted(sample) for _, sample in samples] == [["jpg"], ["jpg"], []]
+    assert samples[1][1] == {"jpg": jpeg(1)}
+    assert [record["images"] for record, _ in samples] == [["image:0"], ["b.jpg"], []]
+    assert conversation(samples[0][0]) == [("user", "<image>What?"), ("assistant", "A cat.")]
+
+
+def test_image_columns_in_parts_of_parquet(tmp_path, packed, jpeg):
+    datasets = pytest.importorskip("datasets")
+    string = datasets.Value("string")
+    part = {"type": string, "text": string, "image": datasets.Image()}
+    features = datasets.Features(messages=[{"role": string, "content": [part]}], mask=part["image"])
+    image = {"type": "image", "text": None, "image": {"bytes": jpeg(0), "path": None}}
+    mask = {"bytes": b"another image", "path": "m.png"}
+    record = chat([image, text("What?") | {"image": None}], mask=mask)
+    (tmp_path / "raw").mkdir()
+    path = tmp_path / "raw" / "a.parquet"
+    datasets.Dataset.from_list([record], features).to_parquet(path)
+    ((kept, images),) = packed(path)
+    assert kept["messages"][0]["content"] == [
+        image | {"image": "image:0"}, text("What?") | {"image": None}
+    ]  # fmt: skip
+    assert (kept["mask"], images) == ("m.png", {"jpg": jpeg(0), "mask.bin": b"another image"})
+
+
+@pytest.mark.parametrize("depth", [100, 600, 980, 100_000])
+def test_deep_nesting_is_packed_or_rejected(raw, packed, depth):
+    path = raw(chat("1+1?", "2"))
+    deep = "[" * depth + "]" * depth
+    with path.open("a") as file:
+        file.write(f'{{"messages": [{{"role": "user", "content": "a"}}], "x": {deep}}}\n')
+    assert len(packed(path)) in (1, 2)
+
+
+def test_tool_calls_survive(raw, packed):
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1,1]"}}
+    record = {
+        "messages": [
+            {"role": "user", "content": "1+1?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "2", "tool_call_id": "1"},
+            {"role": "assistant", "content": "It is 2."},
+        ],
+        "tools": [{"type": "function", "function": {"name": "add"}}],
+    }
+    assert packed(raw(record)) == [(record, {})]
+    assert [role for role, _ in conversation(record)] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_images_lie_under_image_root(tmp_path, raw, packed, jpeg):
+    path = raw(chat([url("a.jpg")], "A cat."))
+    (tmp_path / "far").mkdir()
+    (path.parent / "a.jpg").rename(tmp_path / "far" / "a.jpg")
+    assert packed(path, image_root=tmp_path / "far")[0][1] == {"jpg": jpeg(0)}
+
+
+def test_a_field_becomes_the_key(raw):
+    (sample,) = read(raw(chat("1+1?", "2", uid="x7")), key_from="uid")
+    assert sample.key == "x7"
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (chat(), "record has no `messages`"),
+        ({"messages": None}, "record has no `messages`"),
+        (chat([url("https://example.com/a.jpg")], "x"), "download"),
+        (chat([url("data:image/jpeg;base64,!!")], "x"), "base64"),
+        (chat([{"type": "image"}], "x"), "1 <image> places for 0 images"),
+        (chat("<image><image>", "x", images=["a.jpg"]), "2 <image> places for 1 images"),
+        (chat([{"type": "image"}], "x", images=["a.jpg", "b.jpg"]),
+         "1 <image> places for 2 images"),
+        (chat([text("<image>"), url("a.jpg")], "x"), "2 <image> places for 1 images"),
+        (chat([url("a.jpg")], "x", images=["b.jpg"]), "images both in its messages and beside"),
+        (chat([url("a.jpg"), {"type": "image"}], "x"), "1 parts have an image of their own"),
+        (chat([url("a.jpg") | {"image": "b.jpg"}], "x"), "several images: image_url, image"),
+        (chat([{"type": "image", "index": 1}], "x", images=["a.jpg"]), "asks for image 1"),
+        (chat("<video>", "x", videos=["a.mp4"]), "record has `videos`; only text and images"),
+        (chat("<audio>", "x", audios=["a.wav"]), "record has `audios`; only text and images"),
+        (chat([{"type": "video", "video": "a.mp4"}], "x"), "has a part (video) that is neither"),
+        (chat([{"type": "input_audio", "input_audio": {}}], "x"), "a part (input_audio)"),
+        (chat("?", None), "`content` of message 1 is neither text"),
+        (chat("?", 5), "`content` of message 1 is neither text"),
+        (chat([{"type": "text"}], "x"), "`content` of message 0 is neither text"),
+        ({"messages": [{"content": "?"}]}, "message 0 is no object with a `role`"),
+        ({"messages": ["?"]}, "message 0 is no object with a `role`"),
+        (chat("?", "x", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
+    ],
+)  # fmt: skip
+def test_a_record_that_makes_no_sense_is_rejected(raw, packed, rejects, tmp_path, record, reason):
+    assert len(packed(raw(chat("1+1?", "2"), record))) == 1
+    (line,) = rejects(tmp_path / "out")
+    assert reason in line["reason"]
+    assert "train.jsonl" in line["source"]
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        (chat("?", "!"), "chat"),
+        ({"conversations": [{"from": "human", "value": "?"}]}, "llava"),
+        ({"images": ["a.jpg"], "texts": [{"user": "?", "assistant": "!"}]}, "cauldron"),
+        ({"images": [None, "a.jpg"], "texts": ["?", None]}, "interleaved"),
+    ],
+)
+def test_formats_of_records_do_not_fit_each_other(raw, record, name):
+    assert choose_reader(raw(record)).name == name
+
+
+def test_a_record_is_not_changed_by_reading_it(jpeg):
+    record = chat([url(data_uri(jpeg(0)))], "A cat.")
+    before = json.dumps(record)
+    images, kept = unpack(record)
+    assert json.dumps(record) == before
+    assert images == [data_uri(jpeg(0))]
+    assert "base64" not in json.dumps(kept)
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+def mostly(*good):
+    """One of these; once in eight times anything."""
+    return st.integers(0, 7).flatmap(lambda die: st.one_of(*good) if die else ANY)
+
+
+IMAGE = mostly(st.sampled_from(["a.jpg", "data:,", "http://a/b"]))
+TEXT = st.sampled_from(["a", "", "<image>"])
+PART = mostly(
+    st.fixed_dictionaries({"type": st.just("text"), "text": mostly(TEXT)}),
+    st.fixed_dictionaries({"type": mostly(st.just("image"))}, optional={"index": ANY}),
+    st.fixed_dictionaries({"type": st.just("image"), "image": IMAGE}),
+    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": IMAGE}),
+    st.fixed_dictionaries({"image_url": st.fixed_dictionaries({"url": IMAGE})}),
+)
+MESSAGE = mostly(
+    st.fixed_dictionaries({"role": mostly(st.just("user")), "content": mostly(TEXT)}),
+    st.fixed_dictionaries({"role": st.just("user"), "content": st.lists(PART, max_size=3)}),
+    st.fixed_dictionaries({"role": st.just("user")}, optional={"tool_calls": ANY}),
+)
+RECORD = mostly(
+    st.fixed_dictionaries(
+        {"messages": mostly(st.lists(MESSAGE, min_size=1, max_size=2))},
+        optional={"images": mostly(st.lists(IMAGE, max_size=2)), "image": IMAGE, "videos": ANY},
+    ),
+    st.fixed_dictionaries({"messages": st.lists(MESSAGE, min_size=1, max_size=2)}),
+)
+
+
+@given(st.lists(RECORD, max_size=4))
+def test_hostile_records_are_samples_or_rejects(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("raw") / "a.jsonl"
+    good = chat("1+1?", "2")
+    path.write_text("".join(json.dumps(record) + "\n" for record in [good, *records]))
+    taken = read(path)
+    assert len(taken) == len(records) + 1
+    assert taken[0].record == good
+    for one in taken:
+        assert isinstance(one, RawSample | Reject)
+        if isinstance(one, RawSample):
+            places = [text.count("<image>") for _, text in conversation(one.record)]
+            assert sum(places) in (0, len(one.images))

@@ -1,0 +1,383 @@
+"""COCO captions: images and annotations are joined by id, and nothing that is wrong gets lost."""
+
+import json
+import shutil
+import tracemalloc
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.readers.coco import READER
+
+HEAD = {
+    "info": {"description": "COCO 2017 Dataset", "version": "1.0", "year": 2017},
+    "licenses": [{"url": "http://l/1", "id": 1, "name": "Attribution"}],
+}
+# As COCO has it, annotations stand in no order of images.
+ANNOTATIONS = [
+    {"image_id": 522418, "id": 49, "caption": "A woman cutting a cake."},
+    {"image_id": 184613, "id": 474, "caption": "A child with an umbrella."},
+    {"image_id": 522418, "id": 38, "caption": "Größe \U0001f600\n"},
+    {"image_id": 184613, "id": 1, "caption": ""},
+    {"image_id": 522418, "id": 53, "caption": "A third one."},
+]
+
+
+def image(number, **fields):
+    return {
+        "license": 3,
+        "file_name": f"{number:012d}.jpg",
+        "coco_url": f"http://images.cocodataset.org/val2017/{number:012d}.jpg",
+        "height": 427,
+        "width": 640,
+        "date_captured": "2013-11-14 11:18:45",
+        "id": number,
+    } | fields
+
+
+IMAGES = [image(522418), image(318219), image(184613)]
+
+
+def read(raw, **options):
+    return list(READER.read(raw, ReadOptions(**options)))
+
+
+def rejects_of(raw, **options):
+    return [taken for taken in read(raw, **options) if isinstance(taken, Reject)]
+
+
+@pytest.fixture
+def make_coco(tmp_path, jpeg):
+    """Writes a dataset as COCO unpacks: annotations/NAME.json and val2017/*.jpg."""
+
+    def make(
+        images=IMAGES,
+        annotations=ANNOTATIONS,
+        name="annotations/captions_val2017.json",
+        order=("info", "images", "licenses", "annotations"),
+        folder="val2017",
+        **dump,
+    ):
+        root = tmp_path / "raw"
+        for number, entry in enumerate(images):
+            file_name = entry.get("file_name") if isinstance(entry, dict) else None
+            if isinstance(file_name, str) and file_name:
+                (root / folder / file_name).parent.mkdir(parents=True, exist_ok=True)
+                (root / folder / file_name).write_bytes(jpeg(number))
+        whole = HEAD | {"images": images, "annotations": annotations}
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({field: whole[field] for field in order}, **dump)
+        (root / name).write_text(text, encoding="utf-8")
+        return root
+
+    return make
+
+
+def test_a_dataset_as_coco_unpacks_is_packed(tmp_path, make_coco, members, jpeg):
+    report = pack_dataset(make_coco(), tmp_path / "out")
+    assert (report.samples, report.rejected) == (3, 0)
+    first, second, third = members(tmp_path / "out").values()
+    assert (first["jpg"], second["jpg"], third["jpg"]) == (jpeg(0), jpeg(1), jpeg(2))
+    assert first["txt"].decode() == "A woman cutting a cake."
+    assert third["txt"].decode() == "A child with an umbrella."
+    assert "txt" not in second
+    assert json.loads(first["json"]) == IMAGES[0] | {
+        "captions": ["A woman cutting a cake.", "Größe \U0001f600\n", "A third one."],
+        "annotations": [{"id": 49}, {"id": 38}, {"id": 53}],
+    }
+    assert json.loads(second["json"]) == IMAGES[1] | {"captions": [], "annotations": []}
+    assert json.loads(third["json"])["captions"] == ["A child with an umbrella.", ""]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("info", "images", "licenses", "annotations"),
+        ("annotations", "images", "info"),
+        ("licenses", "annotations", "info", "images"),
+    ],
+)
+@pytest.mark.parametrize("dump", [{}, {"indent": 2}, {"ensure_ascii": False}])
+def test_samples_follow_images_whatever_the_order_of_members(make_coco, order, dump):
+    raw = make_coco(order=order, **dump)
+    assert choose_reader(raw) is READER
+    samples = read(raw)
+    names = [f"captions_val2017.json#{entry['id']}" for entry in IMAGES]
+    assert [sample.source for sample in samples] == names
+    assert [sample.caption for sample in samples] == [
+        "A woman cutting a cake.",
+        None,
+        "A child with an umbrella.",
+    ]
+
+
+def test_fields_of_annotations_are_kept(make_coco):
+    more = {"id": 5, "image_id": 522418, "caption": "c", "is_rejected": False, "text": [1]}
+    (sample, *_) = read(make_coco(annotations=[more]))
+    assert sample.record["annotations"] == [{"id": 5, "is_rejected": False, "text": [1]}]
+
+
+@pytest.mark.parametrize("given", ["522418", 522418.0])
+def test_ids_written_in_another_way_are_the_same(make_coco, given):
+    raw = make_coco(annotations=[{"id": 1, "image_id": given, "caption": "c"}])
+    assert [sample.caption for sample in read(raw)] == ["c", None, None]
+
+
+def test_ids_may_be_text(make_coco):
+    entry = image(1, id="a/b ü")
+    raw = make_coco([entry], [{"id": "x", "image_id": "a/b ü", "caption": "c"}])
+    (sample,) = read(raw)
+    assert (sample.source, sample.caption) == ("captions_val2017.json#a/b ü", "c")
+
+
+@pytest.mark.parametrize(
+    ("field", "key"), [(None, ""), ("id", "522418"), ("file_name", "000000522418.jpg")]
+)
+def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
+    assert read(make_coco(), key_from=field)[0].key == key
+
+
+def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
+    (line,) = rejects_of(make_coco([image(522418, name="a"), image(184613)]), key_from="name")
+    assert (line.source, line.error) == ("captions_val2017.json#184613", "MissingMember")
+
+
+# --- what is wrong with one input -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "reason"),
+    [
+        ([1], "DecodeError", "entry is a list, not an object"),
+        ({"file_name": "x.jpg"}, "MissingMember", "`id` is missing"),
+        (image(1, id=True), "MissingMember", "`id` is missing, or is neither"),
+        (image(1, id=1.5), "MissingMember", "`id` is missing, or is neither"),
+        ({"id": 7}, "MissingMember", "image has no `file_name`"),
+        (image(1, file_name=5), "MissingMember", "image has no `file_name`"),
+        (image(522418), "DecodeError", "an image before it has the same id 522418"),
+        (image(1, id="522418"), "DecodeError", "an image before it has the same id 522418"),
+    ],
+)
+def test_an_image_that_makes_no_sense_is_rejected(make_coco, entry, error, reason):
+    *samples, line = read(make_coco([*IMAGES, entry]))
+    assert all(isinstance(sample, RawSample) for sample in samples)
+    assert (line.source, line.error) == ("captions_val2017.json: images[3]", error)
+    assert reason in line.reason
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "reason"),
+    [
+        ("text", "DecodeError", "entry is a str, not an object"),
+        ({"image_id": 522418, "id": 1}, "MissingMember", "annotation has no `caption`"),
+        ({"image_id": 522418, "caption": ["a"]}, "DecodeError", "`caption` is a list, not text"),
+        ({"caption": "c", "id": 1}, "MissingMember", "`image_id` is missing"),
+        ({"caption": "c", "image_id": [1]}, "MissingMember", "`image_id` is missing, or is"),
+        ({"caption": "c", "image_id": 99}, "MissingMember", "none of the images has the id 99"),
+    ],
+)
+def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
+    make_coco, entry, error, reason
+):
+    raw = make_coco(annotations=[entry, *ANNOTATIONS, entry])
+    *samples, first, last = read(raw)
+    assert [sample.caption for sample in samples] == [
+        "A woman cutting a cake.", None, "A child with an umbrella."
+    ]  # fmt: skip
+    assert first.source == "captions_val2017.json: annotations[0]"
+    assert last.source == "captions_val2017.json: annotations[6]"
+    assert (first.error, first.reason) == (last.error, last.reason)
+    assert first.error == error
+    assert reason in first.reason
+
+
+def test_a_missing_image_is_rejected_by_name(tmp_path, make_coco, rejects):
+    raw = make_coco()
+    (raw / "val2017" / IMAGES[1]["file_name"]).unlink()
+    pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    (line,) = rejects(tmp_path / "out")
+    assert line["source"] == "captions_val2017.json#318219"
+    assert (line["reason"], line["file"]) == ("file is missing", "000000318219.jpg")
+
+
+def test_a_text_that_is_no_unicode_costs_its_sample_only(tmp_path, make_coco, rejects):
+    bad = {"image_id": 318219, "id": 2, "caption": "\ud800"}
+    report = pack_dataset(make_coco(annotations=[*ANNOTATIONS, bad]), tmp_path / "o", max_rejects=1)
+    assert (report.samples, report.rejected) == (2, 1)
+    assert "written as UTF-8" in rejects(tmp_path / "o")[0]["reason"]
+
+
+# --- which file, which folder of images -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("annotations/captions_val2017.json", "val2017"),
+        ("captions_val2017.json", "val2017"),
+        ("captions.json", "images"),
+        ("captions.json", "."),
+        ("annotations/captions.json", "."),
+        ("annotations/captions.json", "images"),
+        ("annotations/captions.json", "annotations"),
+    ],
+)
+def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
+    raw = make_coco(name=name, folder=folder)
+    for given in (raw, raw / name, (raw / name).parent):
+        assert choose_reader(given) is READER
+        sample = read(given)[0]
+        assert sample.images[0].blob.read()
+
+
+def test_images_that_are_nowhere_are_refused_with_what_was_tried(make_coco):
+    raw = make_coco(folder="elsewhere")
+    with pytest.raises(
+        PackError, match=r"000000522418.jpg\) lie in none of .*raw/val2017.*--image-"
+    ):
+        read(raw)
+    assert len(read(raw, image_root=raw / "elsewhere")) == 3
+
+
+def test_images_in_two_places_are_not_guessed(make_coco):
+    raw = make_coco()
+    shutil.copytree(raw / "val2017", raw / "images")
+    with pytest.raises(PackError, match=r"several folders .*raw/val2017, .*raw/images\); name one"):
+        read(raw)
+
+
+def test_a_missing_image_root_is_refused(make_coco, tmp_path):
+    with pytest.raises(PackError, match=r"--image-root .*nowhere: no such folder"):
+        read(make_coco(), image_root=tmp_path / "nowhere")
+
+
+def test_several_files_of_captions_are_refused_by_name(make_coco):
+    make_coco()
+    raw = make_coco(name="annotations/captions_train2017.json", folder="train2017")
+    with pytest.raises(
+        PackError,
+        match=r"\(annotations/captions_train2017.json, annotations/captions_val2017.json\); give",
+    ):
+        read(raw)
+    assert len(read(raw / "annotations" / "captions_train2017.json")) == 3
+
+
+INSTANCES = [{"id": 1, "image_id": 522418, "bbox": [1, 2, 3, 4], "category_id": 1}]
+
+
+def test_files_of_boxes_beside_the_captions_do_not_matter(make_coco):
+    make_coco(name="annotations/instances_val2017.json", annotations=INSTANCES)
+    assert len(read(make_coco())) == 3
+
+
+@pytest.mark.parametrize("give", ["folder", "file"])
+@pytest.mark.parametrize(
+    "annotations",
+    [INSTANCES, [], [{"id": 1, "image_id": 522418, "caption": None}], [{"caption": 1}]],
+)
+def test_a_file_without_captions_is_refused_as_such(make_coco, annotations, give):
+    raw = make_coco(name="annotations/instances_val2017.json", annotations=annotations)
+    given = raw if give == "folder" else raw / "annotations" / "instances_val2017.json"
+    assert choose_reader(given) is READER
+    with pytest.raises(PackError, match=r"holds no captions.*captions_\*.json.*--format folder"):
+        read(given)
+
+
+def test_a_folder_without_any_is_refused(tmp_path):
+    (tmp_path / "a.json").write_text('{"images": 5}')
+    assert not READER.recognises(tmp_path, ReadOptions())
+    with pytest.raises(PackError, match=r"no .json file here or in .*annotations.* holds COCO's"):
+        read(tmp_path)
+
+
+def test_sidecars_of_images_and_other_json_are_not_taken_for_it(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 2)
+    (raw / "000.json").write_text(json.dumps(HEAD | {"images": IMAGES, "annotations": []}))
+    (raw / "other.json").write_text('[{"id": 1, "image_id": 2}]')
+    (raw / "third.json").write_text('{"annotations": [{"text": "a"}]}')
+    assert choose_reader(raw).name == "folder"
+
+
+# --- a large file, a broken file --------------------------------------------------------------
+
+
+def write_large(path, images, captions_each):
+    """A file as COCO's, whose annotations go through the images again and again."""
+    with path.open("w") as file:
+        file.write('{"info": {}, "images": [')
+        file.write(", ".join(json.dumps(image(number)) for number in range(images)))
+        file.write('], "annotations": [')
+        for number in range(images * captions_each):
+            entry = {"id": number, "image_id": number % images, "caption": f"{number} " + "x" * 200}
+            file.write((", " if number else "") + json.dumps(entry))
+        file.write("]}")
+    return path
+
+
+def test_memory_stays_flat_however_many_annotations(tmp_path):
+    path = write_large(tmp_path / "captions.json", 5_000, 10)
+    (tmp_path / "000000000000.jpg").touch()
+    assert path.stat().st_size > 12 * 2**20
+    tracemalloc.start()
+    try:
+        count = 0
+        for number, sample in enumerate(READER.read(path, ReadOptions(scratch=tmp_path))):
+            count += len(sample.record["captions"])
+            assert sample.caption.startswith(f"{number} ")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 50_000
+    assert peak < 6 * 2**20
+
+
+def test_the_estimate_is_the_number_of_images(tmp_path):
+    path = write_large(tmp_path / "captions.json", 1000, 2)
+    assert READER.estimate(path, ReadOptions()) == 1000
+
+
+def test_a_file_broken_anywhere_gives_no_sample(make_coco):
+    raw = make_coco()
+    path = raw / "annotations" / "captions_val2017.json"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(PackError, match="about byte"):
+            next(READER.read(path, ReadOptions(image_root=raw)))
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3, 5])
+def test_the_temporary_database_is_removed_wherever_reading_stops(make_coco, tmp_path, taken):
+    orphan = {"image_id": 99, "caption": "c"}
+    stream = READER.read(
+        make_coco(annotations=[*ANNOTATIONS, orphan, orphan]), ReadOptions(scratch=tmp_path)
+    )
+    for _ in range(taken):
+        next(stream)
+    assert bool(list(tmp_path.glob("datapipe-*/join.sqlite"))) == bool(taken)
+    stream.close()
+    assert not list(tmp_path.glob("datapipe-*"))
+
+
+def test_the_temporary_database_is_removed_after_an_error(make_coco, tmp_path):
+    raw = make_coco()
+    path = raw / "annotations" / "captions_val2017.json"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(PackError):
+        read(path, scratch=tmp_path)
+    assert not list(tmp_path.glob("datapipe-*"))
+
+
+def test_a_scratch_folder_that_cannot_be_used_is_named(make_coco, tmp_path):
+    with pytest.raises(PackError, match=r"nowhere: no temporary folder can be made"):
+        read(make_coco(), scratch=tmp_path / "nowhere")
+
+
+def test_reading_twice_gives_the_same(make_coco, tmp_path, contents):
+    raw = make_coco(annotations=[*ANNOTATIONS, {"image_id": 99, "caption": "c"}])
+    assert read(raw) == read(raw)
+    for out in ("one", "two"):
+        pack_dataset(raw, tmp_path / out, max_rejects=5, workers=len(out) - 1)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")

@@ -1,0 +1,343 @@
+"""img2dataset's shards: tar or folder and table are joined, and failed downloads are rejects."""
+
+import hashlib
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.errors import StoreError
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.readers.img2dataset import READER
+
+# The columns that version 1.47 writes, with one that the user asked to keep.
+SCHEMA = pa.schema(
+    [("score", pa.float64())]
+    + [(name, pa.string()) for name in ("caption", "url", "key", "status", "error_message")]
+    + [(name, pa.int32()) for name in ("width", "height", "original_width", "original_height")]
+    + [(name, pa.string()) for name in ("exif", "sha256")]
+)
+NOT_FOUND = "HTTP Error 404: File not found"
+ASSERTION = "OpenCV(4.14.0) /io/opencv/loadsave.cpp:1310: error: (-215)\n in function 'imdecode_'\n"
+
+
+def read(raw, **options):
+    return list(READER.read(raw, ReadOptions(**options)))
+
+
+def sources(taken, kind):
+    return [one.source for one in taken if isinstance(one, kind)]
+
+
+@pytest.fixture
+def row(jpeg):
+    """A row of the table; `failed` is a (status, message)."""
+
+    def make(key, number, failed=None, **fields):
+        data = jpeg(number)
+        size = (40 + number % 7, 30 + number % 5)
+        made = dict.fromkeys(SCHEMA.names) | {
+            "score": number / 8,
+            "caption": f"größe {number}",
+            "url": f"http://host/{number}.jpg",
+            "key": key,
+            "status": failed[0] if failed else "success",
+            "error_message": failed[1] if failed else None,
+        }
+        if not failed:
+            made |= dict(zip(SCHEMA.names[6:10], size * 2, strict=True))
+            made |= {"exif": "{}", "sha256": hashlib.sha256(data).hexdigest()}
+        return made | fields
+
+    return make
+
+
+@pytest.fixture
+def make_shard(tmp_path, jpeg, make_tar):
+    """Writes one shard as img2dataset does; `without` leaves members out of it."""
+
+    def make(rows, name="00000", files=False, without=(), extra=(), schema=SCHEMA):
+        raw = tmp_path / "raw"
+        raw.mkdir(exist_ok=True)
+        members = []
+        for row in (row for row in rows if row["status"] == "success"):
+            number = int(row["score"] * 8)
+            members += [
+                (f"{row['key']}.jpg", jpeg(number)),
+                (f"{row['key']}.json", json.dumps(row, indent=4).encode()),
+                (f"{row['key']}.txt", (row["caption"] or "").encode()),
+            ]
+        members = [m for m in members if m[0] not in without] + list(extra)
+        if files:
+            (raw / name).mkdir()
+            for member, content in members:
+                (raw / name / member).write_bytes(content)
+        else:
+            make_tar(raw / f"{name}.tar", members)
+        pq.write_table(pa.Table.from_pylist(rows, schema), raw / f"{name}.parquet")
+        (raw / f"{name}_stats.json").write_text(json.dumps({"count": len(rows)}))
+        return raw
+
+    return make
+
+
+@pytest.fixture
+def rows(row):
+    """Downloads end in another order than they begin."""
+    return [
+        row("000000002", 2),
+        row("000000003", 3, ("failed_to_download", NOT_FOUND)),
+        row("000000000", 0),
+        row("000000005", 5, ("failed_to_resize", ASSERTION)),
+        row("000000004", 4, caption=None),
+        row("000000001", 1, ("failed_to_download", None)),
+    ]
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_shard_is_packed_with_its_failures_as_rejects(
+    tmp_path, make_shard, rows, files, members, rejects, jpeg
+):
+    raw = make_shard(rows, files=files)
+    assert choose_reader(raw) is READER
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=3)
+    assert (report.samples, report.rejected) == (3, 3)
+    packed = list(members(tmp_path / "out").values())
+    order = [0, 2, 4] if files else [2, 0, 4]
+    assert [sample["jpg"] for sample in packed] == [jpeg(number) for number in order]
+    texts = {0: "größe 0", 2: "größe 2", 4: ""}
+    assert [sample["txt"].decode() for sample in packed] == [texts[number] for number in order]
+    by_key = {row["key"]: row for row in rows}
+    assert [json.loads(s["json"]) for s in packed] == [by_key[f"{n:09d}"] for n in order]
+    assert rejects(tmp_path / "out") == [
+        {
+            "source": "00000.parquet:000000003",
+            "reason": f"img2dataset: failed_to_download: {NOT_FOUND}",
+            "error": "MissingMember",
+        },
+        {
+            "source": "00000.parquet:000000005",
+            "reason": "img2dataset: failed_to_resize: " + " ".join(ASSERTION.split()),
+            "error": "DecodeError",
+        },
+        {
+            "source": "00000.parquet:000000001",
+            "reason": "img2dataset: failed_to_download",
+            "error": "MissingMember",
+        },
+    ]
+
+
+def test_sources_name_shard_and_key(make_shard, row):
+    make_shard([row("000000", 0)], "00000", files=True)
+    raw = make_shard([row("000010", 1)], "00001")
+    assert sources(read(raw), RawSample) == ["00000/000000", "00001.tar:000010"]
+
+
+def test_shards_come_in_the_order_of_their_numbers(make_shard, row):
+    for number in (100000, 99999, 2):
+        raw = make_shard([row(f"{number:05d}0000", 0)], f"{number:05d}")
+    assert [source.partition(".")[0] for source in sources(read(raw), RawSample)] == [
+        "00002", "99999", "100000"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_a_sample_without_metadata_takes_its_row(make_shard, rows, files):
+    raw = make_shard(rows, files=files, without=["000000000.json", "000000004.txt"])
+    samples = {s.source[-1]: s for s in read(raw) if isinstance(s, RawSample)}
+    assert samples["0"].record == rows[2]
+    assert samples["4"].caption is None
+    assert samples["2"].record.read() == json.dumps(rows[0], indent=4).encode()
+
+
+def test_rows_and_members_that_miss_each_other(make_shard, rows, jpeg):
+    gone = [f"000000002.{ext}" for ext in ("jpg", "json", "txt")]
+    raw = make_shard(rows, without=gone, extra=[("000000009.jpg", jpeg(9)), ("README", b"")])
+    taken = read(raw)
+    assert sources(taken, RawSample) == [
+        f"00000.tar:{key:09d}" for key in (0, 4, 9)
+    ]  # the last has no row
+    lost = {one.source: one.reason for one in taken if isinstance(one, Reject)}
+    assert lost["00000.tar:README"] == "name has no key and extension"
+    assert lost["00000.parquet:000000002"] == (
+        "img2dataset: status is success, but 00000.tar does not hold it"
+    )
+    assert len(lost) == 5
+
+
+def test_members_that_are_no_images_are_found_out(
+    tmp_path, make_shard, rows, encode, rejects, members
+):
+    whole = {"000000002.jpg": encode(kind="PNG"), "000000000.jpg": b'{"error": 404}'}
+    raw = make_shard(rows, without=whole, extra=whole.items())
+    pack_dataset(raw, tmp_path / "out", max_rejects=5)
+    assert "png" in next(iter(members(tmp_path / "out").values()))
+    assert rejects(tmp_path / "out")[0]["source"] == "00000.tar:000000000"
+
+
+@pytest.mark.parametrize("without", [(), ("000000002.json",)])
+def test_a_key_is_taken_from_the_table(make_shard, rows, without):
+    taken = read(make_shard(rows, without=without), key_from="sha256")
+    assert [s.key for s in taken[:2]] == [rows[0]["sha256"], rows[2]["sha256"]]
+
+
+def test_a_key_is_taken_from_the_metadata_without_a_table(make_shard, rows):
+    raw = make_shard(rows, without=["000000000.json"])
+    (raw / "00000.parquet").unlink()
+    first, second, _ = read(raw, key_from="sha256")
+    assert first.key == rows[0]["sha256"]
+    assert (second.source, second.error) == ("00000.tar:000000000", "MissingMember")
+
+
+def test_keys_that_became_numbers_are_matched(make_shard, rows):
+    raw = make_shard(rows)
+    table = pq.read_table(raw / "00000.parquet")
+    keys = pa.array([int(key) for key in table["key"].to_pylist()])
+    table = table.set_column(table.schema.get_field_index("key"), "key", keys)
+    pq.write_table(table, raw / "00000.parquet")
+    assert sources(read(raw), Reject) == [f"00000.parquet:00000000{n}" for n in (3, 5, 1)]
+
+
+# --- shards that are not as they should be ----------------------------------------------------
+
+
+@pytest.fixture
+def interrupt(row, make_shard):
+    """A finished shard, and one in which a killed download stopped; gives the whole tar."""
+
+    def make(files=False, table=b"PAR1\x15\x04\x15\x88"):
+        make_shard([row("000000000", 0)], "00000", files)
+        raw = make_shard([row(f"00001000{n}", n) for n in range(3)], "00001", files)
+        (raw / "00001_stats.json").unlink()
+        (raw / "00001.parquet").write_bytes(table)
+        return raw, b"" if files else (raw / "00001.tar").read_bytes()
+
+    return make
+
+
+@pytest.mark.parametrize("table", [b"", b"PAR1", b"PAR1\x15\x04\x15\x88"])
+def test_of_an_interrupted_download_whole_samples_are_packed(interrupt, table):
+    raw, tar = interrupt(table=table)
+    assert choose_reader(raw) is READER
+    end = tar.index(b"000010002.txt")
+    for size in (*range(600, end + 1024, 512), *range(end, end + 700, 100)):
+        (raw / "00001.tar").write_bytes(tar[:size])
+        taken = read(raw)
+        assert sources(taken, Reject)[-1] == "00001.parquet"
+        assert "run it again to finish it" in taken[-1].reason
+        whole = sources(taken, RawSample)
+        keys = [f"00001.tar:00001000{number}" for number in range(3)]
+        assert whole == ["00000.tar:000000000", *keys][: len(whole)]
+        # A sample is only taken when the next one has begun.
+        begun = [f"00001000{n}.jpg".encode() in tar[: size - 511] for n in (1, 2)]
+        assert len(whole) <= 1 + sum(begun)
+        assert len(sources(taken, Reject)) in (1, 2)
+
+
+def test_an_interrupted_download_into_files(interrupt):
+    raw, _ = interrupt(files=True)
+    (raw / "00001" / "000010001.json").unlink()
+    taken = read(raw)
+    assert sources(taken, RawSample) == ["00000/000000000", "00001/000010000", "00001/000010002"]
+    assert sources(taken, Reject) == ["00001/000010001", "00001.parquet"]
+
+
+def test_a_tar_that_was_finished_and_is_cut_off_is_refused(make_shard, rows):
+    raw = make_shard(rows)
+    (raw / "00000.tar").write_bytes((raw / "00000.tar").read_bytes()[:3000])
+    with pytest.raises(StoreError, match=r"00000.tar, byte \d+: the file ends inside"):
+        read(raw)
+
+
+def test_a_table_that_was_finished_and_is_damaged_is_refused(make_shard, rows, row):
+    make_shard(rows)
+    raw = make_shard([row("000010000", 0)], "00001")
+    (raw / "00001.parquet").write_bytes(b"PAR1 and no more")
+    assert choose_reader(raw) is READER
+    with pytest.raises(PackError, match=r"00001.parquet is damaged"):
+        read(raw)
+
+
+def test_a_shard_without_table_is_packed_as_it_is(make_shard, rows, row):
+    make_shard(rows)
+    raw = make_shard([row("000010000", 0), row("000010001", 1, ("x", "y"))], "00001")
+    (raw / "00001.parquet").unlink()
+    taken = read(raw)
+    assert taken[-1].source == "00001.tar:000010000"
+
+
+def test_a_shard_whose_tar_is_gone_is_rejected_by_row(make_shard, rows, row):
+    make_shard(rows)
+    raw = make_shard([row("000010000", 0)], "00001")
+    (raw / "00001.tar").unlink()
+    assert read(raw)[-1].reason == (
+        "img2dataset: status is success, but 00001.tar does not hold it"
+    )
+
+
+def test_a_shard_in_which_nothing_was_downloaded(make_shard, row):
+    raw = make_shard([row("000000000", 0, ("failed_to_download", NOT_FOUND))])
+    assert sources(read(raw), Reject) == ["00000.parquet:000000000"]
+
+
+def test_a_shard_that_is_tar_and_folder_is_refused(make_shard, rows):
+    raw = make_shard(rows)
+    (raw / "00000").mkdir()
+    with pytest.raises(PackError, match=r"00000.tar and .*00000 are the same shard"):
+        read(raw)
+
+
+def test_other_tars_in_the_folder_are_rejected_by_name(make_shard, rows, make_tar, jpeg):
+    raw = make_shard(rows)
+    make_tar(raw / "more.tar", [("a.jpg", jpeg(0))])
+    assert (read(raw)[-1].source, read(raw)[-1].error) == ("more.tar", "DecodeError")
+
+
+# --- recognition ------------------------------------------------------------------------------
+
+
+def test_tars_beside_other_tables_are_webdataset(make_shard, rows):
+    raw = make_shard(rows)
+    table = pq.read_table(raw / "00000.parquet").drop_columns("status")
+    pq.write_table(table, raw / "00000.parquet")
+    assert choose_reader(raw).name == "webdataset"
+
+
+def test_a_single_tar_is_webdataset(make_shard, rows):
+    assert choose_reader(make_shard(rows) / "00000.tar").name == "webdataset"
+
+
+def test_a_pack_of_it_is_no_longer_img2dataset(tmp_path, make_shard, rows):
+    pack_dataset(make_shard(rows), tmp_path / "out", max_rejects=3)
+    assert choose_reader(tmp_path / "out").name == "webdataset"
+
+
+@pytest.mark.parametrize("make", ["nothing", "a file", "an empty folder"])
+def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
+    raw = tmp_path / "raw"
+    if make == "a file":
+        raw.touch()
+    elif make == "an empty folder":
+        raw.mkdir()
+    assert not READER.recognises(raw, ReadOptions())
+    with pytest.raises(PackError, match=r"cannot be read|no shard such as 00000.tar"):
+        read(raw)
+
+
+def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows, row):
+    make_shard(rows)
+    raw = make_shard([row("000010000", 0)], "00001")
+    assert READER.estimate(raw, ReadOptions()) == 12
+    (raw / "00000.parquet").write_bytes(b"")
+    assert READER.estimate(raw, ReadOptions()) == 2
+
+
+def test_reading_twice_gives_the_same(make_shard, rows, tmp_path, contents):
+    raw = make_shard(rows)
+    for out, workers in (("one", 1), ("two", 3)):
+        pack_dataset(raw, tmp_path / out, max_rejects=5, workers=workers)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")

@@ -1,0 +1,510 @@
+"""Records come out of every container with their places; what is broken is named."""
+
+import csv
+import datetime
+import decimal
+import gzip
+import json
+import os
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.errors import DecodeError, MissingMember, PackError
+from datapipe.pack import containers, parquetstream
+from datapipe.pack.raw import Inline, ReadOptions, Reject
+from datapipe.pack.records import (
+    find_records,
+    is_unreadable,
+    key_of_record,
+    open_records,
+    plain,
+)
+
+ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
+
+
+def fits(record):
+    return "a" in record
+
+
+def open_(raw, **options):
+    return open_records(raw, ReadOptions(**options), fits, "`a`")
+
+
+def write_csv(path, rows, delimiter=",", **how):
+    with path.open("w", newline="", **how) as file:
+        writer = csv.DictWriter(file, rows[0].keys(), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    match path.suffixes[-1]:
+        case ".json":
+            path.write_text(json.dumps(rows, indent=1), "utf-8")
+        case ".csv":
+            write_csv(path, rows, encoding="utf-8-sig")  # as Excel writes it
+        case ".tsv":
+            write_csv(path, rows, "\t", encoding="utf-8")
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        case ".gz":
+            path.write_bytes(gzip.compress(lines.encode()))
+        case _:
+            path.write_text(lines, "utf-8")
+    return path
+
+
+NAMES = ["x.json", "x.jsonl", "X.NDJSON", "x.csv", "x.tsv", "x.parquet", "x.jsonl.gz"]
+
+
+@pytest.mark.parametrize("give", ["folder", "file"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_container_gives_the_same_records(tmp_path, name, give):
+    path = write(tmp_path / "raw" / name, ROWS)
+    records = open_(path if give == "file" else path.parent)
+    assert list(records) == [(f"{name}#{number}", row) for number, row in enumerate(ROWS)]
+    assert records.first() == ROWS[0]
+    assert records.estimate() == 3
+    assert records.root == path.parent
+    assert find_records(tmp_path / "raw", ReadOptions(), fits) == open_(path.parent)
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.csv", "x.tsv", "x.parquet"])
+def test_the_number_of_many_records_is_told_from_the_first(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(containers, "_SAMPLE", 1 << 14)
+    rng = np.random.default_rng(0)
+    rows = [{"a": str(number), "b": rng.bytes(20).hex()} for number in range(4000)]
+    assert open_(write(tmp_path / name, rows)).estimate() == pytest.approx(4000, rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
+def test_a_file_without_records_is_empty(tmp_path, name):
+    (tmp_path / name).touch()
+    assert find_records(tmp_path, ReadOptions(), fits) is None
+    with pytest.raises(PackError):
+        open_(tmp_path)
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.csv", "x.tsv"])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_another_encoding_is_refused_with_the_remedy(tmp_path, name, encoding):
+    mark = "\ufeff" if encoding.endswith("be") else ""
+    (tmp_path / name).write_text(mark + '{"a": 1}', encoding)
+    assert find_records(tmp_path / name, ReadOptions(), fits) is None
+    assert is_unreadable(tmp_path / name, ReadOptions())
+    with pytest.raises(PackError, match=r"x\..* is not UTF-8 but UTF-16 or UTF-32.*iconv"):
+        open_(tmp_path / name)
+
+
+def test_broken_lines_and_other_values_cost_only_themselves(tmp_path):
+    lines = [b'{"a": 1}', b'{"a": "\xfc"}', b'{"a": ', b"", b"[1]", b"3", b'{"a": 2}\r']
+    (tmp_path / "x.jsonl").write_bytes(b"\n".join(lines))
+    records = list(open_(tmp_path))
+    assert [source for source, _ in records] == [
+        "x.jsonl#0", "x.jsonl:2", "x.jsonl:3", "x.jsonl#3", "x.jsonl#4", "x.jsonl#5"
+    ]  # fmt: skip
+    assert all(source == r.source for source, r in records if isinstance(r, Reject))
+    assert records[3][1].reason == "record is a list, not an object"
+    assert [r for _, r in records if isinstance(r, dict)] == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8b\x08", gzip.compress(b'{"a": 1}\n' * 99)[:-9]])
+def test_a_damaged_gzip_file_is_refused(tmp_path, content):
+    (tmp_path / "x.jsonl.gz").write_bytes(content)
+    with pytest.raises(PackError, match=r"x.jsonl.gz is damaged .*again"):
+        list(open_(tmp_path / "x.jsonl.gz"))
+
+
+HOSTILE_CSV = [
+    (b"1,2,3", "row has 3 fields where the header has 2"),
+    (b"1", "row has 1 fields"),
+    (b"1,\xfc", "row is not UTF-8"),
+    (b"1,\0", "row holds NUL bytes"),
+    (b'1,"x"y', "row is not valid"),
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), HOSTILE_CSV)
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_broken_row_costs_only_itself(tmp_path, row, reason, end):
+    content = end.join([b"a,b", b"0,0", b'1,"two%slines"' % end, row, b"", b"2,2", b""])
+    (tmp_path / "x.csv").write_bytes(content)
+    (_, first), (_, second), (source, broken), (_, last) = open_(tmp_path)
+    assert [first["a"], second["a"], last["a"]] == ["0", "1", "2"]
+    assert second["b"] == f"two{end.decode()}lines"
+    assert source == broken.source == "x.csv:5"
+    assert reason in broken.reason
+
+
+def test_a_quote_that_is_not_closed_is_told_with_its_lines(tmp_path):
+    (tmp_path / "x.csv").write_text('a,b\n0,0\n1,"open\n2,2\n3,3\n')
+    _, (source, broken) = open_(tmp_path)
+    assert source == "x.csv:3"
+    assert broken.reason.endswith("(lines 3 to 5)")
+
+
+def test_a_long_field_is_read(tmp_path):
+    (tmp_path / "x.csv").write_text(f"a,b\n1,{'x' * 1_000_000}\n")
+    ((_, record),) = open_(tmp_path)
+    assert len(record["b"]) == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        ("a,b,a", "the header has 'a' more than once"),
+        ("a,,b", "column 2 of the header has no name"),
+        ('a,"b"c', "header is not valid"),
+    ],
+)
+def test_a_header_that_does_not_tell_columns_apart_is_refused(tmp_path, header, reason):
+    (tmp_path / "x.csv").write_text(f"{header}\n1,2,3\n")
+    with pytest.raises(PackError, match=reason):
+        open_(tmp_path / "x.csv")
+
+
+# --- Parquet ----------------------------------------------------------------------------------
+
+
+def test_columns_of_all_types_are_read_by_name(tmp_path):
+    moment = datetime.datetime(2024, 5, 6, 7, 8, 9, tzinfo=datetime.UTC)
+    table = pa.table(
+        {
+            "image": [{"bytes": b"1", "path": "1.jpg"}, None],
+            "many": [[{"bytes": b"2", "path": None}], []],
+            "when": pa.array([1, None], pa.timestamp("ns")),
+            "clock": pa.array([1, None], pa.time64("ns")),
+            "took": pa.array([1, None], pa.duration("ns")),
+            "zone": pa.array([moment, None], pa.timestamp("ms", "UTC")),
+            "day": [datetime.date(2024, 1, 1), None],
+            "price": [decimal.Decimal("1.50"), None],
+            "kind": pa.array(["cat", None]).dictionary_encode(),
+            "map": pa.array([[("x", 1)], None], pa.map_(pa.string(), pa.int64())),
+            "half": pa.array([np.float16(0.5), None]),
+            "a": [1, 2],
+        }
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    records = open_(tmp_path)
+    first, second = (plain(record, ()) for _, record in records)
+    assert first[0] == {
+        "image": "1.jpg", "many": [None], "when": "1970-01-01 00:00:00.000000001",
+        "clock": "00:00:00.000000001", "took": 1,
+        "zone": "2024-05-06T07:08:09+00:00", "day": "2024-01-01", "price": "1.50", "kind": "cat",
+        "map": [["x", 1]], "half": 0.5, "a": 1,
+    }  # fmt: skip
+    assert first[1] == (("image.bin", Inline(b"1", "image")), ("many.bin", Inline(b"2", "many")))
+    assert second[0] == dict.fromkeys(table.column_names) | {"many": [], "a": 2}
+    json.dumps([first[0], second[0]], allow_nan=False)
+
+
+def test_a_null_does_not_hide_what_its_column_holds(tmp_path):
+    table = pa.table({"a": [{"bytes": b"1", "path": ""}] * 2, "b": [b"", b""], "c": ["x", "y"]})
+    table = table.take(pa.array([None, 0]))
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert open_(tmp_path).first() == {"a": {"bytes": None, "path": None}, "b": b"", "c": None}
+
+
+def test_a_value_that_python_does_not_have_costs_only_its_row(tmp_path):
+    text = pa.Array.from_buffers(
+        pa.string(), 3, pa.array([b"x", b"\xff", b"y"], pa.binary()).buffers()
+    )
+    dates = pa.array([0, 0, 10_000_000], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"a": text, "day": dates}), tmp_path / "x.parquet")
+    (_, first), (source, second), (_, third) = open_(tmp_path)
+    assert first == {"a": "x", "day": datetime.date(1970, 1, 1)}
+    assert (source, second.error) == ("x.parquet#1", "DecodeError")
+    assert "cannot be read" in third.reason
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: data[:-10], "is damaged or no Parquet file"),
+        (lambda data: data[:-8] + b"\xff\xff\xff\x7fPAR1", "is damaged or no Parquet file"),
+        (lambda data: b"", "is damaged or no Parquet file"),
+        (lambda data: b"<html>404</html>", "is damaged or no Parquet file"),
+        (
+            lambda data: b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n",
+            "Git LFS pointer.*git lfs pull",
+        ),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_damaged_file_is_refused_by_name(tmp_path, damage, reason, place):
+    for number in range(3):
+        path = write(tmp_path / f"train-{number:05d}-of-00003.parquet", ROWS)
+        if number == place:
+            path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(PackError, match=f"train-0000{place}-of-00003.parquet.*{reason}"):
+        open_(tmp_path)
+    assert not is_unreadable(tmp_path, ReadOptions())
+    assert is_unreadable(tmp_path / f"train-{place:05d}-of-00003.parquet", ReadOptions())
+
+
+def test_damage_behind_the_first_rows_is_refused_when_it_is_met(tmp_path):
+    rows = [{"a": os.urandom(2000).hex()} for _ in range(200)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=50)
+    data = bytearray((tmp_path / "x.parquet").read_bytes())
+    half = len(data) // 2
+    data[half : half + 60_000] = bytes(60_000)
+    (tmp_path / "x.parquet").write_bytes(data)
+    with pytest.raises(PackError, match=r"x\.parquet is damaged"):
+        list(open_(tmp_path))
+
+
+def test_memory_stays_flat_over_a_row_group_of_images(tmp_path):
+    image = pa.array([{"bytes": os.urandom(4000), "path": f"{i}.jpg"} for i in range(8000)])
+    pq.write_table(pa.table({"a": image}), tmp_path / "x.parquet")
+    assert pq.ParquetFile(tmp_path / "x.parquet").num_row_groups == 1
+    del image
+    before = pa.total_allocated_bytes()
+    peak = max(
+        pa.total_allocated_bytes()
+        for _ in parquetstream.read_parquet(tmp_path / "x.parquet", "x.parquet")
+    )
+    assert peak - before < 20_000_000  # the row group has 32 million
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(PackError, match="columns of one name: a"):
+        open_(tmp_path / "x.parquet")
+
+
+# --- which files ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+        ["train-00000-of-00002-1a2b3c4d.parquet", "train-00001-of-00002-ffffffff.parquet"],
+        ["default/train/0000.parquet", "default/train/0001.parquet"],
+        ["part.0.parquet", "part.1.parquet", "part.2.parquet"],
+        [f"part-0000{i}-{uuid.UUID(int=7)}-c000.snappy.parquet" for i in range(2)],
+        ["chunk_1.parquet", "chunk_2.parquet"],
+        ["v1.5-2/train-1.parquet", "v1.5-2/train-2.parquet"],
+    ],
+)
+def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
+    for name in names:
+        write(tmp_path / name, ROWS)
+    records = open_(tmp_path)
+    assert [source for source, _ in records] == [f"{n}#{i}" for n in names for i in range(3)]
+    assert records.estimate() == 3 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (
+            ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
+            ["data/test-[*]-of-00001[*].parquet  3 records in 1 file",
+             "data/train-[*]-of-00001[*].parquet  3 records in 1 file"],
+        ),
+        (["one/0.parquet", "two (b)/0.parquet", "two (b)/1.parquet"],
+         ["one/[*].parquet", r"two \(b\)/[*].parquet  6 records in 2 files"]),
+        (["train.parquet", "test.parquet"], ["test.parquet", "train.parquet"]),
+        (["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"],
+         ["train-[*]-of-00001", "train-[*]-of-00002"]),
+        (["a.parquet", "a.jsonl"], ["a.jsonl  1 file", "a.parquet  3 records in 1 file"]),
+    ],
+)  # fmt: skip
+def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
+    for name in names:
+        write(tmp_path / name, ROWS)
+    assert find_records(tmp_path, ReadOptions(), fits) is not None
+    pattern = r"holds several datasets[\s\S]*" + r"[\s\S]*".join(listed) + r"[\s\S]*--include '"
+    with pytest.raises(PackError, match=pattern) as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert 3 <= len(list(open_(tmp_path, include=include))) < 3 * len(names)
+
+
+def test_folders_with_brackets_can_be_included_as_they_are_listed(tmp_path):
+    for name in ("a[1]/0.parquet", "b/0.parquet"):
+        write(tmp_path / name, ROWS)
+    with pytest.raises(PackError) as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert [p.parent.name for p in open_(tmp_path, include=include).files] == ["a[1]"]
+
+
+def test_all_that_match_include_are_taken(tmp_path):
+    for name in ("a.jsonl", "b.jsonl", "c.csv", "deep/d.jsonl"):
+        write(tmp_path / name, ROWS)
+    sources = [source for source, _ in open_(tmp_path, include="*.jsonl")]
+    assert sources == [f"{n}#{i}" for n in ("a.jsonl", "b.jsonl", "deep/d.jsonl") for i in range(3)]
+    with pytest.raises(PackError, match=r"that matches --include 'x\*'"):
+        open_(tmp_path, include="x*")
+
+
+def test_include_does_not_take_other_records_silently(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    write(tmp_path / "b.jsonl", [{"other": 1}])
+    with pytest.raises(PackError, match=r"also takes .*b.jsonl: records with 'other'.*narrow"):
+        open_(tmp_path, include="*.jsonl")
+
+
+def test_shards_that_are_missing_are_noticed(tmp_path):
+    for number in (0, 2):
+        write(tmp_path / "data" / f"train-{number:05d}-of-00003.parquet", ROWS)
+    with pytest.raises(PackError, match="only 2 of 3 files are here; fetch the others") as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert open_(tmp_path, include=include).estimate() == 6
+
+
+@pytest.mark.parametrize(
+    ("second", "differing"),
+    [
+        ({"a": ["1"], "c": ["1"]}, "b, c"),
+        ({"a": [1], "b": ["1"]}, r"a \(string, int64\)"),
+    ],
+)
+def test_files_of_other_columns_are_refused(tmp_path, second, differing):
+    write(tmp_path / "0.parquet", ROWS)
+    pq.write_table(pa.table(second), tmp_path / "1.parquet")
+    with pytest.raises(PackError, match=rf"0.parquet and 1.parquet differ in columns: {differing}"):
+        open_(tmp_path)
+
+
+def test_columns_may_be_ordered_differently_null_or_of_another_string_type(tmp_path):
+    write(tmp_path / "0.parquet", ROWS)
+    pq.write_table(pa.table({"b": [None], "a": ["4"]}), tmp_path / "1.parquet")
+    pq.write_table(
+        pa.table(
+            {"b": pa.array(["x"], pa.large_string()), "a": pa.array(["5"]).dictionary_encode()}
+        ),
+        tmp_path / "2.parquet",
+    )
+    assert [record["a"] for _, record in open_(tmp_path)] == ["1", "2", "3", "4", "5"]
+
+
+def test_the_nearest_files_are_taken(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    write(tmp_path / "deep" / "b.jsonl", ROWS)
+    write(tmp_path / ".cache" / "c.jsonl", ROWS)
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("a.json", "a.jpg"),
+        ("a.jsonl", "a.JPEG"),
+        ("00000.parquet", "00000.tar"),
+        ("shard-000000.parquet", "shard-000000.tar"),
+        ("x.index.parquet", "x.tar"),
+        ("00000.parquet", "00000/000000000.jpg"),
+    ],
+)
+def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
+    write(tmp_path / name, ROWS)
+    (tmp_path / beside).parent.mkdir(exist_ok=True)
+    (tmp_path / beside).touch()
+    assert find_records(tmp_path, ReadOptions(), fits) is None
+    assert not is_unreadable(tmp_path, ReadOptions())
+
+
+def test_a_folder_beside_a_file_of_its_name_does_not_hide_it(tmp_path):
+    write(tmp_path / "train.parquet", ROWS)
+    (tmp_path / "train").mkdir()
+    assert open_(tmp_path).estimate() == 3
+
+
+def test_one_object_beside_records_is_passed_over(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "info.json").write_text('{"a": 1,\n"b": 2}')
+    (tmp_path / "coco.json").write_text('{"a": 1, "images": [], "annotations": []}')
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+    with pytest.raises(PackError, match="one JSON object"):
+        open_(tmp_path / "info.json")
+
+
+def test_what_was_found_is_said_where_nothing_fits(tmp_path):
+    write(tmp_path / "b.jsonl", [{"other": 1, "more": 2}])
+    with pytest.raises(PackError, match=r"`a` \(found: b.jsonl: records with 'other', 'more'\)"):
+        open_(tmp_path)
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "c.mp4").touch()
+    with pytest.raises(PackError, match=r"found: 1 .mp4"):
+        open_(tmp_path)
+
+
+def test_records_of_a_json_file_that_was_named_are_judged_one_by_one(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"other": 1}, *ROWS])
+    assert find_records(path, ReadOptions(), fits) is None
+    assert len(list(open_(path))) == 4
+    with pytest.raises(PackError, match="records with 'other'"):
+        open_(write(tmp_path / "a.csv", [{"other": 1}]))
+
+
+def test_a_folder_that_links_to_itself_ends(tmp_path):
+    write(tmp_path / "deep" / "a.jsonl", ROWS)
+    (tmp_path / "deep" / "loop").symlink_to(tmp_path)
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])
+def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root):
+    write(tmp_path / "data" / "0.parquet", [{"a": ["images/1.jpg"]}])
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "1.jpg").touch()
+    assert open_(tmp_path).root == tmp_path / root
+    assert open_(tmp_path, image_root=tmp_path / place).root == tmp_path / place
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def test_a_plain_record_loses_nothing():
+    record = {
+        "image": {"bytes": b"i", "path": "i.jpg"},
+        "mask": {"bytes": b"m", "path": None},
+        "deep": {"raw": [b"1", b"2"], "n": np.int64(3), "array": np.eye(2), "pair": (1, 2)},
+        "id": uuid.UUID(int=1),
+        "took": datetime.timedelta(seconds=3),
+    }
+    kept, others = plain(record, ("image",))
+    assert kept == {
+        "image": "i.jpg", "mask": None,
+        "deep": {"raw": [None, None], "n": 3, "array": [[1, 0], [0, 1]], "pair": [1, 2]},
+        "id": "00000000-0000-0000-0000-000000000001", "took": "0:00:03",
+    }  # fmt: skip
+    assert [(name, inline.data) for name, inline in others] == [
+        ("mask.bin", b"m"), ("deep.bin", b"1"), ("deep.bin", b"2")
+    ]  # fmt: skip
+    assert [name for name, _ in plain(record)[1]] == ["deep.bin", "deep.bin"]
+
+
+def test_a_record_nested_too_deeply_is_rejected():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(DecodeError, match="nested too deeply"):
+        plain({"a": value})
+
+
+@pytest.mark.parametrize(("value", "key"), [("x", "x"), (7, "7"), (1.5, "1.5")])
+def test_a_key_is_taken_from_a_field(value, key):
+    assert key_of_record({"id": value}, ReadOptions(key_from="id")) == key
+    assert key_of_record({"id": value}, ReadOptions()) == ""
+
+
+@pytest.mark.parametrize("record", [{}, {"id": None}, {"id": ""}, {"id": [1]}, {"id": {"x": 1}}])
+def test_a_record_without_the_field_of_its_key_is_rejected(record):
+    with pytest.raises(MissingMember, match="`id`, which the key is taken from, is"):
+        key_of_record(record, ReadOptions(key_from="id"))

@@ -1,0 +1,357 @@
+"""Tables as their usual writers leave them: an image and a text a row, and what else there is."""
+
+import base64
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.readers.table import READER
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    """Packs what is recognised as a table; gives the members of its samples in order."""
+
+    def pack(raw):
+        assert choose_reader(raw).name == "table"
+        pack_dataset(raw, tmp_path / "out", max_rejects=1000)
+        return list(members(tmp_path / "out").values())
+
+    return pack
+
+
+@pytest.fixture
+def raw(tmp_path, jpeg):
+    """A folder with images 0.jpg, 1.jpg and 2.jpg."""
+    (tmp_path / "raw").mkdir()
+    for number in range(3):
+        (tmp_path / "raw" / f"{number}.jpg").write_bytes(jpeg(number))
+    return tmp_path / "raw"
+
+
+def write(path, rows):
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(lines, encoding="utf-8")
+    return path
+
+
+def read(raw, **options):
+    return list(READER.read(raw, ReadOptions(**options)))
+
+
+# --- as datasets and pandas write them ---------------------------------------------------------
+
+
+def test_parquet_of_datasets_with_an_image_feature(tmp_path, jpeg, packed):
+    datasets = pytest.importorskip("datasets")
+    rows = {
+        "image": [{"bytes": jpeg(i), "path": f"{i}.jpg"} for i in range(5)],
+        "text": [f"photograph {i}" for i in range(5)],
+    }
+    features = datasets.Features({"image": datasets.Image(), "text": datasets.Value("string")})
+    data = datasets.Dataset.from_dict(rows, features=features)
+    (tmp_path / "raw" / "data").mkdir(parents=True)
+    for number in range(2):
+        shard = data.shard(2, number, contiguous=True)
+        shard.to_parquet(tmp_path / "raw" / "data" / f"train-{number:05d}-of-00002.parquet")
+    expected = [{"jpg": jpeg(i), "txt": f"photograph {i}".encode()} for i in range(5)]
+    assert packed(tmp_path / "raw") == expected
+
+
+def test_datasets_of_decoded_images_lists_and_labels(tmp_path, crop, packed):
+    datasets = pytest.importorskip("datasets")
+    image = crop()
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "captions": datasets.Sequence(datasets.Value("string")),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "box": datasets.Array2D((2, 2), "float32"),
+            "when": datasets.Value("timestamp[ns]"),
+        }
+    )
+    row = {
+        "image": [image],
+        "captions": [["one", "two"]],
+        "label": [1],
+        "box": [[[0, 1], [2, 3]]],
+        "when": ["2024-01-02"],
+    }
+    (tmp_path / "raw").mkdir()
+    data = datasets.Dataset.from_dict(row, features=features)
+    data.to_parquet(tmp_path / "raw" / "train.parquet")
+    (sample,) = packed(tmp_path / "raw")
+    assert Image.open(io.BytesIO(sample["png"])).tobytes() == image.tobytes()
+    assert sample["txt"] == b"one"
+    assert json.loads(sample["json"]) == {
+        "image": None,
+        "captions": ["one", "two"],
+        "label": 1,
+        "box": [[0, 1], [2, 3]],
+        "when": "2024-01-02 00:00:00.000000000",
+    }
+
+
+@pytest.mark.parametrize("how", ["jsonl", "csv"])
+def test_what_datasets_reads_as_an_imagefolder_is_read_the_same(raw, packed, how):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"file_name": f"{i}.jpg", "text": f'a "photograph",\nnumber {i}'} for i in (2, 0, 1)]
+    if how == "jsonl":
+        write(raw / "metadata.jsonl", rows)
+    else:
+        pytest.importorskip("pandas").DataFrame(rows).to_csv(raw / "metadata.csv", index=False)
+    samples = packed(raw)
+    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 3
+    theirs = datasets.load_dataset(
+        "imagefolder", data_dir=str(raw), split="train", cache_dir=str(raw.parent / "cache")
+    ).cast_column("image", datasets.Image(decode=False))
+    assert {(row["text"], (raw / f"{row['text'][-1]}.jpg").read_bytes()) for row in theirs} == {
+        (sample["txt"].decode(), sample["jpg"]) for sample in samples
+    }
+
+
+@pytest.mark.parametrize("how", ["parquet", "csv", "csv with index", "tsv", "json", "jsonl"])
+def test_tables_of_pandas(raw, packed, jpeg, how):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "image_path": ["0.jpg", "1.jpg", "2.jpg"],
+            "caption": ["größe", 'say "a",\nor b', None],
+            "score": [0.5, 1.0, None],
+        },
+    )
+    match how:
+        case "parquet":
+            frame.to_parquet(raw / "data.parquet")
+        case "csv" | "csv with index":
+            frame.to_csv(raw / "data.csv", index=how == "csv with index")
+        case "tsv":
+            frame.to_csv(raw / "data.tsv", index=False, sep="\t")
+        case "json":
+            frame.to_json(raw / "data.json", orient="records")
+        case "jsonl":
+            frame.to_json(raw / "data.jsonl", orient="records", lines=True)
+    samples = packed(raw)
+    assert [sample["jpg"] for sample in samples] == [jpeg(i) for i in range(3)]
+    assert [sample.get("txt") for sample in samples] == [
+        "größe".encode(), b'say "a",\nor b', None
+    ]  # fmt: skip
+    records = [json.loads(sample["json"]) for sample in samples]
+    text = how.startswith(("csv", "tsv"))
+    assert [record["score"] for record in records] == (
+        ["0.5", "1.0", ""] if text else [0.5, 1.0, None]
+    )
+    assert ("" in records[0]) == (how == "csv with index")
+
+
+def test_parquet_of_img2dataset(tmp_path, jpeg, packed, rejects):
+    rows = [
+        {"jpg": jpeg(0), "caption": "a", "url": "https://a.b/0.jpg", "key": "000000000"},
+        {"jpg": None, "caption": "b", "url": "https://a.b/1.jpg", "key": "000000001"},
+    ]
+    (tmp_path / "raw").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "raw" / "00000.parquet")
+    (tmp_path / "raw" / "00000_stats.json").write_text('{\n "count": 2\n}')
+    (sample,) = packed(tmp_path / "raw")
+    assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"a")
+    assert json.loads(sample["json"]) == rows[0] | {"jpg": None}
+    (line,) = rejects(tmp_path / "out")
+    assert (line["source"], line["reason"]) == ("00000.parquet#1", "column `jpg` holds no image")
+
+
+# --- columns ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "image", "caption", "record"),
+    [
+        ({"image": "0.jpg", "text": "a"}, 1, "a", False),
+        ({"img": "0.jpg"}, 1, None, False),
+        ({"images": ["0.jpg", "1.jpg"], "text": "a"}, 2, "a", False),
+        ({"images": [], "text": "a"}, 0, "a", False),
+        ({"Image_Path": "0.jpg", "TEXT": "a"}, 1, "a", False),
+        ({"path": "0.jpg", "prompt": "a", "seed": 1}, 1, "a", True),
+        ({"file_name": "0.jpg", "captions": ["a", "b"]}, 1, "a", True),
+        ({"file_name": "0.jpg", "captions": []}, 1, None, True),
+        ({"file_name": "0.jpg", "description": None}, 1, None, False),
+        ({"file_name": "0.jpg", "description": ""}, 1, None, False),
+        ({"file_name": "0.jpg", "description": {"en": "a"}}, 1, None, True),
+        ({"image": "0.jpg", "filename": 5, "text": "a"}, 1, "a", True),
+        ({"text": "a"}, 0, "a", False),
+    ],
+)
+def test_columns_are_known_by_their_usual_names(raw, row, image, caption, record):
+    (sample,) = read(write(raw / "data.jsonl", [row]))
+    assert (len(sample.images), sample.caption) == (image, caption)
+    assert sample.record == (row if record else None)
+
+
+@pytest.mark.parametrize("column", ["image", "picture"])
+def test_a_column_that_holds_images_goes_before_one_that_names_files(tmp_path, jpeg, column):
+    rows = [{"filename": "x.jpg", column: {"bytes": jpeg(0), "path": "a.jpg"}, "text": "a"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    (sample,) = read(tmp_path)
+    assert sample.images[0].blob.read() == jpeg(0)
+    assert sample.record == {"filename": "x.jpg", column: "a.jpg", "text": "a"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"image": "0.jpg", "path": "1.jpg"}],
+         "images may be in any of the columns 'image', 'path'; name one with --image-column"),
+        ([{"image": "0.jpg", "caption": "a", "text": "b", "x": 1}],
+         r"the text may be in any of the columns 'caption', 'text'; name one with --text-column "
+         r"\(all columns: 'image', 'caption', 'text', 'x'\)"),
+        ([{"photo": "0.jpg", "label": 1}],
+         r"a column of images or of text .*--image-column.*records with 'photo', 'label'"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_told_apart_are_asked_about(raw, rows, message):
+    write(raw / "data.jsonl", rows)
+    with pytest.raises(PackError, match=message):
+        read(raw)
+
+
+@pytest.mark.parametrize("rows", [[], [{"photo": "0.jpg"}]])
+def test_a_file_that_was_named_but_is_no_table_is_refused(raw, rows):
+    with pytest.raises(PackError, match=r"no column .*--image-column"):
+        read(write(raw / "data.jsonl", rows))
+
+
+def test_columns_can_be_named(raw, jpeg):
+    rows = [{"photo": "0.jpg", "image": "1.jpg", "alt": "a", "text": "b"}]
+    write(raw / "data.jsonl", rows)
+    options = ReadOptions(image_column="photo", text_column="alt")
+    assert READER.recognises(raw, options)
+    (sample,) = READER.read(raw, options)
+    assert sample.images[0].blob.read() == jpeg(0)
+    assert (sample.caption, sample.record) == ("a", rows[0])
+
+
+@pytest.mark.parametrize("option", ["image_column", "text_column"])
+def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(raw, option):
+    write(raw / "data.jsonl", [{"image": "0.jpg", "text": "a"}])
+    with pytest.raises(PackError, match=r"'photo'[\s\S]*'image', 'text'"):
+        read(raw, **{"image_column": "image", "text_column": "text"} | {option: "photo"})
+
+
+def test_a_column_may_be_missing_from_the_first_record(raw):
+    write(raw / "data.jsonl", [{"image": "0.jpg"}, {"image": "1.jpg", "alt": "a"}])
+    assert [sample.caption for sample in read(raw, text_column="alt")] == [None, "a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "caption"), [(5, "5"), (0.5, "0.5"), (True, None), ({}, None), ([1, 2], "1")]
+)
+def test_numbers_are_texts_and_other_values_are_not(raw, value, caption):
+    (sample,) = read(write(raw / "d.jsonl", [{"image": "0.jpg", "t": value}]), text_column="t")
+    if caption is None:
+        assert isinstance(sample, Reject)
+        assert "column `t` holds a " in sample.reason
+    else:
+        assert sample.caption == caption
+
+
+def test_other_columns_of_bytes_become_members(tmp_path, jpeg, encode, packed):
+    rows = [
+        {
+            "image": {"bytes": jpeg(0), "path": None},
+            "Mask 1": {"bytes": encode(kind="PNG"), "path": "m.png"},
+            "emb": b"123",
+        }
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    with pytest.raises(PackError, match="'image', 'Mask 1'; name one with --image-column"):
+        read(tmp_path)
+    (sample,) = read(tmp_path, image_column="image")
+    assert [(name, inline.data) for name, inline in sample.others] == [
+        ("Mask 1.bin", encode(kind="PNG")), ("emb.bin", b"123")
+    ]  # fmt: skip
+    assert sample.record == {"image": None, "Mask 1": "m.png", "emb": None}
+
+
+def test_images_of_every_kind_and_what_is_none(raw, jpeg, rejects, packed):
+    data = base64.b64encode(jpeg(1)).decode()
+    values = [
+        "0.jpg",
+        f"file://{raw}/0.jpg",
+        f"data:image/jpeg;base64,{data}",
+        data,
+        None,
+        "",
+        "https://a.b/c.jpg",
+        "data:image/jpeg;base64,%",
+        "none.jpg",
+        5,
+    ]
+    write(raw / "data.jsonl", [{"image": value, "text": "a"} for value in values])
+    assert [sample["jpg"] for sample in packed(raw)] == [jpeg(0), jpeg(0), jpeg(1), jpeg(1)]
+    assert [(line["source"], line["error"]) for line in rejects(raw.parent / "out")] == [
+        ("data.jsonl#4", "MissingMember"),
+        ("data.jsonl#5", "MissingMember"),
+        ("data.jsonl#6", "MissingMember"),
+        ("data.jsonl#7", "DecodeError"),
+        ("data.jsonl#8", "MissingMember"),
+        ("data.jsonl#9", "DecodeError"),
+    ]
+
+
+def test_a_key_is_taken_from_a_column(raw):
+    write(raw / "data.jsonl", [{"image": "0.jpg", "id": 7}, {"image": "1.jpg"}])
+    first, second = read(raw, key_from="id")
+    assert (first.key, second.error) == ("7", "MissingMember")
+
+
+# --- what a table is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "format"),
+    [
+        ({"image": "0.jpg", "conversations": [{"from": "human", "value": "a"}]}, "llava"),
+        ({"image": "0.jpg", "messages": [{"role": "user", "content": "a"}]}, "chat"),
+        ({"images": ["0.jpg"], "texts": [{"user": "a", "assistant": "b"}]}, "cauldron"),
+        ({"images": ["0.jpg", None], "texts": [None, "a"]}, "interleaved"),
+        ({"images": ["0.jpg"], "text": "a"}, "table"),
+        ({"description": "of the dataset", "license": "MIT"}, "folder"),
+        ({"path": "shard-0.tar", "count": 5}, "folder"),
+        ({"image": 5, "text": "a"}, "folder"),
+    ],
+)
+def test_records_beside_images_are_of_one_format(raw, row, format):
+    write(raw / "data.jsonl", [row])
+    assert choose_reader(raw).name == format
+
+
+def test_a_file_of_texts_is_a_table_if_it_is_named(raw):
+    write(raw / "data.jsonl", [{"text": "a"}, {"text": None}])
+    assert choose_reader(raw / "data.jsonl").name == "table"
+    first, second = read(raw)
+    assert first == RawSample("data.jsonl#0", caption="a")
+    assert second.caption is None
+
+
+def test_texts_beside_a_table_of_images_do_not_make_it_two(raw):
+    write(raw / "data.jsonl", [{"image": "0.jpg"}])
+    write(raw / "info.jsonl", [{"description": "of the dataset"}])
+    assert len(read(raw)) == 1
+
+
+def test_damaged_parquet_is_recognised_to_say_what_is_wrong_with_it(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "train.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(PackError, match=r"train\.parquet is damaged"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out")
+
+
+def test_rows_are_estimated(raw):
+    write(raw / "data.jsonl", [{"image": "0.jpg"}] * 9)
+    assert READER.estimate(raw, ReadOptions()) == 9

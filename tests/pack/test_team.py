@@ -1,0 +1,131 @@
+"""Workers give the same parts in the same order, and their end is noticed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack import team as team_module
+from datapipe.pack.prepare import PrepareOptions
+from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
+from datapipe.pack.team import prepared
+from datapipe.pack.worker import SEGMENT
+
+
+def inputs(jpeg, number):
+    """Samples of all sizes, some larger than a segment, with rejects among them."""
+    for i in range(number):
+        if i % 11 == 3:
+            yield Reject(f"#{i}", "given up", "DecodeError")
+        elif i % 7 == 5:
+            yield RawSample(f"#{i}", (RawImage(Inline(b"no image", f"{i}.jpg")),))
+        else:
+            big = SEGMENT + i if i % 50 == 1 else 400_000 if i % 5 == 1 else 10 * i
+            yield RawSample(
+                f"#{i}",
+                (RawImage(Inline(jpeg(i), "photo")),),
+                caption=f"caption {i}",
+                others=(("bin", Inline(bytes([i % 256]) * big, "bin")),),
+            )
+
+
+def flat(results):
+    """Everything that came, without regard to how it was parted."""
+    taken, outcomes, data, rows = [], [], [], []
+    for chunk, part in results:
+        assert len(chunk) == len(part.outcomes)
+        taken += chunk
+        outcomes += part.outcomes
+        assert len(part.data) == sum(o.bytes for o in part.outcomes if not isinstance(o, Reject))
+        shift = sum(map(len, data))
+        data.append(bytes(part.data))
+        rows += list(zip(part.rows.key, part.rows.text_bytes, strict=True))
+        rows += [(offset + shift) for offset in part.rows.offset]
+    return taken, outcomes, b"".join(data), sorted(map(str, rows))
+
+
+def test_workers_bring_what_one_process_brings(jpeg):
+    alone = flat(prepared(inputs(jpeg, 300), 5, PrepareOptions(), workers=1))
+    assert sum(isinstance(outcome, Reject) for outcome in alone[1]) > 60
+    assert flat(prepared(inputs(jpeg, 300), 5, PrepareOptions(), workers=3)) == alone
+
+
+def processes():
+    """Ids of this process's children."""
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return set(map(int, file.read().split()))
+
+
+def test_no_process_stays_when_the_caller_leaves_early(jpeg):
+    before = processes()
+    results = prepared(inputs(jpeg, 1000), 0, PrepareOptions(), workers=2)
+    next(results)
+    assert len(processes() - before) == 2
+    results.close()
+    assert processes() == before
+
+
+def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg, monkeypatch):
+    started = []
+
+    class Watched(team_module._Worker):
+        def __init__(self, options):
+            super().__init__(options)
+            started.append(self)
+
+    monkeypatch.setattr(team_module, "_Worker", Watched)
+
+    def ending():
+        for number, taken in enumerate(inputs(jpeg, 3000)):
+            if number == 1500:
+                started[0]._process.kill()
+            yield taken
+
+    with pytest.raises(PackError, match=r"SIGKILL.*fewer --workers.*same command"):
+        list(prepared(ending(), 0, PrepareOptions(), workers=2))
+
+
+def test_few_inputs_start_no_process(jpeg, monkeypatch):
+    monkeypatch.setattr(team_module, "_Worker", None)
+    assert len(flat(prepared(inputs(jpeg, 60), 0, PrepareOptions(), workers=8))[0]) == 60
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
+    raw = make_folder(tmp_path / "raw", 1)
+    for number in range(3000):
+        os.link(raw / "000.jpg", raw / f"a{number:05d}.jpg")
+    command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out")]
+    pack = subprocess.Popen([*command, "--workers", "2", "--shard-size", "100"])
+    children = set()
+    while len(children) < 2 and pack.poll() is None:
+        with open(f"/proc/{pack.pid}/task/{pack.pid}/children") as file:
+            children = set(map(int, file.read().split()))
+    pack.send_signal(signal.SIGKILL)
+    pack.wait()
+    assert len(children) == 2
+    deadline = time.monotonic() + 60
+    while any(map(alive, children)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(alive, children))
+    pack_dataset(raw, tmp_path / "out", shard_size=100)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_file_read_by_workers_may_vanish(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 1)
+    missing = RawSample("gone.jpg", (RawImage(Blob(raw / "gone.jpg")),))
+    ((_, part),) = prepared([missing], 0, PrepareOptions(), workers=1)
+    assert part.outcomes == [
+        Reject("gone.jpg", "file is missing", "MissingMember", str(raw / "gone.jpg"))
+    ]

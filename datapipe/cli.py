@@ -21,6 +21,7 @@ from datapipe.index.scan import index_home
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
+from datapipe.progress import is_watched, readable_size
 
 app = typer.Typer(
     name="datapipe",
@@ -198,7 +199,7 @@ def index(
                 "samples": f"{manifest.samples:,}",
                 "images": f"{manifest.images:,}",
                 "shards": f"{len(manifest.shards):,}",
-                "size": _size(manifest.bytes),
+                "size": readable_size(manifest.bytes),
             },
         )
 
@@ -232,7 +233,7 @@ def _print_report(report: PackReport) -> None:
         "images": f"{report.images:,}",
         "rejected": f"{report.rejected:,}",
         "shards": f"{report.shards:,}",
-        "size": _size(report.bytes),
+        "size": readable_size(report.bytes),
         **_saved(report),
         "time": f"{report.seconds:.1f} s",
     }
@@ -251,11 +252,11 @@ def _saved(report: PackReport) -> dict[str, str]:
     if not report.saved_bytes:
         return {}
     share = report.saved_bytes / (report.bytes + report.saved_bytes)
-    return {"saved": f"{_size(report.saved_bytes)} ({share:.0%})"}
+    return {"saved": f"{readable_size(report.saved_bytes)} ({share:.0%})"}
 
 
 def _print_table(title: str, rows: dict[str, str]) -> None:
-    if sys.stdout.isatty():
+    if is_watched(sys.stdout):
         from rich import print as rich_print
         from rich.table import Table
 
@@ -274,12 +275,3 @@ def _print_table(title: str, rows: dict[str, str]) -> None:
 def _shown(text: str) -> str:
     """Without characters that would steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _size(size: int) -> str:
-    value = float(size)
-    for unit in ("B", "KB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

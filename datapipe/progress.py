@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
 _PLAIN_EVERY = 10.0  # seconds between lines where no one watches a bar
+
+
+def is_watched(stream: TextIO | None) -> bool:
+    """Whether somebody looks at a stream, which may be closed."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def readable_size(size: int) -> str:
+    """Bytes for a person: `88.0 KB`."""
+    value = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
 
 
 class Progress:
@@ -37,7 +52,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._start = self._shown = time.monotonic()
-        if sys.stderr.isatty():
+        if is_watched(sys.stderr):
             from rich.console import Console
             from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress
@@ -52,7 +67,11 @@ class Progress:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._bar.start()
+            try:
+                self._bar.start()
+            except BaseException:  # an interrupt must not leave the cursor hidden
+                self._bar.stop()
+                raise
             self._task = self._bar.add_task(self._title, total=self._total, rate="", note="")
         return self
 

@@ -173,6 +173,8 @@ def _probe_other(data: bytes | memoryview) -> ImageInfo:
             orientation = _exif_orientation(exif.removeprefix(b"Exif\0\0")) if exif else 1
             width, height = image.size
             return ImageInfo(FORMATS[image.format or ""], width, height, orientation)
+    except Image.DecompressionBombError as error:
+        raise DecodeError(f"too many pixels: {error}") from error
     except Exception as error:
         # Pillow's plugins raise many kinds of exceptions on hostile bytes.
         raise DecodeError(f"not an image of a known format ({_looks_like(data)})") from error
@@ -204,6 +206,8 @@ def _looks_like(data: bytes | memoryview) -> str:
         return "it is XML or SVG"
     if head.startswith((b"{", b"[")):
         return "it looks like JSON"
+    if head.startswith(b"version https://git-lfs."):
+        return "it is a Git LFS pointer; fetch the file itself with `git lfs pull`"
     if not data.strip(b"\0"):
         return "it begins with zero bytes"
     return f"it begins with {data[:8]!r}"

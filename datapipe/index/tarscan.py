@@ -16,6 +16,7 @@ from datapipe.errors import StoreError
 BLOCK = 512
 # One read brings a member's header and, for texts and most image headers, what stands behind it.
 _WINDOW = 16 * 1024
+_MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of them
 # Names that are not UTF-8 stay different from each other, and can be written to an index.
 _STRANGE = "backslashreplace"
 _COMPRESSED = {
@@ -129,8 +130,8 @@ class TarScanner:
         if header[156:157] in b"123456":
             return 0  # links, devices, folders and pipes hold no data, whatever size is stated
         stated = override.get("size", "0")
-        if not stated.isdecimal():
-            raise self._damaged(position, f"the extended header states a size of {stated!r}")
+        if not stated.isdecimal() or len(stated) > _MOST_DIGITS:
+            raise self._damaged(position, f"the extended header states a size of {stated[:40]!r}")
         return int(stated) or _number(header[124:136])
 
     def _check(self, header: bytes, position: int) -> None:
@@ -178,7 +179,7 @@ def _pax_records(data: bytes) -> dict[str, str]:
     records: dict[str, str] = {}
     position = 0
     while position < len(data):
-        length = data[position:].partition(b" ")[0]
+        length = data[position : position + _MOST_DIGITS].partition(b" ")[0]
         if not length.isdigit() or int(length) == 0:
             break
         body = data[position : position + int(length)][len(length) + 1 : -1]

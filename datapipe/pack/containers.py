@@ -24,12 +24,13 @@ from datapipe.pack.parquetstream import (
 from datapipe.pack.raw import Reject
 
 _KINDS = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
+    "json": "json",
+    "jsonl": "json",
+    "jsonlines": "json",
+    "ndjson": "json",
+    "csv": "csv",
+    "tsv": "tsv",
+    "parquet": "parquet",
 }
 _SAMPLE = 4 << 20
 _FIRST = 100
@@ -38,9 +39,14 @@ _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 def kind_of(path: Path) -> str:
     """json, csv, tsv or parquet after the file's name; empty for a file that holds no records."""
-    zipped = path.suffix.lower() == ".gz"
-    kind = _KINDS.get(Path(path.stem).suffix.lower() if zipped else path.suffix.lower(), "")
-    return "" if zipped and kind == "parquet" else kind
+    return kind_of_name(path.name)
+
+
+def kind_of_name(name: str) -> str:
+    """What `kind_of` says of a file of this name, without the cost of a `Path`."""
+    name = name.lower()
+    stem, _, ext = name.removesuffix(".gz").rpartition(".")
+    return _KINDS.get(ext, "") if stem else ""
 
 
 def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:

@@ -24,7 +24,7 @@ def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[
         file: the content, at its start.
         path: what errors call it.
         name: what the sources of rejects call it.
-        delimiter: what stands between fields.
+        delimiter: what stands between fields, unless the header has one other mark instead.
 
     Raises:
         PackError: the header has a column twice, or one without a name that is not the first (as
@@ -34,7 +34,12 @@ def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     with text:
-        rows = csv.reader(text, delimiter=delimiter, strict=True)
+        head = text.readline()
+        text.seek(0)
+        delimiter = _delimiter(head, delimiter)
+        # Some write a blank behind each: `image_name| comment_number| comment`.
+        spaced = head.count(delimiter) == head.count(delimiter + " ") > 0
+        rows = csv.reader(text, delimiter=delimiter, strict=True, skipinitialspace=spaced)
         columns = _header(rows, path)
         before = rows.line_num
         while True:
@@ -52,6 +57,12 @@ def read_csv(file: BinaryIO, path: Path, name: str, delimiter: str) -> Iterator[
                 yield Reject(f"{name}:{first}", reason + lines, "DecodeError")
             elif row:
                 yield dict(zip(columns, row, strict=True))
+
+
+def _delimiter(header: str, expected: str) -> str:
+    """What separates the fields: another than expected if the header has only that other."""
+    others = [mark for mark in (",", ";", "\t", "|") if mark != expected and mark in header]
+    return others[0] if expected not in header and len(others) == 1 else expected
 
 
 def _header(rows: Any, path: Path) -> list[str]:

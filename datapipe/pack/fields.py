@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
-from datapipe.pack.raw import Blob, Inline, RawImage, Reject
+from datapipe.pack.raw import Blob, Inline, RawImage, Reject, printable
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
@@ -91,7 +91,7 @@ def is_image_struct(value: Any) -> bool:
 def rejected(source: str, error: SampleError) -> Reject:
     """The reject of an input with which something is wrong."""
     file = error.member if error.member != source else ""
-    return Reject(source, error.reason, type(error).__name__, file)
+    return Reject(source, printable(error.reason), type(error).__name__, file)
 
 
 def _from_text(text: str, root: Path, name: str) -> Blob | Inline:

@@ -17,11 +17,12 @@ from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
 from datapipe.index.manifest import MANIFEST, Manifest, Part, read_manifest, write_manifest
-from datapipe.index.sidecars import parse_sidecars, write_sidecars
+from datapipe.index.sidecars import parse_sidecars, present_sidecars, write_sidecars
 from datapipe.pack.journal import (
     Journal,
     read_journal,
     refuse_foreign,
+    remove_finished,
     remove_leftovers,
     remove_working_folder,
     same_inputs,
@@ -43,6 +44,7 @@ from datapipe.pack.space import check_space
 from datapipe.pack.team import prepared
 from datapipe.pack.worker import Input
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
+from datapipe.pack.writing import writing
 from datapipe.progress import Progress
 
 
@@ -146,18 +148,21 @@ def pack_dataset(
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
     )
-    before = read_manifest(out) if (out / MANIFEST).exists() else None
+    before = _finished(out)
     if job.is_done(before, append):
         assert before
-        remove_working_folder(out)
+        if not dry_run:
+            remove_finished(out, before)
         manifest = before
     elif dry_run:
         refuse_foreign(out)
         return job.rehearse(before, started)
     else:
         manifest = job.run(before)
-    if kinds:
-        write_sidecars(out, manifest, kinds)
+    if not dry_run:
+        # What is there already would not know of shards that were added.
+        stale = () if manifest is before else present_sidecars(out)
+        write_sidecars(out, manifest, {*kinds, *stale})
     return PackReport(
         samples=manifest.samples,
         images=manifest.images,
@@ -172,6 +177,10 @@ def pack_dataset(
         examples=tuple(job.tally.examples),
         finished_before=manifest is before,
     )
+
+
+def _finished(out: Path) -> Manifest | None:
+    return read_manifest(out) if (out / MANIFEST).exists() else None
 
 
 def _given(options: ReadOptions) -> list[str]:
@@ -229,12 +238,20 @@ class _Job:
     def run(self, base: Manifest | None) -> Manifest:
         """Write what is still to be written, committing shard by shard."""
         with working_folder(self.out) as work:
-            journal = Journal(self.out, self.options.to_dict(), base)
+            if base != _finished(self.out):
+                if not read_journal(self.out):
+                    remove_working_folder(self.out)
+                raise PackError(
+                    f"{self.out}: another pack has just ended here; run the same command again"
+                )
+            with writing(self.out):
+                journal = Journal(self.out, self.options.to_dict(), base)
             first = len(base.shards) if base else 0
             writer = ShardWriter(self.out, work, first + len(journal.shards))
             try:
                 part = self._write(journal, writer, base, work)
-                journal.publish_rejects()
+                with writing(self.out):
+                    journal.publish_rejects()
             finally:
                 writer.close()
                 journal.close()
@@ -242,9 +259,10 @@ class _Job:
                 shards=(*(base.shards if base else ()), *journal.shards),
                 parts=(*(base.parts if base else ()), part),
             )
-            remove_leftovers(self.out)
-            open_columns(self.out, manifest)
-            write_manifest(self.out, manifest)
+            with writing(self.out):
+                remove_leftovers(self.out)
+                open_columns(self.out, manifest)
+                write_manifest(self.out, manifest)
             remove_working_folder(self.out)
         return manifest
 
@@ -268,7 +286,8 @@ class _Job:
                 f"no sample was found among {count.number:,} inputs"
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
-        return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
+        with writing(self.out):
+            return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
 
     def rehearse(self, base: Manifest | None, started: float) -> PackReport:
         """Read and check everything, write nothing."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,8 @@ from datapipe.index.manifest import (
     fsync_folder,
 )
 from datapipe.pack.raw import InputCount, Reject
+
+logger = logging.getLogger(__name__)
 
 REJECTS = "rejects.jsonl"
 _JOURNAL = "journal.jsonl"
@@ -70,6 +73,8 @@ class Journal:
         if begun and begun.base != fingerprint:  # left by a pack that was finished
             begun = None
             (self.work / REJECTS).unlink(missing_ok=True)
+        if begun and not begun.shards:  # nothing is done that other options could contradict
+            begun = None
         if begun:
             same_options(out, begun.options, options)
         self.shards = begun.shards if begun else []
@@ -137,8 +142,10 @@ class Journal:
         )
 
     def close(self) -> None:
-        self._rejects.close()
-        self._file.close()
+        """Close the files; what matters of them is on the disk already."""
+        for file in (self._rejects, self._file):
+            with suppress(OSError):
+                file.close()
 
     def publish_rejects(self) -> None:
         """Put the rejects file in place beside the shards."""
@@ -185,8 +192,13 @@ def working_folder(out: Path) -> Iterator[Path]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            # The pack that ended in between has removed the file that is locked here.
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(work / _LOCK)):
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):
             raise PackError(f"{out}: another pack is writing here; wait for it to end") from None
+        except OSError as error:
+            logger.warning("%s: files cannot be locked (%s)", out, error.strerror)
         yield work
 
 
@@ -200,6 +212,16 @@ def remove_leftovers(out: Path) -> None:
 
 def remove_working_folder(out: Path) -> None:
     shutil.rmtree(out / UNFINISHED, ignore_errors=True)
+
+
+def remove_finished(out: Path, manifest: Manifest) -> None:
+    """Remove what the finished pack left of its working folder, unless another works there."""
+    if not (out / UNFINISHED).exists():
+        return
+    with suppress(PackError), working_folder(out):
+        begun = read_journal(out)
+        if not begun or begun.base != manifest.fingerprint:
+            remove_working_folder(out)
 
 
 def same_options(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
     if head[:1] == b"[":
         yield from _read_array(file, path, name)
         return
-    if path.suffix == ".json" and _is_one_object(file):
+    if path.suffix.lower() == ".json" and _is_one_object(file):
         raise NotRecordsError(
             f"{path} is one JSON object, not records; what is read is an array of records or one "
             "record a line. If it is lines, and the first is broken, call it .jsonl"

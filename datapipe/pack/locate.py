@@ -13,7 +13,7 @@ from pathlib import Path
 
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.containers import kind_of
+from datapipe.pack.containers import kind_of, kind_of_name
 from datapipe.pack.parquetstream import columns_of, count_rows
 from datapipe.pack.raw import ReadOptions, printable
 
@@ -58,6 +58,23 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
     yield [p for p in files if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)]
 
 
+def folders_near(place: Path, most: int = 1000) -> Iterator[Path]:
+    """The folder above, and those below down to the fourth level; hidden ones are left out."""
+    yield place.parent
+    level = [place]
+    for _ in range(_LEVELS):
+        below: list[Path] = []
+        for folder in level:
+            yield folder
+            try:
+                with os.scandir(folder) as entries:
+                    names = [e.name for e in entries if is_folder(e) and not e.name.startswith(".")]
+            except OSError:
+                continue
+            below += [folder / name for name in sorted(names)]
+        level = below[:most]
+
+
 def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
     """Files that may hold records, level by level, each in order; hidden ones are left out."""
     folders = [str(raw)]
@@ -76,7 +93,7 @@ def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if not entry.name.startswith("."):
-                        (inner if entry.is_dir() else names).append(entry.name)
+                        (inner if is_folder(entry) else names).append(entry.name)
             files += [Path(folder, name) for name in _candidates(names, inner)]
             below += [f"{folder}/{name}" for name in sorted(inner)]
             seen += len(names)
@@ -87,9 +104,16 @@ def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
         folders = below
 
 
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
 def _candidates(names: list[str], folders: list[str]) -> list[str]:
     """Names of files that may hold records, without those that tell of images and tars."""
-    found = sorted(name for name in names if kind_of(Path(name)))
+    found = sorted(filter(kind_of_name, names))
     if not found:
         return []
     owners = set(folders)
@@ -106,7 +130,7 @@ def _candidates(names: list[str], folders: list[str]) -> list[str]:
 def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
     """Whether a file is the sidecar of an image, or the index or metadata of a tar or a folder."""
     stem, _, ext = name.rpartition(".")
-    if ext == "parquet":
+    if ext.lower() == "parquet":
         owner = stem.removesuffix(".index")
         return owner in owners and (owner != stem or stem.isdigit() or stem.startswith("shard-"))
     return stem in images
@@ -158,7 +182,8 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
         lines = [f"  {g.pattern}  {_extent(g)}" for g in groups]
         raise PackError(
             f"{raw} holds several datasets, or splits of one:\n" + "\n".join(lines[:20]) + "\n"
-            f"choose with --include {groups[0].pattern!r}"
+            "take several with a pattern of yours such as '*.parquet', or choose one with "
+            f"--include {groups[0].pattern!r}"
         )
     elif len(groups) > 1:
         names = ", ".join(name_below(raw, g.files[0]) for g in groups[:10])

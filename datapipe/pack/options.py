@@ -94,7 +94,7 @@ class MaxRejects:
         return (at_end or inputs >= _JUDGED_AFTER) and rejected > self.share * inputs
 
     def __str__(self) -> str:
-        return f"{self.number:,}" if self.number is not None else f"{self.share:.3g} of all inputs"
+        return f"{self.number:,}" if self.number is not None else f"{(self.share or 0) * 100:g}%"
 
 
 def parse_shard_size(text: str) -> ShardSize:

@@ -150,11 +150,13 @@ def refuse_pointer(path: Path, head: bytes) -> PackError | None:
 def _damaged(path: Path, error: Exception) -> PackError:
     try:
         with path.open("rb") as file:
-            refusal = refuse_pointer(path, file.read(40))
+            head = file.read(40)
     except OSError as reason:
         return PackError(f"{path}: cannot be read: {reason.strerror}")
-    if refusal is not None:
+    if (refusal := refuse_pointer(path, head)) is not None:
         return refusal
+    if head.startswith(b"\x1f\x8b"):
+        return PackError(f"{path} is Parquet inside gzip, or no Parquet at all; run gunzip on it")
     return PackError(
         f"{path} is damaged or no Parquet file ({error}); download or write it again, "
         "or move it elsewhere"

@@ -32,6 +32,7 @@ _KEY_TEXT = 20  # characters of a user's key that stay readable
 _MAX_KEY = 38
 _MAX_EXT = MAX_NAME - _MAX_KEY - 1
 _MAX_KIND = 12
+_MAX_PATH = 4096
 _HEAD = 4096  # bytes that hold the header of nearly every image
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
@@ -97,6 +98,8 @@ def prepare(
     except SampleError as error:
         arena.discard()
         file = error.member if error.member != sample.source else ""
+        if len(file) > _MAX_PATH:  # an image itself, in a form that was taken for its path
+            file = f"{file[:_KEY_TEXT]}..."
         return Reject(sample.source, error.reason, type(error).__name__, file)
 
 
@@ -191,9 +194,10 @@ def _dump(record: Any) -> str:
     """JSON of a record, with null for NaN and infinity, which only Python takes for JSON."""
     options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
     try:
-        return json.dumps(record, allow_nan=False, **options)
-    except ValueError:
-        return json.dumps(_finite(record), **options)
+        try:
+            return json.dumps(record, allow_nan=False, **options)
+        except ValueError:
+            return json.dumps(_finite(record), **options)
     except RecursionError as error:
         raise DecodeError("record is nested too deeply to be written as JSON") from error
 

@@ -17,7 +17,7 @@ from datapipe.pack.ustar import MAX_SIZE
 
 
 def printable(name: str) -> str:
-    """A file name in which bytes that are no UTF-8 are written as escapes."""
+    """A name or a text in which what UTF-8 does not have is written as escapes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
@@ -52,8 +52,9 @@ class Blob(NamedTuple):
         except OSError as error:
             reason = f"file cannot be opened: {error.strerror}"
             raise DecodeError(reason, member=self.label) from error
-        except ValueError as error:  # a NUL byte in the name
-            raise DecodeError(f"file cannot be opened: {error}", member=self.label) from error
+        except ValueError as error:  # a NUL or a lone surrogate in the name
+            reason = "file cannot be opened: no file can have this name"
+            raise DecodeError(reason, member=self.label) from error
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -158,6 +159,14 @@ class Reject(NamedTuple):
     file: str = ""
 
 
+def inline_bytes(taken: RawSample | Reject) -> int:
+    """Bytes of data that an input holds in memory."""
+    if isinstance(taken, Reject):
+        return 0
+    size = sum(len(image.blob.data) for image in taken.images if isinstance(image.blob, Inline))
+    return size + sum(len(blob.data) for _, blob in taken.others if isinstance(blob, Inline))
+
+
 class InputCount:
     """Counts inputs and keeps a digest of what they are: names, inline texts and records.
 
@@ -172,7 +181,8 @@ class InputCount:
         """Count one more."""
         self.number += 1
         if isinstance(taken, Reject):
-            self._hash.update(f"{taken.source}\n{taken.reason}\n\n".encode())
+            text = f"{taken.source}\n{taken.reason}\n\n"
+            self._hash.update(text.encode("utf-8", "surrogatepass"))
             return
         parts = [taken.source, *(_digest(image.blob) for image in taken.images)]
         parts += [_digest(blob) for _, blob in taken.others]

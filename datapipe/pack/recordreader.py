@@ -48,11 +48,12 @@ class RecordReader:
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         records = open_records(raw, options, self.fits, self.what)
-        for source, record in records:
-            if isinstance(record, Reject):
-                yield record
-            else:
-                yield self._sample(source, record, records.root, options)
+        for part in records.parts():
+            for source, record in part:
+                if isinstance(record, Reject):
+                    yield record
+                else:
+                    yield self._sample(source, record, part.root, options)
 
     def _sample(
         self, source: str, record: Record, root: Path, options: ReadOptions

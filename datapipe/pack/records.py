@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,22 @@ from datapipe.pack.containers import (
 )
 from datapipe.pack.fields import image_name, is_image_struct
 from datapipe.pack.jsonstream import NotRecordsError
-from datapipe.pack.locate import Group, groups_of, levels, name_below, require_one
-from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at
+from datapipe.pack.locate import (
+    Group,
+    folders_near,
+    groups_of,
+    levels,
+    name_below,
+    require_one,
+)
+from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at, printable
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
 _QUICK = 100_000
 _PROBES = 100
+# Deeper records Python could neither send to a worker nor write: both run out of stack.
+_DEEPEST = 200
 _SCALARS = frozenset({str, int, float, bool})
 
 
@@ -36,12 +47,23 @@ class RecordFiles:
     Attributes:
         raw: the file or folder that the user named; sources are relative to it.
         files: in order.
-        root: where relative image paths start.
+        root: where relative image paths start; of files in several folders, see `parts`.
+        root_given: whether the user named it.
     """
 
     raw: Path
     files: tuple[Path, ...]
     root: Path
+    root_given: bool = False
+
+    def parts(self) -> Iterator[RecordFiles]:
+        """The files of each folder for themselves, as image paths may start there."""
+        if self.root_given or len({path.parent for path in self.files}) == 1:
+            yield self
+            return
+        for _, group in groupby(self.files, lambda path: path.parent):
+            files = tuple(group)
+            yield replace(self, files=files, root=_root(self.raw, files))
 
     def first(self) -> dict[str, Any] | None:
         """The first record that can be read; None where there is none.
@@ -146,7 +168,11 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
             raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
-            return _record_files(raw, options, fitting)
+            records = _record_files(raw, options, fitting)
+            if not records.root_given:
+                for part in records.parts():
+                    _require_images(part)
+            return records
         seen += others
     raise _none(raw, options, what, seen)
 
@@ -205,24 +231,26 @@ def plain(
     return out, tuple(others)
 
 
-def _plain(value: Any, kept: list[bytes], drop_images: bool) -> Any:
+def _plain(value: Any, kept: list[bytes], drop_images: bool, left: int = _DEEPEST) -> Any:
+    if not left:
+        raise RecursionError
     kind = type(value)
     if value is None or kind in _SCALARS:
         return value
     if kind is list or kind is tuple:
-        return [_plain(item, kept, drop_images) for item in value]
+        return [_plain(item, kept, drop_images, left - 1) for item in value]
     if isinstance(value, Mapping):
         if is_image_struct(value):
             data = value.get("bytes")
             if data is not None and not drop_images:
                 kept.append(bytes(data))
-            return _plain(value.get("path"), kept, drop_images)
-        return {str(key): _plain(item, kept, drop_images) for key, item in value.items()}
+            return _plain(value.get("path"), kept, drop_images, left - 1)
+        return {str(key): _plain(item, kept, drop_images, left - 1) for key, item in value.items()}
     if isinstance(value, bytes | bytearray | memoryview):
         kept.append(bytes(value))
         return None
     if hasattr(value, "tolist"):  # arrays and scalars of NumPy
-        return _plain(value.tolist(), kept, drop_images)
+        return _plain(value.tolist(), kept, drop_images, left - 1)
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
@@ -241,7 +269,8 @@ def _fits(group: Group, fits: Fits) -> bool:
 def _record_files(raw: Path, options: ReadOptions, groups: list[Group]) -> RecordFiles:
     files = tuple(path for group in groups for path in group.files)
     root = options.image_root or _root(raw, files)
-    return RecordFiles(raw=raw, files=files, root=root)
+    given = options.image_root is not None
+    return RecordFiles(raw=raw, files=files, root=root, root_given=given)
 
 
 def _root(raw: Path, files: tuple[Path, ...]) -> Path:
@@ -252,11 +281,58 @@ def _root(raw: Path, files: tuple[Path, ...]) -> Path:
     (folder,) = folders
     if raw.is_file() or folder == raw:
         return folder
-    record = _first_of(files)
-    path = next(_image_paths(record), None)
-    if path is not None and not (folder / path).exists() and (raw / path).exists():
+    path = next(_first_paths(files), None)
+    # Unlike those of `Path`, these raise for no name, however long.
+    exists = os.path.exists
+    if path is not None and not exists(f"{folder}/{path}") and exists(f"{raw}/{path}"):
         return raw
     return folder
+
+
+def _first_paths(files: tuple[Path, ...]) -> Iterator[str]:
+    """Relative paths of images in the first records, of those that do not hold their images."""
+    for path in files[:1]:
+        for record in first_records(path):
+            if _holds_bytes(record):
+                return
+            try:
+                paths = list(islice(_image_paths(record), _PROBES))
+            except RecursionError:
+                continue  # will be rejected
+            yield from (p for p in paths if "://" not in p and not p.startswith("/"))
+
+
+def _require_images(records: RecordFiles) -> None:
+    """Refuse records whose images are not where their paths start but in another folder.
+
+    Raises:
+        PackError: none of the first images is there, and some are in that folder.
+    """
+    names: list[str] = []
+    for name in islice(_first_paths(records.files), _PROBES):
+        if os.path.exists(f"{records.root}/{name}"):
+            return
+        names.append(name)
+    if not names:
+        return
+    start = records.raw if records.raw.is_dir() else records.raw.absolute().parent
+    for folder in folders_near(start):
+        if found := next((n for n in names if os.path.isfile(f"{folder}/{n}")), None):
+            raise PackError(
+                f"{name_below(records.raw, records.files[0])}: {printable(found)} and others are "
+                f"not in {records.root}, where their paths start, but in {folder}; say so with "
+                f"--image-root {str(folder)!r}"
+            )
+
+
+def _holds_bytes(record: Mapping[str, Any]) -> bool:
+    """Whether there are bytes in a record, as where images are held and not named."""
+    values = [
+        v for value in record.values() for v in (value if isinstance(value, list) else [value])
+    ]
+    return any(isinstance(v, bytes) for v in values) or any(
+        is_image_struct(v) and v.get("bytes") is not None for v in values
+    )
 
 
 def _image_paths(value: Any) -> Iterator[str]:

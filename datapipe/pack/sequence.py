@@ -16,6 +16,7 @@ from datapipe.pack.raw import InputCount, Reject
 from datapipe.pack.ustar import END
 from datapipe.pack.worker import Input, Part
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
+from datapipe.pack.writing import writing
 from datapipe.progress import Progress
 
 _EXAMPLES = 10
@@ -60,7 +61,6 @@ class ShardSink:
         self._writer = writer
         self._journal = journal
         self.write = writer.write
-        self.reject = journal.reject
 
     @property
     def samples(self) -> int:
@@ -71,8 +71,13 @@ class ShardSink:
         return self._writer.bytes
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
-        checkpoint = self._journal.checkpoint(count, saved_bytes)
+        with writing(self._journal.out):
+            checkpoint = self._journal.checkpoint(count, saved_bytes)
         self._writer.finish(partial(self._journal.commit, checkpoint=checkpoint))
+
+    def reject(self, reject: Reject) -> None:
+        with writing(self._journal.out):
+            self._journal.reject(reject)
 
 
 class Rehearsal:

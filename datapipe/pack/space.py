@@ -11,12 +11,14 @@ from pathlib import Path
 
 from datapipe.errors import PackError
 from datapipe.pack.prepare import PrepareOptions
-from datapipe.pack.raw import Blob, Inline, RawSample, Reject
+from datapipe.pack.raw import Blob, Inline, RawSample, Reject, inline_bytes
 from datapipe.pack.team import prepared
 from datapipe.pack.ustar import BLOCK, MAX_SIZE, padding
 from datapipe.pack.worker import Input
+from datapipe.progress import is_watched, readable_size
 
 _LOOKED_AT = 512  # inputs whose sizes are taken for those of all
+_INLINE = 64 << 20  # bytes that these may hold themselves
 _TRIED = 16  # inputs that are shrunk to see how much smaller they come out
 _WORTH_SAYING = 10 << 30  # bytes from which on the estimate is said where nobody watches
 
@@ -40,20 +42,28 @@ def check_space(
     Raises:
         PackError: the disk has not enough room.
     """
-    first = list(itertools.islice(inputs, _LOOKED_AT))
-    total = len(first) if len(first) < _LOOKED_AT else expected
+    first: list[Input] = []
+    held = 0
+    total = expected
+    while len(first) < _LOOKED_AT and held < _INLINE:
+        taken = next(inputs, None)
+        if taken is None:
+            total = len(first)
+            break
+        first.append(taken)
+        held += inline_bytes(taken)
     if first and total:
         size = round(_mean_bytes(first, options) * total)
         free = shutil.disk_usage(out).free
-        about = f"about {total:,} samples, {_gigabytes(size)}"
+        about = f"about {total:,} samples, {readable_size(size)}"
         if size > free:
             raise PackError(
-                f"{out}: {about} are expected, {_gigabytes(free)} are free; make room, give a "
+                f"{out}: {about} are expected, {readable_size(free)} are free; make room, give a "
                 "folder on a larger disk, make images smaller with --max-side, or take fewer "
                 "with --limit (--no-space-check if the estimate is wrong)"
             )
-        if size > _WORTH_SAYING or sys.stderr.isatty():
-            print(f"{about}; {_gigabytes(free)} free", file=sys.stderr, flush=True)
+        if size > _WORTH_SAYING or is_watched(sys.stderr):
+            print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
     return itertools.chain(first, inputs)
 
 
@@ -94,7 +104,3 @@ def _size(part: object) -> int:
     except (OSError, ValueError):
         return 0  # will be rejected
     return size if 0 <= size <= MAX_SIZE else 0
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"

@@ -9,26 +9,35 @@ multiprocessing's own start would import the caller's script anew.
 from __future__ import annotations
 
 import itertools
+import json
 import mmap
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.prepare import PrepareOptions
+from datapipe.pack.raw import inline_bytes
 from datapipe.pack.worker import SEGMENT, SEGMENTS, Input, Part, Preparer
 
 # Inputs a worker takes at once. Small, so that a slow image holds little up.
 _CHUNK = 64
+_INLINE = 4 << 20  # bytes that the inputs of a chunk hold themselves, from which on it ends
 _AHEAD = 3  # chunks that a worker has or will find
 _FEW = 8  # inputs that are prepared together where there are no workers
-_COMMAND = "from datapipe.pack.worker import main; main()"
+_COMMAND = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from datapipe.pack.worker import main; main()"
+)
 
 
 def prepared(
@@ -58,12 +67,17 @@ def prepared(
 
 
 def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], int]]:
-    source = iter(inputs)
-    for ordinal in itertools.count(first, _CHUNK):
-        chunk = list(itertools.islice(source, _CHUNK))
-        if not chunk:
-            return
-        yield chunk, ordinal
+    chunk: list[Input] = []
+    held = 0
+    for taken in inputs:
+        chunk.append(taken)
+        held += inline_bytes(taken)
+        if len(chunk) == _CHUNK or held >= _INLINE:
+            yield chunk, first
+            first += len(chunk)
+            chunk, held = [], 0
+    if chunk:
+        yield chunk, first
 
 
 class _Own:
@@ -138,32 +152,43 @@ def _hand_out(
         waiting.append((chunk, worker))
 
 
+def _search_path() -> str:
+    """Where this process finds modules: a worker must find the same, not those in its folder."""
+    entries = [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | Path)]
+    home = Path(__file__).parents[2]  # of the package itself
+    return json.dumps([*map(os.path.abspath, entries), str(home)])
+
+
 class _Worker:
     """The parent's end of one worker process."""
 
     def __init__(self, options: PrepareOptions) -> None:
-        ours, theirs = socket.socketpair()
-        memory = os.memfd_create("datapipe-pack")
+        ours = theirs = memory = None
         try:
+            ours, theirs = socket.socketpair()
+            memory = os.memfd_create("datapipe-pack")
             os.ftruncate(memory, SEGMENT * SEGMENTS)
             self._memory = memoryview(mmap.mmap(memory, SEGMENT * SEGMENTS))
-            environment = os.environ | {
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "OPENBLAS_NUM_THREADS": "1",  # NumPy would start a thread for every core
-            }
+            # NumPy would start a thread for every core.
+            environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
+            descriptors = (theirs.fileno(), memory)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, str(theirs.fileno()), str(memory)],
-                pass_fds=(theirs.fileno(), memory),
+                [sys.executable, "-P", "-c", _COMMAND, *map(str, descriptors), _search_path()],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints does not belong among our own lines
                 env=environment,
                 process_group=0,  # Ctrl-C is for the parent to deal with
             )
         except OSError as error:
-            ours.close()
+            if ours:
+                ours.close()
             raise PackError(f"a worker process cannot be started: {error.strerror}") from error
         finally:
-            theirs.close()
-            os.close(memory)
+            if theirs:
+                theirs.close()
+            if memory is not None:
+                os.close(memory)
         self._connection = Connection(ours.detach())
         self._ready = False
         self.send(options)
@@ -171,7 +196,9 @@ class _Worker:
     def is_ready(self) -> bool:
         """Whether it has started; asks only, does not wait."""
         if not self._ready and self._connection.poll():
-            self._ready = self._receive() == "ready"
+            if (said := self._receive()) != "ready":
+                raise _failed(said)
+            self._ready = True
         return self._ready
 
     def send(self, message: object) -> None:
@@ -185,7 +212,7 @@ class _Worker:
         while inputs:
             message = self._receive()
             if isinstance(message, str):
-                raise RuntimeError(f"a worker of the pack failed:\n{message}")
+                raise _failed(message)
             place, size, outcomes, rows = message
             if place >= 0:
                 data = self._memory[place * SEGMENT : place * SEGMENT + size]
@@ -208,10 +235,27 @@ class _Worker:
         except (EOFError, OSError) as error:
             raise self._died() from error
 
-    def _died(self) -> PackError:
+    def _receive_any(self) -> Any:
+        """The next message, whatever it is; data that is no message is passed over."""
+        content = self._connection.recv_bytes()
+        try:
+            return pickle.loads(content)
+        except Exception:
+            return None
+
+    def _died(self) -> Exception:
+        with suppress(EOFError, OSError):
+            while True:  # what it said last lies behind parts that nobody takes any more
+                if isinstance(said := self._receive_any(), str) and said != "ready":
+                    return _failed(said)
         code = self._process.wait()
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        names = {number.value: number.name for number in signal.Signals}
+        how = f"was ended by signal {names.get(-code, -code)}" if code < 0 else f"ended with {code}"
         return PackError(
             f"a worker process {how}, perhaps for lack of memory; use fewer --workers and run the "
             "same command again, finished shards are kept"
         )
+
+
+def _failed(said: object) -> Exception:
+    return RuntimeError(f"a worker of the pack failed:\n{said}")

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -93,12 +94,10 @@ def main() -> None:
     """Serve a parent: `python -c ... SOCKET MEMORY`, two inherited descriptors."""
     connection = Connection(int(sys.argv[1]))
     memory = memoryview(mmap.mmap(int(sys.argv[2]), SEGMENT * SEGMENTS))
-    options: PrepareOptions = connection.recv()
     chunks: SimpleQueue[tuple[list[Input], int]] = SimpleQueue()
     free: SimpleQueue[int] = SimpleQueue()
     for number in range(SEGMENTS):
         free.put(number)
-    threading.Thread(target=_listen, args=(connection, chunks, free), daemon=True).start()
     current = -1
 
     def take() -> memoryview:
@@ -112,15 +111,17 @@ def main() -> None:
         if own:
             connection.send_bytes(part.data)
 
-    preparer = Preparer(options, take, send)
-    connection.send("ready")
     try:
+        preparer = Preparer(connection.recv(), take, send)
+        threading.Thread(target=_listen, args=(connection, chunks, free), daemon=True).start()
+        connection.send("ready")
         while True:
             preparer.work(*chunks.get())
-    except BrokenPipeError:
+    except (EOFError, ConnectionError):
         pass  # the parent has gone
     except BaseException:
-        connection.send(traceback.format_exc())
+        with suppress(OSError):
+            connection.send(traceback.format_exc())
 
 
 def _listen(

@@ -1,6 +1,8 @@
 """A pack that was killed anywhere is finished by the same command, with the same bytes."""
 
+import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.index.scan import index_shards
+from datapipe.pack import job
 from datapipe.pack.journal import working_folder
 
 # Packs into new folders, each time killed at another of the system calls named: at every one, or at
@@ -227,3 +230,87 @@ def test_foreign_shards_with_an_index_are_not_packed_over(tmp_path, raw, make_ta
     index_shards(tmp_path / "out")
     with pytest.raises(PackError, match="someone else wrote"):
         pack(raw, tmp_path / "out")
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_pack_that_ended_while_another_was_deciding_keeps_its_data(
+    tmp_path, raw, make_folder, contents, monkeypatch, append
+):
+    out, other = tmp_path / "out", make_folder(tmp_path / "other", 5)
+    if append:
+        pack(raw, out)
+    decide = job._Job.is_done
+    expected = {}
+
+    def overtaken(self, before, append):
+        done = decide(self, before, append)
+        with monkeypatch.context() as patch:
+            patch.setattr(job._Job, "is_done", decide)
+            pack_dataset(other, out, append=append)
+        expected.update(contents(out))
+        return done
+
+    monkeypatch.setattr(job._Job, "is_done", overtaken)
+    with pytest.raises(PackError, match="another pack has just ended here"):
+        pack_dataset(raw, out, shard_size=2, max_rejects=9, append=append)
+    assert contents(out) == expected
+
+
+def test_a_finished_pack_leaves_the_append_alone_that_is_running(tmp_path, raw, make_folder):
+    out = tmp_path / "out"
+    pack(raw, out)
+    with working_folder(out) as work:
+        assert pack(raw, out).finished_before
+        assert work.exists()
+
+
+def test_a_dry_run_of_a_finished_pack_writes_nothing(tmp_path, raw, contents):
+    out = tmp_path / "out"
+    pack(raw, out)
+    (out / ".pack").mkdir()
+    before = contents(out)
+    pack_dataset(raw, out, shard_size=3, max_rejects=9, dry_run=True, sidecars="wids")
+    assert contents(out) == before
+    assert (out / ".pack").exists()
+
+
+def test_options_may_change_as_long_as_no_shard_is_finished(tmp_path, raw, whole, contents):
+    out = tmp_path / "out"
+    with pytest.raises(PackError, match="max-rejects 0"):
+        pack_dataset(raw, out, max_rejects=0, check="header", shard_size=100)
+    pack(raw, out)
+    assert contents(out) == whole
+
+
+def test_a_file_system_without_locks_is_warned_of_and_used(tmp_path, raw, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    pack(raw, tmp_path / "out")
+    assert "cannot be locked" in caplog.text
+
+
+@pytest.mark.parametrize("number", range(1, 30, 2))
+@pytest.mark.parametrize("call", ["fsync", "pwrite", "replace"])
+def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
+    tmp_path, raw, whole, contents, monkeypatch, call, number
+):
+    out = tmp_path / "out"
+    files = len(os.listdir("/proc/self/fd"))
+    real, calls = getattr(os, call), itertools.count(1)
+
+    def full(*args, **options):
+        if next(calls) == number:
+            raise OSError(28, "No space left on device")
+        return real(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        try:
+            pack(raw, out)
+        except PackError as error:
+            assert "No space left on device" in str(error)  # noqa: PT017
+    assert len(os.listdir("/proc/self/fd")) == files
+    pack(raw, out)
+    assert contents(out) == whole

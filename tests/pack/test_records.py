@@ -458,6 +458,12 @@ def test_a_folder_that_links_to_itself_ends(tmp_path):
     assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
 
 
+def test_a_link_to_itself_does_not_hide_the_files_beside_it(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "loop").symlink_to("loop")
+    assert find_records(tmp_path, ReadOptions(), fits) == open_(tmp_path)
+
+
 @pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])
 def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root):
     write(tmp_path / "data" / "0.parquet", [{"a": ["images/1.jpg"]}])
@@ -465,6 +471,66 @@ def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root)
     (tmp_path / place / "1.jpg").touch()
     assert open_(tmp_path).root == tmp_path / root
     assert open_(tmp_path, image_root=tmp_path / place).root == tmp_path / place
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_csv_with_another_separator_in_its_header(tmp_path, mark):
+    path = tmp_path / "a.csv"
+    path.write_text(f"a{mark}b\n1{mark}one, two\n")
+    assert [r for _, r in open_(path)] == [{"a": "1", "b": "one, two"}]
+
+
+def test_csv_with_a_blank_behind_each_separator_as_flickr30k_has(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text("a| number| comment\n1.jpg| 0| Two men , one .\n")
+    assert [r for _, r in open_(path)] == [
+        {"a": "1.jpg", "number": "0", "comment": "Two men , one ."}
+    ]
+
+
+def test_paths_start_in_the_folder_of_each_file_where_images_lie_beside_it(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / split / "metadata.csv", [{"a": "1.jpg"}])
+        (tmp_path / split / "1.jpg").touch()
+    records = open_(tmp_path, include="*/metadata.csv")
+    assert [part.root for part in records.parts()] == [tmp_path / "train", tmp_path / "val"]
+    given = open_(tmp_path, include="*/metadata.csv", image_root=tmp_path)
+    assert [part.root for part in given.parts()] == [tmp_path]
+
+
+@pytest.mark.parametrize("place", ["coco/train2017", "images", ".."])
+def test_the_folder_where_the_images_are_is_named(tmp_path, place):
+    raw = tmp_path / "raw"
+    write(raw / "llava.json", [{"a": "text only"}, {"a": "0001.jpg"}, {"a": "0002.jpg"}])
+    (raw / place).mkdir(parents=True, exist_ok=True)
+    (raw / place / "0002.jpg").touch()
+    root = (tmp_path if place == ".." else raw / place).as_posix()
+    with pytest.raises(PackError, match=r"0002.jpg and others are not in .*--image-root") as caught:
+        open_(raw)
+    assert str(caught.value).endswith(f"--image-root '{root}'")
+    assert open_(raw, image_root=raw / place).root == raw / place
+
+
+def test_images_that_lie_nowhere_or_are_held_need_no_folder(tmp_path, jpeg):
+    write(tmp_path / "a.jsonl", [{"a": "1.jpg"}])
+    assert open_(tmp_path).root == tmp_path
+    (tmp_path / "a.jsonl").unlink()
+    rows = [{"a": {"bytes": jpeg(0), "path": "1.jpg"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b.parquet")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.jpg").touch()
+    assert open_(tmp_path).root == tmp_path
+
+
+@pytest.mark.parametrize("value", ["a" * 300 + ".jpg", "\0.jpg", "\ud800.jpg", "deep"])
+def test_no_first_path_is_too_odd_to_be_looked_for(tmp_path, value):
+    for _ in range(900 if value == "deep" else 0):
+        value = [value]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jsonl").write_text(json.dumps({"a": value}))
+    records = open_(tmp_path, include="*/a.jsonl")
+    assert len([part.root for part in records.parts()]) == 2
 
 
 # --- records ----------------------------------------------------------------------------------

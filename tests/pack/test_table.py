@@ -91,7 +91,7 @@ def test_datasets_of_decoded_images_lists_and_labels(tmp_path, crop, packed):
     assert Image.open(io.BytesIO(sample["png"])).tobytes() == image.tobytes()
     assert sample["txt"] == b"one"
     assert json.loads(sample["json"]) == {
-        "image": None,
+        "image": "image:0",
         "captions": ["one", "two"],
         "label": 1,
         "box": [[0, 1], [2, 3]],
@@ -161,7 +161,7 @@ def test_parquet_of_img2dataset(tmp_path, jpeg, packed, rejects):
     (tmp_path / "raw" / "00000_stats.json").write_text('{\n "count": 2\n}')
     (sample,) = packed(tmp_path / "raw")
     assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"a")
-    assert json.loads(sample["json"]) == rows[0] | {"jpg": None}
+    assert json.loads(sample["json"]) == rows[0] | {"jpg": "image:0"}
     (line,) = rejects(tmp_path / "out")
     assert (line["source"], line["reason"]) == ("00000.parquet#1", "column `jpg` holds no image")
 
@@ -275,7 +275,7 @@ def test_other_columns_of_bytes_become_members(tmp_path, jpeg, encode, packed):
     assert [(name, inline.data) for name, inline in sample.others] == [
         ("Mask 1.bin", encode(kind="PNG")), ("emb.bin", b"123")
     ]  # fmt: skip
-    assert sample.record == {"image": None, "Mask 1": "m.png", "emb": None}
+    assert sample.record == {"image": "image:0", "Mask 1": "m.png", "emb": None}
 
 
 def test_images_of_every_kind_and_what_is_none(raw, jpeg, rejects, packed):
@@ -355,3 +355,12 @@ def test_damaged_parquet_is_recognised_to_say_what_is_wrong_with_it(tmp_path):
 def test_rows_are_estimated(raw):
     write(raw / "data.jsonl", [{"image": "0.jpg"}] * 9)
     assert READER.estimate(raw, ReadOptions()) == 9
+
+
+def test_a_table_whose_images_are_urls_is_refused_unless_text_alone_is_meant(tmp_path):
+    path = tmp_path / "cc3m.csv"
+    path.write_text("caption,url\nA dog,https://a.b/1\n")
+    with pytest.raises(PackError, match=r"img2dataset.*--text-column 'caption'"):
+        list(READER.read(path, ReadOptions()))
+    (sample,) = READER.read(path, ReadOptions(text_column="caption"))
+    assert (sample.caption, sample.images) == ("A dog", ())

@@ -91,7 +91,27 @@ def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg, monkeypatch):
 
 def test_few_inputs_start_no_process(jpeg, monkeypatch):
     monkeypatch.setattr(team_module, "_Worker", None)
-    assert len(flat(prepared(inputs(jpeg, 60), 0, PrepareOptions(), workers=8))[0]) == 60
+    few = [RawSample(f"#{i}", caption="hello") for i in range(64)]
+    assert len(flat(prepared(few, 0, PrepareOptions(), workers=8))[0]) == 64
+
+
+def test_inputs_that_hold_many_bytes_are_handed_out_few_at_a_time():
+    held = [RawSample(f"#{i}", others=(("bin", Inline(bytes(1 << 20), "b")),)) for i in range(20)]
+    chunks = [len(chunk) for chunk, _ in team_module._chunks(held, 0)]
+    assert chunks == [4] * 5
+
+
+def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 1)
+    for number in range(150):
+        os.link(raw / "000.jpg", raw / f"a{number:05d}.jpg")
+    (tmp_path / "queue.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "odd:name").mkdir()
+    code = (
+        "import sys; sys.path[:] = [p for p in sys.path if p] + [b'bytes', 'odd:name']\n"
+        "from datapipe import pack_dataset; pack_dataset('raw', 'out', workers=2)"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
 
 
 def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
@@ -129,3 +149,19 @@ def test_a_file_read_by_workers_may_vanish(tmp_path, make_folder):
     assert part.outcomes == [
         Reject("gone.jpg", "file is missing", "MissingMember", str(raw / "gone.jpg"))
     ]
+
+
+def test_an_error_of_a_worker_comes_with_its_traceback(jpeg, monkeypatch):
+    monkeypatch.setattr(team_module._Worker, "send", _send_nonsense(team_module._Worker.send))
+    with pytest.raises(RuntimeError, match=r"worker of the pack failed(.|\n)*Traceback"):
+        list(prepared(inputs(jpeg, 3000), 0, PrepareOptions(), workers=2))
+
+
+def _send_nonsense(send):
+    """A chunk that is none, in place of the fifth message."""
+    count = iter(range(1000))
+
+    def sending(self, message):
+        send(self, ("no", "chunk") if next(count) == 5 else message)
+
+    return sending

@@ -91,6 +91,16 @@ def write_sidecars(
     return written
 
 
+def present_sidecars(folder: Path) -> tuple[str, ...]:
+    """The kinds of sidecars that `folder` has."""
+    marks = {
+        "dali": (path for path in folder.rglob("*.idx") if not path.name.endswith(".tar.idx")),
+        "wids": folder.glob("shardindex.json"),
+        "energon": folder.glob(".nv-meta/.info.json"),
+    }
+    return tuple(kind for kind in KINDS if any(True for _ in marks[kind]))
+
+
 def _check_kinds(names: Iterable[str]) -> None:
     unknown = sorted(set(names).difference(KINDS))
     if unknown:

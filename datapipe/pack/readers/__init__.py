@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from datapipe.errors import PackError
-from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at
+from datapipe.pack.overlooked import advice, describe, lists_of_images
+from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
+
+_FOLDERS = 20
 
 
 class Reader(Protocol):
@@ -74,13 +77,33 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     fitting = [reader for reader in readers.values() if reader.recognises(raw, options)]
     chosen = [reader for reader in fitting if not reader.fallback] or fitting
     if len(chosen) == 1:
+        if chosen[0].fallback and (lists := lists_of_images(raw)):
+            name = printable(lists[0].relative_to(raw).as_posix())
+            name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
+            raise PackError(
+                f"{raw} holds images, and {name} names images but no format reads it: "
+                f"{describe(lists[0])}; or pack the images alone with --format {chosen[0].name}"
+            )
         return chosen[0]
     if not chosen:
         raise PackError(
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
-            f"{known}"
+            f"{known}{advice(raw, options)}{_below(raw, options, readers)}"
         )
     raise PackError(
         f"{raw} looks like several formats: {', '.join(reader.name for reader in chosen)} "
         f"(found: {look_at(raw)}); name one with --format"
     )
+
+
+def _below(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> str:
+    """What folders just below look like, where something is recognised in them."""
+    if not raw.is_dir():
+        return ""
+    folders = sorted(path for path in raw.iterdir() if path.is_dir())[:_FOLDERS]
+    lines = []
+    for folder in folders:
+        names = [name for name, reader in readers.items() if reader.recognises(folder, options)]
+        if names:
+            lines.append(f"\n{folder} looks like {' or '.join(names)}: give that folder")
+    return "".join(lines)

@@ -71,7 +71,7 @@ def _check(number: int, message: Any) -> None:
         kind = part_kind(part)
         if kind not in ("text", "image"):
             raise DecodeError(
-                f"message {number} has a part ({kind}) that is neither text nor image; "
+                f"message {number} has a part ({kind[:80]}) that is neither text nor image; "
                 "nothing else is supported"
             )
     if message_text(message) is None:

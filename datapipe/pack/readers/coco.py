@@ -18,7 +18,7 @@ from datapipe.pack.captionjoin import CaptionJoin, caption_join, identity
 from datapipe.pack.fields import image_blob, rejected
 from datapipe.pack.jsonmembers import read_member_arrays
 from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject, printable
-from datapipe.pack.records import key_of_record
+from datapipe.pack.records import key_of_record, plain
 
 _ARRAYS = ("images", "annotations")
 _LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays
@@ -63,7 +63,7 @@ def _json_files(raw: Path) -> Iterator[Path]:
     Sidecars of images are left out.
     """
     if raw.is_file():
-        if raw.suffix == ".json":
+        if raw.suffix.lower() == ".json":
             yield raw
         return
     for folder in (raw, raw / "annotations"):
@@ -75,8 +75,8 @@ def _json_files(raw: Path) -> Iterator[Path]:
         parts = [name.rpartition(".") for name in names]
         images = {stem for stem, _, ext in parts if is_image_extension(ext)}
         for stem, _, ext in parts:
-            if ext == "json" and stem not in images:
-                yield folder / f"{stem}.json"
+            if ext.lower() == "json" and stem not in images:
+                yield folder / f"{stem}.{ext}"
 
 
 def _fits(path: Path) -> bool:
@@ -231,18 +231,20 @@ def _sample(
     if not isinstance(file_name, str) or not file_name:
         return Reject(place, "image has no `file_name`", "MissingMember")
     source = f"{printable(path.name)}#{known}"
+    annotations = join.captions(known)
+    captions = [caption for caption, _ in annotations]
+    rest = [rest for _, rest in annotations]
     try:
         blob = image_blob(file_name, root, source)
         key = key_of_record(image, options)
+        record, _ = plain({**image, "captions": captions, "annotations": rest})
     except SampleError as error:
         return rejected(source, error)
-    annotations = join.captions(known)
-    captions = [caption for caption, _ in annotations]
     return RawSample(
         source=source,
         images=(RawImage(blob),),
         caption=captions[0] if captions else None,
-        record={**image, "captions": captions, "annotations": [rest for _, rest in annotations]},
+        record=record,
         key=key,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
+from datapipe.pack.locate import is_folder
+from datapipe.pack.names import SortedNames
 from datapipe.pack.raw import (
     Blob,
     RawImage,
@@ -18,6 +21,8 @@ from datapipe.pack.raw import (
     look_at,
     printable,
 )
+
+_LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 
 
 class FolderReader:
@@ -41,20 +46,39 @@ class FolderReader:
             for name in circular:
                 source = printable(below + name)
                 yield Reject(source, "this link leads back to a folder above it", "DecodeError")
-            yield from _read_folder(place, below, names)
+            # Sorted, names that are equal up to their first dot stand together.
+            for _, group in itertools.groupby(names, lambda name: name.partition(".")[0]):
+                yield from _read_group(place, below, list(group))
 
 
-def _walk(raw: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+def _walk(raw: Path) -> Iterator[tuple[str, SortedNames, list[str]]]:
     """Every folder, its files, and the links in it that lead back; hidden ones are left out."""
-    above: dict[str, frozenset[tuple[int, int]]] = {}
-    for place, folders, files in os.walk(raw, onerror=_unreadable, followlinks=True):
-        identity = _identity(place)
-        here = above.get(os.path.dirname(place), frozenset()) | {identity}
-        above[place] = here
-        visible = sorted(name for name in folders if not name.startswith("."))
-        circular = [name for name in visible if _identity(f"{place}/{name}") in here]
-        folders[:] = [name for name in visible if name not in circular]
-        yield place, sorted(name for name in files if not name.startswith(".")), circular
+    waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(os.fspath(raw), frozenset())]
+    while waiting:
+        place, above = waiting.pop()
+        here = above | {_identity(place)}
+        files, folders = _list(place)
+        circular = [name for name in folders if _identity(f"{place}/{name}") in here]
+        yield place, files, circular
+        below = [name for name in folders if name not in circular]
+        waiting += [(f"{place}/{name}", here) for name in reversed(below)]
+
+
+def _list(place: str) -> tuple[SortedNames, list[str]]:
+    """Files and folders in a folder, both sorted."""
+    files, folders = SortedNames(), []
+    try:
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in _LITTER:
+                    continue
+                if is_folder(entry):
+                    folders.append(entry.name)
+                else:
+                    files.add(entry.name)
+    except OSError as error:
+        raise PackError(f"{place}: folder cannot be read: {error.strerror}") from error
+    return files, sorted(folders)
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -65,12 +89,8 @@ def _identity(path: str) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _unreadable(error: OSError) -> None:
-    raise PackError(f"{error.filename}: folder cannot be read: {error.strerror}") from error
-
-
 # Paths are strings here: building a `Path` costs more than all else that is done for a file.
-def _read_folder(place: str, below: str, names: list[str]) -> Iterator[RawSample | Reject]:
+def _read_group(place: str, below: str, names: list[str]) -> Iterator[RawSample | Reject]:
     sidecars: dict[str, dict[str, str]] = {}
     stems: set[str] = set()
     for name in names:

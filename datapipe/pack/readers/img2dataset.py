@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
-from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.scan import group_members, split_name
 from datapipe.index.tarscan import TarMember, TarScanner
-from datapipe.index.text import TEXT_EXTENSIONS, parse_json
+from datapipe.index.text import parse_json
 from datapipe.pack.fields import rejected
+from datapipe.pack.members import extension_of, sample_of_members
 from datapipe.pack.parquetstream import columns_of, count_rows, read_parquet
-from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.raw import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.records import key_of_record, plain
 
 _COLUMNS = frozenset({"key", "status", "url"})
@@ -212,7 +212,7 @@ def _read_tar(path: Path, interrupted: bool) -> tuple[dict[str, _Members], list[
             Reject(f"{path.name}:{name}", reason, "MissingMember") for name, reason in tar.unread
         ]
     samples = {
-        key: [(_extension(m.name), Blob(path, m.offset, m.size, m.name)) for m in group]
+        key: [(extension_of(m.name), Blob(path, m.offset, m.size, m.name)) for m in group]
         for key, group in groups.items()
     }
     if cut and samples:
@@ -244,45 +244,26 @@ def _read_folder(folder: Path, interrupted: bool) -> tuple[dict[str, _Members], 
     return samples, rejects
 
 
-def _extension(name: str) -> str:
-    parts = split_name(name)
-    return parts[1] if parts else ""
-
-
 def _sample(
     source: str, members: _Members, row: _Row | None, options: ReadOptions
 ) -> RawSample | Reject:
-    images: list[RawImage] = []
-    others: list[tuple[str, Blob | Inline]] = []
-    caption: Blob | None = None
-    metadata: Blob | None = None
-    for ext, blob in members:
-        prefix, _, kind = ext.rpartition(".")
-        if is_image_extension(kind):
-            images.append(RawImage(blob, prefix))
-        elif ext in TEXT_EXTENSIONS and caption is None:
-            caption = blob
-        elif ext == "json" and metadata is None:
-            metadata = blob
-        else:
-            others.append((ext, blob))
+    sample = sample_of_members(source, members)
     try:
-        key = _key_from(metadata, row, options)
+        sample = sample._replace(key=_key_from(sample.record, row, options))
+        if sample.record is None and row is not None:
+            record, kept = plain(row)
+            sample = sample._replace(record=record, others=sample.others + kept)
     except SampleError as error:
         return rejected(source, error)
-    record: Blob | Mapping[str, Any] | None = metadata
-    if metadata is None and row is not None:
-        record, kept = plain(row)
-        others += kept
-    return RawSample(source, tuple(images), caption, record, tuple(others), key)
+    return sample
 
 
-def _key_from(metadata: Blob | None, row: _Row | None, options: ReadOptions) -> str:
+def _key_from(metadata: Any, row: _Row | None, options: ReadOptions) -> str:
     """What `--key-from` asks for, out of the table, which spares reading the metadata."""
     if options.key_from is None:
         return ""
     fields = row or {}
-    if options.key_from not in fields and metadata is not None:
+    if options.key_from not in fields and isinstance(metadata, Blob):
         fields = parse_json(metadata.read())
         if not isinstance(fields, Mapping):
             raise DecodeError("metadata is not an object", member=metadata.label)

@@ -14,8 +14,9 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.fields import image_list, image_name, is_image_struct, raw_images, rejected
+from datapipe.pack.fields import image_list, is_image_struct, raw_images, rejected
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.recordreader import name_of_image
 from datapipe.pack.records import (
     Fits,
     RecordFiles,
@@ -31,6 +32,7 @@ _FILE_COLUMNS = frozenset({"file_name", "filename", "filepath", "path"})  # of a
 _TEXT_COLUMNS = frozenset(
     {"text", "caption", "captions", "txt", "prompt", "description", "alt_text", "sentence"}
 )
+_URL_COLUMNS = frozenset({"url", "image_url", "img_url", "imageurl", "coco_url", "flickr_url"})
 _OF_OTHER_FORMATS = ("conversations", "messages", "texts")
 
 
@@ -54,14 +56,15 @@ class TableReader:
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         records = _open(raw, options)
         image, text = _choose_columns(raw, records.columns(), options)
-        for source, record in records:
-            if isinstance(record, Reject):
-                yield record
-                continue
-            try:
-                yield _sample(source, record, image, text, records.root, options)
-            except SampleError as error:
-                yield rejected(source, error)
+        for part in records.parts():
+            for source, record in part:
+                if isinstance(record, Reject):
+                    yield record
+                    continue
+                try:
+                    yield _sample(source, record, image, text, part.root, options)
+                except SampleError as error:
+                    yield rejected(source, error)
 
 
 def _open(raw: Path, options: ReadOptions) -> RecordFiles:
@@ -124,6 +127,12 @@ def _choose_columns(
             f"{raw}: no column is known to hold images or text (all columns: {listed}); name them "
             "with --image-column and --text-column"
         )
+    if not images and options.text_column is None and (urls := _url_columns(columns)):
+        raise PackError(
+            f"{raw}: the images seem to be URLs (column {urls[0]!r}), which packing does not "
+            "fetch; download first, for example with img2dataset, or pack the text alone with "
+            f"--text-column {texts[0]!r}"
+        )
     return (images[0] if images else None), (texts[0] if texts else None)
 
 
@@ -131,6 +140,14 @@ def _image_columns(columns: Mapping[str, Any]) -> list[str]:
     """Columns that hold images; where there are none, columns that name files of images."""
     held = [name for name, value in columns.items() if _holds_image(name, value)]
     return held or [name for name, value in columns.items() if _names_image(name, value)]
+
+
+def _url_columns(columns: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name, value in columns.items()
+        if name.lower() in _URL_COLUMNS and isinstance(value, str) and "://" in value
+    ]
 
 
 def _holds_image(column: str, value: Any) -> bool:
@@ -176,11 +193,17 @@ def _sample(
     images = raw_images(image_list(value), root, source)
     caption = _caption(record.get(text), text) if text is not None else None
     if image is not None:
-        record = {**record, image: image_name(value)}
+        record = {**record, image: _names(value)}
     kept, others = plain(record, ())
     # Of a list of captions only the first is the caption, so the record keeps the others.
     whole = kept if record.keys() - {image, text} or _is_list(record, text) else None
     return RawSample(source, images, caption, whole, others, key_of_record(record, options))
+
+
+def _names(value: Any) -> Any:
+    if isinstance(value, list):
+        return [name_of_image(item, number) for number, item in enumerate(value)]
+    return name_of_image(value, 0)
 
 
 def _is_list(record: Mapping[str, Any], text: str | None) -> bool:

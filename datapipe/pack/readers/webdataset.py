@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.index.imageinfo import is_image_extension
-from datapipe.index.scan import find_shards, group_members, split_name
+from datapipe.index.scan import find_shards, group_members
 from datapipe.index.tarscan import TarMember, TarScanner
-from datapipe.index.text import TEXT_EXTENSIONS
-from datapipe.pack.raw import Blob, RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.members import extension_of, sample_of_members
+from datapipe.pack.raw import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.img2dataset import is_img2dataset
 
 
@@ -61,22 +60,8 @@ def _shards(raw: Path) -> list[Path]:
 
 
 def _sample(source: str, shard: Path, members: list[TarMember]) -> RawSample:
-    images: list[RawImage] = []
-    others: list[tuple[str, Blob]] = []
-    caption = record = None
-    for member in members:
-        blob = Blob(shard, member.offset, member.size, member.name)
-        ext = (split_name(member.name) or ("", ""))[1]
-        prefix, _, kind = ext.rpartition(".")
-        if is_image_extension(kind):
-            images.append(RawImage(blob, prefix))
-        elif ext.lower() in TEXT_EXTENSIONS and caption is None:
-            caption = blob
-        elif ext.lower() == "json" and record is None:
-            record = blob
-        else:
-            others.append((ext, blob))
-    return RawSample(source, tuple(images), caption, record, tuple(others))
+    blobs = [Blob(shard, m.offset, m.size, m.name) for m in members]
+    return sample_of_members(source, [(extension_of(blob.name), blob) for blob in blobs])
 
 
 READER = WebDatasetReader()

@@ -32,6 +32,7 @@ class DirectFile:
         self._filled = 0
         self._written = 0
         self._descriptor = -1
+        self._opened: set[int] = set()  # not yet closed: tasks behind one that failed are not done
 
     def open(self, path: Path) -> None:
         """Begin a new file at `path`; the one before must have been finished.
@@ -46,6 +47,7 @@ class DirectFile:
             if error.errno != errno.EINVAL:
                 raise
             self._descriptor = os.open(path, flags, 0o644)
+        self._opened.add(self._descriptor)
         self._filled = self._written = 0
 
     @property
@@ -73,14 +75,15 @@ class DirectFile:
             aligned = -(-self._filled // _ALIGNED) * _ALIGNED
             self._block[self._filled : aligned] = bytes(aligned - self._filled)
             self._hand_over(aligned)
+        self._background.submit(self._sync, descriptor, size)
         self._descriptor = -1
-        self._background.submit(_sync_and_close, descriptor, size)
 
     def abandon(self) -> None:
         """Close without finishing; the background thread must have ended."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        for descriptor in self._opened:
+            os.close(descriptor)
+        self._opened.clear()
+        self._descriptor = -1
 
     def _take(self) -> mmap.mmap:
         while True:
@@ -103,6 +106,12 @@ class DirectFile:
         finally:
             self._free.put(block)
 
+    def _sync(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+        self._opened.discard(descriptor)
+        os.close(descriptor)
+
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     while view:
@@ -115,11 +124,3 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
             continue
         view, offset = view[done:], offset + done
-
-
-def _sync_and_close(descriptor: int, size: int) -> None:
-    try:
-        os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

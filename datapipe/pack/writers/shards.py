@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
-from datapipe.errors import PackError
 from datapipe.index.manifest import Shard, fsync_folder
 from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import Rows
 from datapipe.pack.background import Background
 from datapipe.pack.ustar import END
 from datapipe.pack.writers.directfile import DirectFile
+from datapipe.pack.writing import writing
 
 _COMPACT = 8192  # rows that are kept as Python's objects, which take ten times the memory
 
@@ -70,7 +69,7 @@ class ShardWriter:
             rows: a table of which rows `start` to `stop` are theirs.
             place: offset of `data` in what the offsets of `rows` are counted from.
         """
-        with self._writing():
+        with writing(self._out):
             if not self._open:
                 self._file.open(self._work / f"{self._name}.tar")
                 self._open = True
@@ -83,7 +82,7 @@ class ShardWriter:
 
     def finish(self, commit: Callable[[Shard], None]) -> None:
         """Close the shard that is being written; `commit` is called once it is in place."""
-        with self._writing():
+        with writing(self._out):
             self._compact()
             self._file.write(END)
             self._file.finish()
@@ -101,7 +100,7 @@ class ShardWriter:
 
     def drain(self) -> None:
         """Wait until all finished shards are in place."""
-        with self._writing():
+        with writing(self._out):
             self._background.drain()
 
     def close(self) -> None:
@@ -143,13 +142,3 @@ class ShardWriter:
     @property
     def _name(self) -> str:
         return f"shard-{self._number:06d}"
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise PackError(
-                f"{self._out}: writing failed: {error.strerror or error}; make room or mend the "
-                "disk and run the same command again, finished shards are kept"
-            ) from error

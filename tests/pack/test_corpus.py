@@ -1,0 +1,258 @@
+"""Whatever an input is, it is packed or named with a reason in `rejects.jsonl`."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.decode.image import decode_rgb
+from datapipe.errors import DatapipeError, DecodeError
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.pack import job, team
+from datapipe.pack.job import pack_dataset
+from datapipe.pack.team import prepared
+
+from .corpus import EITHER, Case, Cases
+from .corpus.archives import damaged_tars, make_tars
+from .corpus.folders import make_folder
+from .corpus.images import LIMIT, image_cases
+from .corpus.records import make_array, make_csv, make_images, make_lines
+
+_MEMBER = re.compile(r"[a-z0-9_][a-z0-9_-]*(\.[a-z0-9_-]+)+")
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_MODES: tuple[dict[str, Any], ...] = ({}, {"check": "header"}, {"max_side": 64})
+
+
+@pytest.fixture(autouse=True)
+def _processes_from_the_start(monkeypatch):
+    """Small raw data would be packed before the processes have started."""
+
+    def wait(worker):
+        worker._connection.poll(None)
+        return is_ready(worker)
+
+    is_ready = team._Worker.is_ready
+    monkeypatch.setattr(team._Worker, "is_ready", lambda worker: worker._ready or wait(worker))
+    monkeypatch.setattr(team, "_CHUNK", 16)
+
+
+def pack(raw: Path, out: Path, **options: Any) -> dict[str, str]:
+    """Pack with one process and with two; what became of each source: a reason, or nothing."""
+    options = {"max_rejects": 10**6, "max_pixels": LIMIT, **options}
+    report = pack_dataset(raw, out, workers=2, **options)
+    alone = out.with_name(f"{out.name}-alone")
+    pack_dataset(raw, alone, workers=1, **options)
+    names = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    assert names == {path.relative_to(alone) for path in alone.rglob("*") if path.is_file()}
+    for name in names:
+        assert (out / name).read_bytes() == (alone / name).read_bytes(), name
+    fates = {**_packed(out, "header" not in options.values()), **_rejected(out, raw)}
+    assert report.samples + report.rejected == report.inputs == len(fates)
+    return fates
+
+
+def _packed(out: Path, decodes: bool) -> dict[str, str]:
+    """Sources of the samples, whose members are looked at."""
+    sources: dict[str, str] = {}
+    for index in sorted(out.glob("*.parquet")):
+        rows = pq.read_table(index).to_pylist()
+        with tarfile.open(index.with_suffix(".tar")) as tar:
+            infos = {info.offset_data: info for info in tar}
+            assert sum(len(row["ext"]) for row in rows) == len(infos)
+            for row in rows:
+                assert row["source"] not in sources
+                sources[row["source"]] = ""
+                sizes = iter(zip(row["image_height"], row["image_width"], strict=True))
+                for ext, offset in zip(row["ext"], row["offset"], strict=True):
+                    info = infos[offset]
+                    _look_at_name(info, f"{row['key']}.{ext}")
+                    if is_image_extension(ext) and decodes:
+                        data = tar.extractfile(info).read()  # type: ignore[union-attr]
+                        assert decode_rgb(data).shape[:2] == next(sizes), row["source"]
+    return sources
+
+
+def _look_at_name(info: tarfile.TarInfo, name: str) -> None:
+    assert info.name == name
+    assert info.isreg()
+    assert _MEMBER.fullmatch(name), name
+    assert ".." not in Path(name).parts
+    assert len(name) <= 100
+
+
+def _rejected(out: Path, raw: Path) -> dict[str, str]:
+    """Reasons by source, each of which a person could understand."""
+    fates: dict[str, str] = {}
+    content = (out / "rejects.jsonl").read_bytes()
+    assert not content or content.endswith(b"\n")
+    for line in content.decode().split("\n")[:-1]:
+        reject = json.loads(line)
+        assert reject.keys() <= {"source", "reason", "error", "file"}
+        source, reason = reject["source"], reject["reason"]
+        assert source not in fates, source
+        assert len(re.findall(r"[a-zA-Z]{2,}", reason)) >= 2, line
+        assert not _ADDRESS.search(line), line
+        assert str(raw.parent) not in line, line
+        assert len(line) < 10_000, source
+        assert len(reason) < 500, source
+        fates[source] = reason
+    return fates
+
+
+def check(fates: dict[str, str], cases: Cases, *, decodes: bool) -> None:
+    """Compare what became of all inputs with what should have."""
+    assert sorted(fates.keys() ^ cases.keys()) == []
+    wrong = [
+        f"{source}: {fates[source]!r} where {fate!r} was expected"
+        for source, (content, fate, in_header) in cases.items()
+        if (decodes or in_header) and not _as_expected(fates[source], fate, content, decodes)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _as_expected(found: str, expected: str, content: bytes, decodes: bool) -> bool:
+    if expected == EITHER:
+        return not decodes or bool(found) != _decodes(content)
+    return expected in found if expected else not found
+
+
+def _decodes(content: bytes) -> bool:
+    try:
+        decode_rgb(content, max_pixels=LIMIT)
+    except DecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
+def test_every_image_file_is_packed_or_rejected(tmp_path, options):
+    cases = image_cases()
+    assert len({case.content for case in cases.values()}) > 300
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name, case in cases.items():
+        (raw / name).write_bytes(case.content)
+    fates = pack(raw, tmp_path / "out", **options)
+    check(fates, cases, decodes="check" not in options)
+
+
+def _compare(fates: dict[str, str], expected: dict[str, str]) -> None:
+    check(fates, {source: Case(b"", fate) for source, fate in expected.items()}, decodes=True)
+
+
+@pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
+def test_every_file_of_a_folder_is_packed_or_rejected(tmp_path, options):
+    expected = make_folder(tmp_path / "raw")
+    assert len(expected) > 130
+    _compare(pack(tmp_path / "raw", tmp_path / "out", **options), expected)
+
+
+@pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
+@pytest.mark.parametrize("layout", ["llava", "chat", "table"])
+@pytest.mark.parametrize(("make", "name"), [(make_lines, "data.jsonl"), (make_array, "data.json")])
+def test_every_record_is_packed_or_rejected(tmp_path, make, name, layout, options):
+    make_images(tmp_path / "raw")
+    expected = make(tmp_path / "raw" / name, layout)
+    _compare(pack(tmp_path / "raw" / name, tmp_path / "out", format=layout, **options), expected)
+
+
+@pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
+def test_every_row_is_packed_or_rejected(tmp_path, options):
+    make_images(tmp_path / "raw")
+    expected = make_csv(tmp_path / "raw" / "data.csv")
+    _compare(pack(tmp_path / "raw" / "data.csv", tmp_path / "out", **options), expected)
+
+
+@pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
+def test_every_sample_of_a_tar_is_packed_or_rejected(tmp_path, options):
+    expected = make_tars(tmp_path / "raw")
+    assert len(expected) > 130
+    _compare(pack(tmp_path / "raw", tmp_path / "out", **options), expected)
+
+
+@pytest.mark.parametrize("name", damaged_tars())
+def test_a_damaged_tar_is_named_with_what_is_wrong(tmp_path, name):
+    content, words = damaged_tars()[name]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "damaged.tar").write_bytes(content)
+    with pytest.raises(DatapipeError, match=rf"damaged\.tar.*{words}"):
+        pack(tmp_path / "raw", tmp_path / "out")
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+def test_what_no_part_of_a_chat_can_be_is_named_in_few_words(tmp_path):
+    kinds = ["\ud800", "x" * 1_000_000, "a\nb", "", [], 5]
+    chats = [{"messages": [{"role": "user", "content": [{"type": kind}]}]} for kind in kinds]
+    chats.insert(0, {"messages": [{"role": "user", "content": "Hello"}]})
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text("\n".join(map(json.dumps, chats)))
+    fates = pack(raw, tmp_path / "out")
+    assert list(fates.values()).count("") == 1
+
+
+def test_odd_values_of_keys_give_plain_names(tmp_path):
+    values = ["a", "a", "../../x", "/etc/passwd", "", "x" * 500, "-rf", 5, 1.5, None, [], {}, True]
+    values += ["größe", "a\nb", ".", "..", "CON", float("nan"), 10**400, "\0", " "]
+    turns = [{"from": "human", "value": "Hello"}]
+    raw = tmp_path / "raw.jsonl"
+    raw.write_text("\n".join(json.dumps({"id": v, "conversations": turns}) for v in values))
+    fates = pack(raw, tmp_path / "out", key_from="id")
+    missing = [n for n, value in enumerate(values) if value in ("", None, [], {})]
+    assert fates == {f"raw.jsonl#{n}": "" for n in range(len(values))} | {
+        f"raw.jsonl#{n}": fates[f"raw.jsonl#{n}"] for n in missing
+    }
+    assert all("`id`, which the key is taken from" in fates[f"raw.jsonl#{n}"] for n in missing)
+
+
+def test_files_that_vanish_shrink_or_are_locked_are_rejected(tmp_path, make_folder, monkeypatch):
+    raw = make_folder(tmp_path / "raw", 90)
+    open_file = os.open
+
+    def refuse(path, *rest, **options):
+        if str(path).endswith("locked.jpg"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return open_file(path, *rest, **options)
+
+    def meanwhile(inputs, *rest):
+        inputs = list(inputs)
+        for number in range(0, 90, 9):
+            (raw / f"{number:03d}.jpg").unlink()
+            (raw / f"{number + 1:03d}.txt").unlink()
+            (raw / f"{number + 2:03d}.jpg").write_bytes(b"")
+            (raw / f"{number + 3:03d}.jpg").unlink()
+            (raw / f"{number + 3:03d}.jpg").mkdir()
+        return prepared(inputs, *rest)
+
+    (raw / "locked.jpg").write_bytes((raw / "000.jpg").read_bytes())
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(job, "prepared", meanwhile)
+    report = pack_dataset(raw, tmp_path / "out", workers=1, max_rejects=91)
+    assert report.samples == 50
+    assert report.reasons == {
+        "MissingMember: file is missing": 20,
+        "DecodeError: file is empty": 10,
+        "DecodeError: not a regular file": 10,
+        "DecodeError: file cannot be opened: Permission denied": 1,
+    }
+
+
+@pytest.mark.parametrize("depth", [100, 440, 460, 480, 490, 500, 2000])
+@pytest.mark.parametrize("odd", ["1", "NaN"])
+def test_a_record_that_is_too_deep_ends_nothing_but_itself(tmp_path, depth, odd):
+    turns = '"conversations": [{"from": "human", "value": "Hello"}]'
+    lines = [
+        f'{{{turns}, "odd": {odd}, "deep": {opening * n}1{closing * n}}}'
+        for n in range(depth, depth + 10)
+        for opening, closing in (('{"a":', "}"), ("[", "]"))
+    ]
+    (tmp_path / "raw.jsonl").write_text("\n".join([f"{{{turns}}}", *lines * 7]))
+    report = pack_dataset(tmp_path / "raw.jsonl", tmp_path / "out", workers=2, max_rejects=200)
+    assert report.samples + report.rejected == 141

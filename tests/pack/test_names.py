@@ -1,0 +1,37 @@
+"""Names come back sorted, whatever they are, and take little memory."""
+
+import os
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe.pack import names as names_module
+from datapipe.pack.names import SortedNames
+
+file_names = st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name)
+
+
+@pytest.mark.parametrize("run", [3, 1 << 16])
+@given(st.lists(file_names))
+def test_names_come_back_in_the_order_of_their_bytes(run, given_names):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names_module, "_RUN", run)
+        names = SortedNames()
+        for name in given_names:
+            names.add(os.fsdecode(name))
+    assert len(names) == len(given_names)
+    assert list(map(os.fsencode, names)) == sorted(given_names)
+    assert list(map(os.fsencode, names)) == sorted(given_names)
+
+
+def test_a_million_names_take_little_memory():
+    tracemalloc.start()
+    names = SortedNames()
+    for number in range(1_000_000):
+        names.add(f"{number * 7919 % 1_000_000:09d}.jpg")
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 20e6
+    assert next(iter(names)) == "000000000.jpg"

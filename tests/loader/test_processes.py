@@ -132,9 +132,10 @@ while True:
 
 def test_an_iterator_carried_over_a_fork_says_so(packed: Path) -> None:
     body = """
-import os
+import os, time
 iterator = iter(loader)
 next(iterator)
+time.sleep(1)  # the workers wait by then: whoever forks amid torch's work copies its locks
 if os.fork() == 0:
     try:
         next(iterator)

@@ -41,7 +41,7 @@ from datapipe.pack.readers import Reader, choose_reader
 from datapipe.pack.report import PackReport
 from datapipe.pack.sequence import Rehearsal, Sequencer, ShardSink, Sink, Tally
 from datapipe.pack.space import check_space
-from datapipe.pack.team import prepared
+from datapipe.pack.team import CHUNK, Team
 from datapipe.pack.worker import Input
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
 from datapipe.pack.writing import writing
@@ -333,13 +333,12 @@ class _Job:
         first = done + (base.inputs if base else 0)
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
-        if self.space_check and isinstance(sequencer.sink, ShardSink):
-            inputs = check_space(inputs, left, self.out, options)
-        with (
-            Progress("packing", unit="sample", total=left) as progress,
-            closing(prepared(inputs, first, options, self.workers)) as parts,
-        ):
-            sequencer.run(parts, progress)
+        few = left is not None and left <= CHUNK
+        with closing(Team(options, 1 if few else self.workers)) as team:
+            if self.space_check and isinstance(sequencer.sink, ShardSink):
+                inputs = check_space(inputs, left, self.out, options)
+            with Progress("packing", unit="sample", total=left) as progress:
+                sequencer.run(team.prepared(inputs, first), progress)
 
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         options = replace(self.read_options, scratch=scratch)

@@ -18,7 +18,7 @@ from datapipe.pack.ustar import MAX_SIZE
 
 def printable(name: str) -> str:
     """A name or a text in which what UTF-8 does not have is written as escapes."""
-    return name.encode("utf-8", "backslashreplace").decode()
+    return name if name.isascii() else name.encode("utf-8", "backslashreplace").decode()
 
 
 # Named tuples, not dataclasses: millions are made, and sent to the processes that read them.
@@ -163,8 +163,14 @@ def inline_bytes(taken: RawSample | Reject) -> int:
     """Bytes of data that an input holds in memory."""
     if isinstance(taken, Reject):
         return 0
-    size = sum(len(image.blob.data) for image in taken.images if isinstance(image.blob, Inline))
-    return size + sum(len(blob.data) for _, blob in taken.others if isinstance(blob, Inline))
+    size = 0
+    for image in taken.images:
+        if isinstance(image.blob, Inline):
+            size += len(image.blob.data)
+    for _, blob in taken.others:
+        if isinstance(blob, Inline):
+            size += len(blob.data)
+    return size
 
 
 class InputCount:
@@ -184,8 +190,11 @@ class InputCount:
             text = f"{taken.source}\n{taken.reason}\n\n"
             self._hash.update(text.encode("utf-8", "surrogatepass"))
             return
-        parts = [taken.source, *(_digest(image.blob) for image in taken.images)]
-        parts += [_digest(blob) for _, blob in taken.others]
+        parts = [taken.source]
+        for image in taken.images:
+            parts.append(_digest(image.blob))
+        for _, blob in taken.others:
+            parts.append(_digest(blob))
         if taken.caption is not None:
             parts.append(_digest(taken.caption))
         if taken.record is not None:

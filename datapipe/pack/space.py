@@ -12,7 +12,7 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import Blob, Inline, RawSample, Reject, inline_bytes
-from datapipe.pack.team import prepared
+from datapipe.pack.team import Team
 from datapipe.pack.ustar import BLOCK, MAX_SIZE, padding
 from datapipe.pack.worker import Input
 from datapipe.progress import is_watched, readable_size
@@ -75,7 +75,7 @@ def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
         before = sum(map(_bytes, tried))
         after = sum(
             outcome.bytes
-            for _, part in prepared(tried, 0, options, workers=1)
+            for _, part in Team(options, workers=1).prepared(tried, 0)
             for outcome in part.outcomes
             if not isinstance(outcome, Reject)
         )

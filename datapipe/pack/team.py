@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,7 +30,7 @@ from datapipe.pack.raw import inline_bytes
 from datapipe.pack.worker import SEGMENT, SEGMENTS, Input, Part, Preparer
 
 # Inputs a worker takes at once. Small, so that a slow image holds little up.
-_CHUNK = 64
+CHUNK = 64
 _INLINE = 4 << 20  # bytes that the inputs of a chunk hold themselves, from which on it ends
 _AHEAD = 3  # chunks that a worker has or will find
 _FEW = 8  # inputs that are prepared together where there are no workers
@@ -40,30 +40,55 @@ _COMMAND = (
 )
 
 
-def prepared(
-    inputs: Iterable[Input], first: int, options: PrepareOptions, workers: int
-) -> Generator[tuple[list[Input], Part], None, None]:
-    """Prepare all inputs, by `workers` processes where there are many inputs.
+class Team:
+    """Worker processes, started at once; with one worker everything is done in the caller's own.
 
     Args:
-        inputs: in order.
-        first: ordinal of the first of them.
         options: what becomes of a sample.
-        workers: processes; 1 works in the caller's own.
-
-    Yields:
-        The inputs of a part with the part, whose data is valid until the next is asked for.
+        workers: processes.
     """
-    chunks = _chunks(inputs, first)
-    if workers > 1:
-        start = list(itertools.islice(chunks, 2))
-        if len(start) == 2:
-            yield from _by_team(itertools.chain(start, chunks), options, workers)
-            return
-        chunks = iter(start)
-    own = _Own(options)
-    for chunk, ordinal in chunks:
-        yield from own.parts(chunk, ordinal)
+
+    def __init__(self, options: PrepareOptions, workers: int) -> None:
+        self._own = _Own(options)
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(workers if workers > 1 else 0):
+                self._workers.append(_Worker(options))
+        except BaseException:
+            self.close()
+            raise
+
+    def prepared(self, inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], Part]]:
+        """Prepare all inputs.
+
+        Args:
+            inputs: in order.
+            first: ordinal of the first of them.
+
+        Yields:
+            The inputs of a part with the part, whose data is valid until the next is asked for.
+        """
+        chunks = _chunks(inputs, first)
+        while not (self._workers and all(worker.is_ready() for worker in self._workers)):
+            chunk, ordinal = next(chunks, ([], 0))
+            if not chunk:
+                return
+            yield from self._own.parts(chunk, ordinal)
+        waiting: deque[tuple[list[Input], _Worker]] = deque()
+        for worker in self._workers * _AHEAD:
+            _hand_out(chunks, worker, waiting)
+        while waiting:
+            chunk, worker = waiting.popleft()
+            done = 0
+            for part in worker.parts(len(chunk)):
+                yield chunk[done : done + len(part.outcomes)], part
+                done += len(part.outcomes)
+            _hand_out(chunks, worker, waiting)
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for worker in self._workers:
+            worker.close()
 
 
 def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], int]]:
@@ -72,7 +97,7 @@ def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], 
     for taken in inputs:
         chunk.append(taken)
         held += inline_bytes(taken)
-        if len(chunk) == _CHUNK or held >= _INLINE:
+        if len(chunk) == CHUNK or held >= _INLINE:
             yield chunk, first
             first += len(chunk)
             chunk, held = [], 0
@@ -111,35 +136,6 @@ class _Own:
                 yield few[done : done + len(part.outcomes)], part
                 done += len(part.outcomes)
             self._free += given
-
-
-def _by_team(
-    chunks: Iterator[tuple[list[Input], int]], options: PrepareOptions, workers: int
-) -> Iterator[tuple[list[Input], Part]]:
-    team: list[_Worker] = []
-    try:
-        for _ in range(workers):
-            team.append(_Worker(options))
-        own = _Own(options)
-        while not all(worker.is_ready() for worker in team):
-            for chunk, ordinal in itertools.islice(chunks, 1):
-                yield from own.parts(chunk, ordinal)
-                break
-            else:
-                return
-        waiting: deque[tuple[list[Input], _Worker]] = deque()
-        for worker in team * _AHEAD:
-            _hand_out(chunks, worker, waiting)
-        while waiting:
-            chunk, worker = waiting.popleft()
-            done = 0
-            for part in worker.parts(len(chunk)):
-                yield chunk[done : done + len(part.outcomes)], part
-                done += len(part.outcomes)
-            _hand_out(chunks, worker, waiting)
-    finally:
-        for worker in team:
-            worker.close()
 
 
 def _hand_out(

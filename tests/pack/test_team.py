@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 
@@ -12,7 +13,7 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack import team as team_module
 from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
-from datapipe.pack.team import prepared
+from datapipe.pack.team import Team
 from datapipe.pack.worker import SEGMENT
 
 
@@ -31,6 +32,11 @@ def inputs(jpeg, number):
                 caption=f"caption {i}",
                 others=(("bin", Inline(bytes([i % 256]) * big, "bin")),),
             )
+
+
+def prepared(inputs, first, options, workers):
+    with closing(Team(options, workers)) as team:
+        yield from team.prepared(inputs, first)
 
 
 def flat(results):
@@ -89,10 +95,11 @@ def test_a_worker_that_is_ended_is_told_with_the_remedy(jpeg, monkeypatch):
         list(prepared(ending(), 0, PrepareOptions(), workers=2))
 
 
-def test_few_inputs_start_no_process(jpeg, monkeypatch):
+def test_few_inputs_start_no_process(tmp_path, make_folder, monkeypatch):
     monkeypatch.setattr(team_module, "_Worker", None)
-    few = [RawSample(f"#{i}", caption="hello") for i in range(64)]
-    assert len(flat(prepared(few, 0, PrepareOptions(), workers=8))[0]) == 64
+    assert (
+        pack_dataset(make_folder(tmp_path / "raw", 64), tmp_path / "out", workers=8).samples == 64
+    )
 
 
 def test_inputs_that_hold_many_bytes_are_handed_out_few_at_a_time():

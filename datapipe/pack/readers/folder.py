@@ -37,7 +37,9 @@ class FolderReader:
         return raw.is_dir() and any(map(is_image_extension, look_at(raw).counts))
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return sum(is_image_extension(n) for _, names, _ in _walk(raw) for n in names)
+        return sum(
+            is_image_extension(name) for _, names, _ in _walk(raw) for name in names.unsorted()
+        )
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         for place, names, circular in _walk(raw):
@@ -120,7 +122,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _sample(place: str, below: str, image: str, sidecars: dict[str, str]) -> RawSample:
     def blob(name: str) -> Blob:
-        return Blob(f"{place}/{name}", name=printable(below + name))
+        return Blob(f"{place}/{name}", 0, None, printable(below + name))
 
     captions = [ext for ext in sorted(sidecars, reverse=True) if ext != "json"]
     return RawSample(

@@ -40,7 +40,8 @@ class ShardWriter:
     """Writes laid-out samples in the order given.
 
     A shard is written under a temporary name in `work` and renamed into `out` once it and its index
-    are on disk. All of that happens in a background thread.
+    are on disk. All of that happens in the background: one thread writes, and a second puts in place
+    what is written, so that the disk does not wait for it.
 
     Args:
         out: folder of the shards.
@@ -53,6 +54,7 @@ class ShardWriter:
         self._work = work
         self._number = number
         self._background = Background("datapipe-pack-writer")
+        self._finisher = Background("datapipe-pack-finisher")
         self._file = DirectFile(self._background)
         self._open = False
         self._rows = Rows()
@@ -86,7 +88,9 @@ class ShardWriter:
             self._compact()
             self._file.write(END)
             self._file.finish()
+            self._finisher.check()
             self._background.submit(
+                self._finisher.submit,
                 self._put_in_place,
                 self._name,
                 self._tables,
@@ -102,10 +106,12 @@ class ShardWriter:
         """Wait until all finished shards are in place."""
         with writing(self._out):
             self._background.drain()
+            self._finisher.drain()
 
     def close(self) -> None:
         """Leave an unfinished shard as it is."""
         self._background.close()
+        self._finisher.close()
         self._file.abandon()
 
     def _compact(self) -> None:

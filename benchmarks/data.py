@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from datapipe.pack.job import pack_dataset
 from tools.make_sample_data import make_sample_data
 
 _HOME = Path("build/bench")
+_DIFFERENT = 32_768
 _SHARDS = 8  # so that peers which deal whole shards to workers deal them evenly
 
 
@@ -49,12 +51,35 @@ class Photos:
 
 
 def photographs(samples: int) -> Photos:
-    """Real photographs of about 0.2 MPix and 80 KB, the mean of ImageNet's; made where missing."""
+    """Real photographs of about 0.2 MPix and 80 KB, the mean of ImageNet's; made where missing.
+
+    Of more than 32,768, the others are links to the first ones.
+    """
+    if samples > _DIFFERENT:
+        return _linked(photographs(_DIFFERENT), samples)
     raw = _HOME / f"photos-{samples}"
     totals = make_sample_data(
         raw, samples=samples, min_side=330, max_side=600, format="folder", jpeg_only=True
     )
     return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+
+
+def _linked(photos: Photos, samples: int) -> Photos:
+    raw = _HOME / f"photos-{samples}"
+    times, rest = divmod(samples, photos.count)
+    if rest:
+        raise SystemExit(f"--samples {samples}: above {photos.count} only its multiples are made")
+    if not raw.exists():
+        temporary = raw.with_name(f"{raw.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        for number in range(times):
+            shutil.copytree(
+                photos.raw / "images", temporary / f"images{number}", copy_function=os.link
+            )
+        temporary.rename(raw)
+    return Photos(
+        raw=raw, count=samples, pixels=photos.pixels * times, encoded=photos.encoded * times
+    )
 
 
 def packed(photos: Photos) -> Path:

@@ -47,8 +47,8 @@ def main() -> None:
                     "worker_mb": worker,
                 }
             )
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def measure(layout: str, samples: int, workers: int) -> tuple[float, float, float]:

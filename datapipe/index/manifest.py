@@ -42,7 +42,7 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Contribution:
     """What one run of `datapipe pack` brought: the first, or one that appended.
 
     Attributes:
@@ -74,7 +74,7 @@ class Manifest:
     """
 
     shards: tuple[Shard, ...]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Contribution, ...] = ()
 
     @property
     def foreign(self) -> bool:
@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest(
             shards=tuple(Shard(**shard) for shard in document["shards"]),
-            parts=tuple(Part(**part) for part in document["parts"]),
+            parts=tuple(Contribution(**part) for part in document["parts"]),
         )
     except (KeyError, TypeError) as error:
         raise IndexMismatch(

@@ -100,7 +100,7 @@ def write_index(path: Path, table: pa.Table) -> str:
     The caller renames it into place. Returns the sha256 of the file, in hex.
     """
     with path.open("wb") as file:
-        pq.write_table(table, file, compression="zstd")
+        pq.write_table(table, file, compression="zstd", use_dictionary=False)
         file.flush()
         os.fsync(file.fileno())
     return file_sha256(path)

@@ -16,7 +16,7 @@ from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
-from datapipe.index.manifest import MANIFEST, Manifest, Part, read_manifest, write_manifest
+from datapipe.index.manifest import MANIFEST, Contribution, Manifest, read_manifest, write_manifest
 from datapipe.index.sidecars import parse_sidecars, present_sidecars, write_sidecars
 from datapipe.pack.journal import (
     Journal,
@@ -268,7 +268,7 @@ class _Job:
 
     def _write(
         self, journal: Journal, writer: ShardWriter, base: Manifest | None, work: Path
-    ) -> Part:
+    ) -> Contribution:
         inputs = self._inputs(work)
         count = InputCount()
         for taken in itertools.islice(inputs, journal.last.inputs):
@@ -348,7 +348,7 @@ class _Job:
         total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit
         return min(total, limit) if total and limit else total
 
-    def _same_inputs(self, part: Part) -> None:
+    def _same_inputs(self, part: Contribution) -> None:
         same_inputs(self.out, self._count_all(), part.inputs, part.inputs_sha256)
 
     def _count_all(self) -> InputCount:

@@ -18,8 +18,8 @@ from datapipe.index.columns import COLUMNS
 from datapipe.index.manifest import (
     MANIFEST,
     UNFINISHED,
+    Contribution,
     Manifest,
-    Part,
     Shard,
     fsync_folder,
 )
@@ -128,10 +128,10 @@ class Journal:
         self.shards.append(shard)
         self.last = checkpoint
 
-    def part(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Part:
+    def part(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Contribution:
         """What this pack brought, once all is done."""
         end = self.checkpoint(inputs, saved_bytes)
-        return Part(
+        return Contribution(
             shards=len(self.shards),
             inputs=end.inputs,
             inputs_sha256=end.digest,

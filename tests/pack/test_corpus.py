@@ -18,7 +18,6 @@ from datapipe.errors import DatapipeError, DecodeError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack import job, team
 from datapipe.pack.job import pack_dataset
-from datapipe.pack.team import prepared
 
 from .corpus import EITHER, Case, Cases
 from .corpus.archives import damaged_tars, make_tars
@@ -41,7 +40,8 @@ def _processes_from_the_start(monkeypatch):
 
     is_ready = team._Worker.is_ready
     monkeypatch.setattr(team._Worker, "is_ready", lambda worker: worker._ready or wait(worker))
-    monkeypatch.setattr(team, "_CHUNK", 16)
+    monkeypatch.setattr(team, "CHUNK", 16)
+    monkeypatch.setattr(job, "CHUNK", 0)
 
 
 def pack(raw: Path, out: Path, **options: Any) -> dict[str, str]:
@@ -221,7 +221,9 @@ def test_files_that_vanish_shrink_or_are_locked_are_rejected(tmp_path, make_fold
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return open_file(path, *rest, **options)
 
-    def meanwhile(inputs, *rest):
+    prepared = team.Team.prepared
+
+    def meanwhile(self, inputs, first):
         inputs = list(inputs)
         for number in range(0, 90, 9):
             (raw / f"{number:03d}.jpg").unlink()
@@ -229,11 +231,11 @@ def test_files_that_vanish_shrink_or_are_locked_are_rejected(tmp_path, make_fold
             (raw / f"{number + 2:03d}.jpg").write_bytes(b"")
             (raw / f"{number + 3:03d}.jpg").unlink()
             (raw / f"{number + 3:03d}.jpg").mkdir()
-        return prepared(inputs, *rest)
+        return prepared(self, inputs, first)
 
     (raw / "locked.jpg").write_bytes((raw / "000.jpg").read_bytes())
     monkeypatch.setattr(os, "open", refuse)
-    monkeypatch.setattr(job, "prepared", meanwhile)
+    monkeypatch.setattr(team.Team, "prepared", meanwhile)
     report = pack_dataset(raw, tmp_path / "out", workers=1, max_rejects=91)
     assert report.samples == 50
     assert report.reasons == {

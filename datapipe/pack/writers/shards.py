@@ -40,8 +40,8 @@ class ShardWriter:
     """Writes laid-out samples in the order given.
 
     A shard is written under a temporary name in `work` and renamed into `out` once it and its index
-    are on disk. All of that happens in the background: one thread writes, and a second puts in place
-    what is written, so that the disk does not wait for it.
+    are on disk. All of that happens in the background: one thread writes, and a second puts in
+    place what is written, so that the disk does not wait for it.
 
     Args:
         out: folder of the shards.

@@ -11,10 +11,10 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.containers import first_records, kind_of
-from datapipe.pack.jsonstream import NotRecordsError
-from datapipe.pack.locate import levels
 from datapipe.pack.raw import ReadOptions, look_at, printable
+from datapipe.pack.records.containers import first_records, kind_of
+from datapipe.pack.records.jsonstream import NotRecordsError
+from datapipe.pack.records.locate import levels
 
 _TEXTS = frozenset({"txt", "text", "token", "lst", "list"})
 _IMAGE_NAME = re.compile(rb"[^\s\"'/]\.(jpe?g|png|webp|gif|bmp|tiff?)\b", re.IGNORECASE)

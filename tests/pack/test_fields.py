@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.fields import (
+from datapipe.pack.raw import Blob, Inline, Reject
+from datapipe.pack.records.fields import (
     image_blob,
     image_list,
     image_name,
@@ -14,7 +15,6 @@ from datapipe.pack.fields import (
     raw_images,
     rejected,
 )
-from datapipe.pack.raw import Blob, Inline, Reject
 
 ROOT = Path("/data")
 DATA = b"\x89PNG\r\n\x1a\n" + bytes(range(256))

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PackError
-from datapipe.pack import jsonmembers
-from datapipe.pack.jsonmembers import read_member_arrays
+from datapipe.pack.records import jsonmembers
+from datapipe.pack.records.jsonmembers import read_member_arrays
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

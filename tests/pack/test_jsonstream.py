@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PackError
-from datapipe.pack import jsonstream
-from datapipe.pack.jsonstream import NotRecordsError, count_records, read_json
 from datapipe.pack.raw import Reject
+from datapipe.pack.records import jsonstream
+from datapipe.pack.records.jsonstream import NotRecordsError, count_records, read_json
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)

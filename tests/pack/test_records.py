@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack import containers, parquetstream
 from datapipe.pack.raw import Inline, ReadOptions, Reject
-from datapipe.pack.records import (
+from datapipe.pack.records import containers, parquetstream
+from datapipe.pack.records.files import (
     find_records,
     is_unreadable,
     key_of_record,

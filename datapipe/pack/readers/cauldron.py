@@ -11,7 +11,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.text import conversation, is_question_list
-from datapipe.pack.recordreader import Record, RecordReader, check_places, take_images
+from datapipe.pack.records.reader import Record, RecordReader, check_places, take_images
 
 
 def fits(record: Any) -> bool:

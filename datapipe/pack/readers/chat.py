@@ -13,7 +13,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.text import conversation, message_text, part_kind
-from datapipe.pack.recordreader import (
+from datapipe.pack.records.reader import (
     Record,
     RecordReader,
     check_places,

@@ -15,10 +15,10 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.captionjoin import CaptionJoin, caption_join, identity
-from datapipe.pack.fields import image_blob, rejected
-from datapipe.pack.jsonmembers import read_member_arrays
 from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject, printable
-from datapipe.pack.records import key_of_record, plain
+from datapipe.pack.records.fields import image_blob, rejected
+from datapipe.pack.records.files import key_of_record, plain
+from datapipe.pack.records.jsonmembers import read_member_arrays
 
 _ARRAYS = ("images", "annotations")
 _LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays

@@ -10,7 +10,6 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
-from datapipe.pack.locate import is_folder
 from datapipe.pack.names import SortedNames
 from datapipe.pack.raw import (
     Blob,
@@ -21,6 +20,7 @@ from datapipe.pack.raw import (
     look_at,
     printable,
 )
+from datapipe.pack.records.locate import is_folder
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
 

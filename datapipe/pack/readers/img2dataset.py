@@ -15,11 +15,11 @@ from datapipe.errors import DecodeError, PackError, SampleError, StoreError
 from datapipe.index.scan import group_members, split_name
 from datapipe.index.tarscan import TarMember, TarScanner
 from datapipe.index.text import parse_json
-from datapipe.pack.fields import rejected
 from datapipe.pack.members import extension_of, sample_of_members
-from datapipe.pack.parquetstream import columns_of, count_rows, read_parquet
 from datapipe.pack.raw import Blob, RawSample, ReadOptions, Reject, printable
-from datapipe.pack.records import key_of_record, plain
+from datapipe.pack.records.fields import rejected
+from datapipe.pack.records.files import key_of_record, plain
+from datapipe.pack.records.parquetstream import columns_of, count_rows, read_parquet
 
 _COLUMNS = frozenset({"key", "status", "url"})
 _TABLES = 16  # how many are looked at: those of interrupted downloads cannot be read

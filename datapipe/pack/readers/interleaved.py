@@ -11,7 +11,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.text import IMAGE_PLACE, is_document, misplaced
-from datapipe.pack.recordreader import Record, RecordReader, name_of_image
+from datapipe.pack.records.reader import Record, RecordReader, name_of_image
 
 
 def fits(record: Any) -> bool:

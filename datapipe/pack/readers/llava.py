@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.recordreader import Record, RecordReader, check_places, take_images
+from datapipe.pack.records.reader import Record, RecordReader, check_places, take_images
 
 
 def fits(record: Any) -> bool:

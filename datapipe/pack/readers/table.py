@@ -14,10 +14,9 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.fields import image_list, is_image_struct, raw_images, rejected
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
-from datapipe.pack.recordreader import name_of_image
-from datapipe.pack.records import (
+from datapipe.pack.records.fields import image_list, is_image_struct, raw_images, rejected
+from datapipe.pack.records.files import (
     Fits,
     RecordFiles,
     find_records,
@@ -26,6 +25,7 @@ from datapipe.pack.records import (
     open_records,
     plain,
 )
+from datapipe.pack.records.reader import name_of_image
 
 _IMAGE_COLUMNS = frozenset({"image", "images", "img", "jpg", "jpeg", "png", "webp", "image_path"})
 _FILE_COLUMNS = frozenset({"file_name", "filename", "filepath", "path"})  # of any kind of file

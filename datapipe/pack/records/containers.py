@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
-from datapipe.pack.csvstream import read_csv
-from datapipe.pack.jsonstream import read_json
-from datapipe.pack.parquetstream import (
+from datapipe.pack.raw import Reject
+from datapipe.pack.records.csvstream import read_csv
+from datapipe.pack.records.jsonstream import read_json
+from datapipe.pack.records.parquetstream import (
     count_rows,
     first_row,
     open_parquet,
     read_parquet,
     refuse_pointer,
 )
-from datapipe.pack.raw import Reject
 
 _KINDS = {
     "json": "json",

@@ -13,9 +13,9 @@ from typing import Any
 
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.text import IMAGE_PLACE
-from datapipe.pack.fields import image_list, image_name, raw_images, rejected
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
-from datapipe.pack.records import find_records, key_of_record, open_records, plain
+from datapipe.pack.records.fields import image_list, image_name, raw_images, rejected
+from datapipe.pack.records.files import find_records, key_of_record, open_records, plain
 
 Record = Mapping[str, Any]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.containers import kind_of, kind_of_name
-from datapipe.pack.parquetstream import columns_of, count_rows
 from datapipe.pack.raw import ReadOptions, printable
+from datapipe.pack.records.containers import kind_of, kind_of_name
+from datapipe.pack.records.parquetstream import columns_of, count_rows
 
 _LEVELS = 4
 

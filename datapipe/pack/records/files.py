@@ -11,7 +11,8 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.containers import (
+from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at, printable
+from datapipe.pack.records.containers import (
     cannot_be_read,
     estimate_file,
     first_record,
@@ -19,9 +20,9 @@ from datapipe.pack.containers import (
     kind_of,
     read_file,
 )
-from datapipe.pack.fields import image_name, is_image_struct
-from datapipe.pack.jsonstream import NotRecordsError
-from datapipe.pack.locate import (
+from datapipe.pack.records.fields import image_name, is_image_struct
+from datapipe.pack.records.jsonstream import NotRecordsError
+from datapipe.pack.records.locate import (
     Group,
     folders_near,
     groups_of,
@@ -29,7 +30,6 @@ from datapipe.pack.locate import (
     name_below,
     require_one,
 )
-from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at, printable
 
 Fits = Callable[[Mapping[str, Any]], bool]
 

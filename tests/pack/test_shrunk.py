@@ -1,0 +1,104 @@
+"""Images made smaller on their way into shards."""
+
+import io
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from datapipe import PackError, make_loader, pack_dataset
+from datapipe.pack.writers.shards import ShardWriter
+
+
+@pytest.fixture
+def raw(tmp_path, crop, encode):
+    """Photographs of three sizes, one of them turned by EXIF."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(12):
+        size = ((96, 64), (64, 96), (24, 16))[number % 3]
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number % 3 == 0 else 1
+        data = encode(crop(size=size), quality=95, exif=exif)
+        (raw / f"{number:02d}.jpg").write_bytes(data)
+    return raw
+
+
+def test_images_fit_are_upright_and_the_bytes_saved_are_told(tmp_path, raw, members):
+    report = pack_dataset(raw, tmp_path / "out", max_side=32, shard_size=5)
+    sizes = []
+    for number, sample in enumerate(members(tmp_path / "out").values()):
+        image = Image.open(io.BytesIO(sample["jpg"]))
+        sizes.append(image.size)
+        if number % 3 == 2:  # fits
+            assert sample["jpg"] == (raw / f"{number:02d}.jpg").read_bytes()
+        else:
+            assert image.getexif().get(0x0112, 1) == 1
+    assert sizes == [(21, 32), (21, 32), (24, 16)] * 4
+    before = sum(path.stat().st_size for path in raw.iterdir())
+    after = sum(len(sample["jpg"]) for sample in members(tmp_path / "out").values())
+    assert report.saved_bytes == before - after > 0
+    rows = [
+        r
+        for p in sorted((tmp_path / "out").glob("*.parquet"))
+        for r in pq.read_table(p).to_pylist()
+    ]
+    assert [(row["width"], row["height"]) for row in rows] == sizes
+    assert len(make_loader(tmp_path / "out", batch_size=4, num_workers=0)) == 3
+
+
+def test_what_is_saved_counts_over_an_interruption(tmp_path, raw, contents, monkeypatch):
+    whole = pack_dataset(raw, tmp_path / "whole", max_side=32, shard_size=2)
+    finish, calls = ShardWriter.finish, []
+
+    def failing(self, commit):
+        calls.append(None)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return finish(self, commit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "finish", failing)
+        with pytest.raises(KeyboardInterrupt):
+            pack_dataset(raw, tmp_path / "out", max_side=32, shard_size=2)
+    report = pack_dataset(raw, tmp_path / "out", max_side=32, shard_size=2)
+    assert 0 < report.inputs < 12
+    assert report.saved_bytes == whole.saved_bytes
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("wanted", "kinds"), [("webp", {"webp"}), ("jpg", {"jpg"})])
+def test_all_images_get_the_format_asked_for(tmp_path, raw, encode, members, wanted, kinds):
+    (raw / "a.png").write_bytes(encode(kind="PNG"))
+    pack_dataset(raw, tmp_path / "out", image_format=wanted)
+    assert {ext for sample in members(tmp_path / "out").values() for ext in sample} == kinds
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_side": 0}, "max_side 0"),
+        ({"quality": 101}, "quality 101"),
+        ({"image_format": "gif"}, "image_format 'gif'"),
+        ({"max_pixels": 0}, "--max-pixels 0"),
+        ({"max_pixels": 10**9}, "--max-side too"),
+    ],
+)
+def test_impossible_values_are_refused(tmp_path, raw, options, message):
+    with pytest.raises(PackError, match=message):
+        pack_dataset(raw, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_sizes_are_refused_for_a_finished_pack(tmp_path, raw):
+    pack_dataset(raw, tmp_path / "out", max_side=32)
+    with pytest.raises(PackError, match="max_side: 32 before, 48 now"):
+        pack_dataset(raw, tmp_path / "out", max_side=48)
+
+
+def test_images_with_more_pixels_than_allowed_are_rejected(tmp_path, raw, rejects):
+    report = pack_dataset(raw, tmp_path / "out", max_pixels=1000, max_rejects="100%")
+    assert report.samples == 4
+    assert all(
+        "more than the limit of 1,000" in line["reason"] for line in rejects(tmp_path / "out")
+    )

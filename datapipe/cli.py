@@ -91,7 +91,10 @@ def pack(
         str, typer.Option(help="Bytes (512MB, 1GiB) or samples (10000) a shard.")
     ] = "512MB",
     check: Annotated[
-        str, typer.Option(help="decode: each image fully, once. header: its header alone.")
+        str,
+        typer.Option(
+            help="decode: refuse images that training could not decode. header: read headers alone."
+        ),
     ] = "decode",
     max_pixels: Annotated[
         int, typer.Option(help="Reject images with more pixels than these.")

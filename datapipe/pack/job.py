@@ -87,7 +87,7 @@ def pack_dataset(
         key_from: field of the records that keys begin with, instead of the inputs' ordinals.
         workers: processes that read and check; one per available CPU where None.
         shard_size: bytes such as "512MB", or a number of samples.
-        check: "decode" decodes every image fully once, "header" reads its header alone.
+        check: "decode" refuses images that training could not decode, "header" reads headers.
         max_pixels: images with more pixels are rejected.
         max_side: images are made smaller until their longest side has so many pixels.
         quality: of images that are encoded anew, 1 to 100.

@@ -24,7 +24,7 @@ class PackOptions:
     Attributes:
         format: name of the reader.
         shard_size: bytes ("512MB") or samples ("10000") a shard.
-        check: "decode" decodes each image fully once, "header" reads its header.
+        check: "decode" refuses what training could not decode, "header" reads headers.
         limit: most inputs taken, None for all.
         max_pixels: images with more are rejected.
         max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.

@@ -42,7 +42,7 @@ class PrepareOptions:
     """What becomes of a sample, whoever prepares it.
 
     Attributes:
-        check: "decode" decodes each image fully once, "header" reads its header.
+        check: "decode" refuses what training could not decode, "header" reads headers.
         max_pixels: images with more are rejected.
         shrink: what is done to images on the way.
         key_salt: what keys made of a value are hashed with beside their source.

@@ -26,7 +26,7 @@ class Segments:
         return memoryview(bytearray(b"\xff" * SEGMENT))
 
     def full(self, data, *, own):
-        assert own == (len(data) > SEGMENT) or len(data) <= SEGMENT
+        assert own or len(data) <= SEGMENT
         self.given.append(bytes(data))
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe import pack_dataset
 from datapipe.index.text import conversation, sample_text
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.cauldron import READER, fits
@@ -16,16 +15,6 @@ TEXTS = [
     {"user": "What?", "assistant": "A cat.", "source": "VQA"},
     {"user": "Where?", "assistant": "On a mat.", "source": "VQA"},
 ]
-
-
-@pytest.fixture
-def packed(tmp_path, members):
-    def pack(raw, **options):
-        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
-        samples = list(members(tmp_path / "out").values())
-        return [(json.loads(sample.pop("json")), sample) for sample in samples]
-
-    return pack
 
 
 @pytest.fixture
@@ -54,14 +43,14 @@ def write_parquet(path, records, **columns):
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "cauldron"}])
-def test_the_cauldron(tmp_path, packed, jpeg, options):
+def test_the_cauldron(tmp_path, packed_records, jpeg, options):
     records = [
         {"images": [{"bytes": jpeg(0), "path": "cat.jpg"}], "texts": TEXTS},
         {"images": [{"bytes": jpeg(i), "path": None} for i in (1, 2)], "texts": TEXTS[:1]},
         {"images": [], "texts": TEXTS[1:]},
     ]
     raw = write_parquet(tmp_path / "vqav2" / "train-00000-of-00001.parquet", records)
-    assert packed(raw, **options) == [
+    assert packed_records(raw, **options) == [
         ({"images": ["cat.jpg"], "texts": TEXTS}, {"jpg": jpeg(0)}),
         ({"images": ["image:0", "image:1"], "texts": TEXTS[:1]},
          {"jpg": jpeg(1), "1.jpg": jpeg(2)}),
@@ -69,7 +58,7 @@ def test_the_cauldron(tmp_path, packed, jpeg, options):
     ]  # fmt: skip
 
 
-def test_further_columns_of_finevision_are_kept(tmp_path, packed, jpeg):
+def test_further_columns_of_finevision_are_kept(tmp_path, packed_records, jpeg):
     datasets = pytest.importorskip("datasets")
     texts = [{"user": "What?", "assistant": "A cat."}]
     more = {"source": "VQA", "relevance_ratings": [5], "relevance_min": 5, "length": None}
@@ -81,7 +70,9 @@ def test_further_columns_of_finevision_are_kept(tmp_path, packed, jpeg):
         "length": datasets.Value("int64"),
     }
     raw = write_parquet(tmp_path / "raw" / "a.parquet", [record], **columns)
-    assert packed(raw) == [({"images": ["cat.jpg"], "texts": texts} | more, {"jpg": jpeg(0)})]
+    assert packed_records(raw) == [
+        ({"images": ["cat.jpg"], "texts": texts} | more, {"jpg": jpeg(0)})
+    ]
 
 
 def test_the_text_has_a_turn_for_each_question_and_answer(lines):
@@ -91,9 +82,9 @@ def test_the_text_has_a_turn_for_each_question_and_answer(lines):
     ]  # fmt: skip
 
 
-def test_jsonl_with_paths(lines, packed, jpeg):
+def test_jsonl_with_paths(lines, packed_records, jpeg):
     record = {"images": ["a.jpg"], "texts": [{"user": "<image>What?", "assistant": "A cat."}]}
-    assert packed(lines(record)) == [(record, {"jpg": jpeg(0)})]
+    assert packed_records(lines(record)) == [(record, {"jpg": jpeg(0)})]
 
 
 def test_a_field_becomes_the_key(lines):
@@ -113,8 +104,10 @@ def test_a_field_becomes_the_key(lines):
         ({"texts": [{"user": "<image>", "assistant": "a"}]}, "1 <image> places for 0 images"),
     ],
 )
-def test_a_record_that_makes_no_sense_is_rejected(lines, packed, rejects, tmp_path, record, reason):
-    assert len(packed(lines({"images": ["a.jpg"], "texts": TEXTS}, record))) == 1
+def test_a_record_that_makes_no_sense_is_rejected(
+    lines, packed_records, rejects, tmp_path, record, reason
+):
+    assert len(packed_records(lines({"images": ["a.jpg"], "texts": TEXTS}, record))) == 1
     (line,) = rejects(tmp_path / "out")
     assert reason in line["reason"]
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe import pack_dataset
 from datapipe.index.text import conversation
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import choose_reader
@@ -50,28 +49,18 @@ def raw(tmp_path, jpeg):
     return write
 
 
-@pytest.fixture
-def packed(tmp_path, members):
-    def pack(raw, **options):
-        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
-        samples = list(members(tmp_path / "out").values())
-        return [(json.loads(sample.pop("json")), sample) for sample in samples]
-
-    return pack
-
-
 def read(raw, **options):
     return list(READER.read(Path(raw), ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_openai_fine_tuning_files(raw, packed, jpeg, options):
+def test_openai_fine_tuning_files(raw, packed_records, jpeg, options):
     """Base64 leaves the record for a member; the other kinds of paths stay in it."""
     path = raw(
         chat([text("Which?"), url(data_uri(jpeg(0))), url("b.jpg")], "The second."),
         chat("1+1?", "2"),
     )
-    first, second = packed(path, **options)
+    first, second = packed_records(path, **options)
     content = [text("Which?"), url("image:0"), url("b.jpg")]
     assert first == (chat(content, "The second."), {"jpg": jpeg(0), "1.jpg": jpeg(1)})
     assert second == (chat("1+1?", "2"), {})
@@ -90,17 +79,17 @@ def test_openai_fine_tuning_files(raw, packed, jpeg, options):
         {"image": "a.jpg"},
     ],
 )
-def test_image_parts_of_every_spelling(raw, packed, jpeg, part):
+def test_image_parts_of_every_spelling(raw, packed_records, jpeg, part):
     path = raw(chat("?", "!"))
     if part.get("image") == "FILE":
         part = part | {"image": f"file://{path.parent}/a.jpg"}
     record = chat([part, {"type": "input_text", "text": "What?"}], "A cat.")
-    assert packed(raw(record)) == [(record, {"jpg": jpeg(0)})]
+    assert packed_records(raw(record)) == [(record, {"jpg": jpeg(0)})]
     assert conversation(record)[0] == ("user", "<image>What?")
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_llama_factory_demo_files(raw, packed, jpeg, options):
+def test_llama_factory_demo_files(raw, packed_records, jpeg, options):
     """A JSON array with `images` beside the messages, and `<image>` at their places or none."""
     records = [
         chat("<image>Who are they?", "Cats.", "<image>And here?", "Dogs.",
@@ -112,25 +101,27 @@ def test_llama_factory_demo_files(raw, packed, jpeg, options):
     path.unlink()
     path = path.with_name("mllm_demo.json")
     path.write_text(json.dumps(records, indent=2))
-    assert packed(path.parent, **options) == [
+    assert packed_records(path.parent, **options) == [
         (records[0], {"jpg": jpeg(0), "1.jpg": jpeg(1)}),
         (records[1], {"jpg": jpeg(2)}),
         (records[2], {}),
     ]
 
 
-def test_image_parts_without_an_image_take_those_beside_the_messages_in_order(raw, packed, jpeg):
+def test_image_parts_without_an_image_take_those_beside_the_messages_in_order(
+    raw, packed_records, jpeg
+):
     record = chat(
         [text("Is "), {"type": "image", "index": 0}, text(" like "), {"type": "image", "index": 1}],
         [text("No.")],
         images=["a.jpg", "c.jpg"],
     )
-    assert packed(raw(record)) == [(record, {"jpg": jpeg(0), "1.jpg": jpeg(2)})]
+    assert packed_records(raw(record)) == [(record, {"jpg": jpeg(0), "1.jpg": jpeg(2)})]
     assert conversation(record)[0] == ("user", "Is <image> like <image>")
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
-def test_hugging_face_parquet(tmp_path, packed, jpeg, options):
+def test_hugging_face_parquet(tmp_path, packed_records, jpeg, options):
     datasets = pytest.importorskip("datasets")
     from PIL import Image
 
@@ -150,14 +141,14 @@ def test_hugging_face_parquet(tmp_path, packed, jpeg, options):
     raw = tmp_path / "raw"
     raw.mkdir()
     datasets.Dataset.from_list(records, features).to_parquet(raw / "train-0000.parquet")
-    samples = packed(raw, **options)
+    samples = packed_records(raw, **options)
     assert [sorted(sample) for _, sample in samples] == [["jpg"], ["jpg"], []]
     assert samples[1][1] == {"jpg": jpeg(1)}
     assert [record["images"] for record, _ in samples] == [["image:0"], ["b.jpg"], []]
     assert conversation(samples[0][0]) == [("user", "<image>What?"), ("assistant", "A cat.")]
 
 
-def test_image_columns_in_parts_of_parquet(tmp_path, packed, jpeg):
+def test_image_columns_in_parts_of_parquet(tmp_path, packed_records, jpeg):
     datasets = pytest.importorskip("datasets")
     string = datasets.Value("string")
     part = {"type": string, "text": string, "image": datasets.Image()}
@@ -168,7 +159,7 @@ def test_image_columns_in_parts_of_parquet(tmp_path, packed, jpeg):
     (tmp_path / "raw").mkdir()
     path = tmp_path / "raw" / "a.parquet"
     datasets.Dataset.from_list([record], features).to_parquet(path)
-    ((kept, images),) = packed(path)
+    ((kept, images),) = packed_records(path)
     assert kept["messages"][0]["content"] == [
         image | {"image": "image:0"}, text("What?") | {"image": None}
     ]  # fmt: skip
@@ -176,15 +167,15 @@ def test_image_columns_in_parts_of_parquet(tmp_path, packed, jpeg):
 
 
 @pytest.mark.parametrize("depth", [100, 600, 980, 100_000])
-def test_deep_nesting_is_packed_or_rejected(raw, packed, depth):
+def test_deep_nesting_is_packed_or_rejected(raw, packed_records, depth):
     path = raw(chat("1+1?", "2"))
     deep = "[" * depth + "]" * depth
     with path.open("a") as file:
         file.write(f'{{"messages": [{{"role": "user", "content": "a"}}], "x": {deep}}}\n')
-    assert len(packed(path)) in (1, 2)
+    assert len(packed_records(path)) in (1, 2)
 
 
-def test_tool_calls_survive(raw, packed):
+def test_tool_calls_survive(raw, packed_records):
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1,1]"}}
     record = {
         "messages": [
@@ -195,15 +186,15 @@ def test_tool_calls_survive(raw, packed):
         ],
         "tools": [{"type": "function", "function": {"name": "add"}}],
     }
-    assert packed(raw(record)) == [(record, {})]
+    assert packed_records(raw(record)) == [(record, {})]
     assert [role for role, _ in conversation(record)] == ["user", "assistant", "tool", "assistant"]
 
 
-def test_images_lie_under_image_root(tmp_path, raw, packed, jpeg):
+def test_images_lie_under_image_root(tmp_path, raw, packed_records, jpeg):
     path = raw(chat([url("a.jpg")], "A cat."))
     (tmp_path / "far").mkdir()
     (path.parent / "a.jpg").rename(tmp_path / "far" / "a.jpg")
-    assert packed(path, image_root=tmp_path / "far")[0][1] == {"jpg": jpeg(0)}
+    assert packed_records(path, image_root=tmp_path / "far")[0][1] == {"jpg": jpeg(0)}
 
 
 def test_a_field_becomes_the_key(raw):
@@ -239,8 +230,10 @@ def test_a_field_becomes_the_key(raw):
         (chat("?", "x", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
     ],
 )  # fmt: skip
-def test_a_record_that_makes_no_sense_is_rejected(raw, packed, rejects, tmp_path, record, reason):
-    assert len(packed(raw(chat("1+1?", "2"), record))) == 1
+def test_a_record_that_makes_no_sense_is_rejected(
+    raw, packed_records, rejects, tmp_path, record, reason
+):
+    assert len(packed_records(raw(chat("1+1?", "2"), record))) == 1
     (line,) = rejects(tmp_path / "out")
     assert reason in line["reason"]
     assert "train.jsonl" in line["source"]

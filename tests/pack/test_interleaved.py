@@ -7,20 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe import pack_dataset
 from datapipe.index.text import interleaved, sample_text
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.interleaved import READER
-
-
-@pytest.fixture
-def packed(tmp_path, members):
-    def pack(raw, **options):
-        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
-        samples = list(members(tmp_path / "out").values())
-        return [(json.loads(sample.pop("json")), sample) for sample in samples]
-
-    return pack
 
 
 @pytest.fixture
@@ -46,7 +35,7 @@ def rebuilt(record, images):
 
 @pytest.mark.parametrize("options", [{}, {"format": "interleaved"}])
 @pytest.mark.parametrize("kind", ["embedded", "paths"])
-def test_obelics_documents_can_be_rebuilt(tmp_path, packed, jpeg, options, kind):
+def test_obelics_documents_can_be_rebuilt(tmp_path, packed_records, jpeg, options, kind):
     datasets = pytest.importorskip("datasets")
     text = datasets.Value("string")
     features = datasets.Features(
@@ -74,25 +63,25 @@ def test_obelics_documents_can_be_rebuilt(tmp_path, packed, jpeg, options, kind)
     ]  # fmt: skip
     records = [document | about for document in documents]
     datasets.Dataset.from_list(records, features).to_parquet(raw / "train-00000.parquet")
-    (first, images), *others = packed(raw, **options)
+    (first, images), *others = packed_records(raw, **options)
     assert first == documents[0] | about | {"images": ["1.jpg", None, None, "0.jpg", None]}
     assert rebuilt(first, images) == [jpeg(1), "One.\n\nTwo.", "", jpeg(0), "Four."]
     assert [rebuilt(*other) for other in others] == [["Five.", jpeg(0)], ["No image."]]
     assert sample_text(None, others[0][0]) == "Five.\n\n<image>"
 
 
-def test_bytes_leave_the_record_for_members(lines, packed, jpeg):
+def test_bytes_leave_the_record_for_members(lines, packed_records, jpeg):
     uri = "data:image/jpeg;base64," + base64.b64encode(jpeg(2)).decode()
     record = {"texts": [None, "a", None, None], "images": ["b.jpg", None, uri, uri]}
-    ((kept, images),) = packed(lines(record))
+    ((kept, images),) = packed_records(lines(record))
     assert kept["images"] == ["b.jpg", None, "image:1", "image:2"]
     assert rebuilt(kept, images) == [jpeg(1), "a", jpeg(2), jpeg(2)]
 
 
-def test_file_addresses(lines, packed, tmp_path, jpeg):
+def test_file_addresses(lines, packed_records, tmp_path, jpeg):
     address = f"file://{tmp_path}/raw/b.jpg"
     record = {"texts": ["a", None], "images": [None, address]}
-    assert packed(lines(record)) == [(record, {"jpg": jpeg(1)})]
+    assert packed_records(lines(record)) == [(record, {"jpg": jpeg(1)})]
 
 
 def test_a_field_becomes_the_key(lines):
@@ -119,12 +108,12 @@ def test_a_field_becomes_the_key(lines):
     ],
 )
 def test_a_record_that_makes_no_sense_is_rejected(
-    lines, packed, rejects, tmp_path, texts, images, reason
+    lines, packed_records, rejects, tmp_path, texts, images, reason
 ):
     path = lines(
         {"texts": ["a", None], "images": [None, "a.jpg"]}, {"texts": texts, "images": images}
     )
-    assert len(packed(path)) == 1
+    assert len(packed_records(path)) == 1
     (line,) = rejects(tmp_path / "out")
     assert reason in line["reason"]
 

@@ -27,17 +27,6 @@ def index_of(out):
     ]
 
 
-@pytest.fixture
-def packed(tmp_path, members):
-    """Packs a raw folder or file; gives the members of its samples in order."""
-
-    def pack(raw, **options):
-        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
-        return list(members(tmp_path / "out").values())
-
-    return pack
-
-
 # --- folder -----------------------------------------------------------------------------------
 
 

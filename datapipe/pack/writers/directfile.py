@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import mmap
 import os
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from datapipe.pack.background import Background
+
+logger = logging.getLogger(__name__)
 
 _BLOCK = 8 << 20
 _BLOCKS = 3  # one is filled while others are written
@@ -47,6 +50,7 @@ class DirectFile:
             if error.errno != errno.EINVAL:
                 raise
             self._descriptor = os.open(path, flags, 0o644)
+            _say_buffered(path)
         self._opened.add(self._descriptor)
         self._filled = self._written = 0
 
@@ -113,6 +117,10 @@ class DirectFile:
         os.close(descriptor)
 
 
+def _say_buffered(path: str | Path) -> None:
+    logger.info("%s: no direct writes here; writing through the page cache", path)
+
+
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     while view:
         try:
@@ -122,5 +130,6 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
             if error.errno != errno.EINVAL or not flags & getattr(os, "O_DIRECT", 0):
                 raise
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            _say_buffered(os.readlink(f"/proc/self/fd/{descriptor}"))
             continue
         view, offset = view[done:], offset + done

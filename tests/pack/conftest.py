@@ -1,0 +1,28 @@
+"""Raw data packed, and what came out."""
+
+import json
+
+import pytest
+
+from datapipe import pack_dataset
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    """Packs a raw folder or file; gives the members of its samples in order."""
+
+    def pack(raw, **options):
+        pack_dataset(raw, tmp_path / "out", max_rejects=1000, **options)
+        return list(members(tmp_path / "out").values())
+
+    return pack
+
+
+@pytest.fixture
+def packed_records(packed):
+    """Packs a raw folder or file; gives the record and the other members of its samples."""
+
+    def pack(raw, **options):
+        return [(json.loads(sample.pop("json")), sample) for sample in packed(raw, **options)]
+
+    return pack

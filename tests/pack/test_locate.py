@@ -1,0 +1,266 @@
+"""Which files of a folder are one dataset, and where their image paths start."""
+
+import json
+import uuid
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe.errors import PackError
+from datapipe.pack.raw import ReadOptions
+from datapipe.pack.records.files import (
+    find_records,
+    is_unreadable,
+)
+
+from .record_files import fits, open_, write
+
+ROWS = [{"a": "1", "b": "größe"}, {"a": "2", "b": 'two\n"lines"'}, {"a": "3", "b": ""}]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"],
+        ["train-00000-of-00002-1a2b3c4d.parquet", "train-00001-of-00002-ffffffff.parquet"],
+        ["default/train/0000.parquet", "default/train/0001.parquet"],
+        ["part.0.parquet", "part.1.parquet", "part.2.parquet"],
+        [f"part-0000{i}-{uuid.UUID(int=7)}-c000.snappy.parquet" for i in range(2)],
+        ["chunk_1.parquet", "chunk_2.parquet"],
+        ["v1.5-2/train-1.parquet", "v1.5-2/train-2.parquet"],
+    ],
+)
+def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
+    for name in names:
+        write(tmp_path / name, ROWS)
+    records = open_(tmp_path)
+    assert [source for source, _ in records] == [f"{n}#{i}" for n in names for i in range(3)]
+    assert records.estimate() == 3 * len(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (
+            ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
+            ["data/test-[*]-of-00001[*].parquet  3 records in 1 file",
+             "data/train-[*]-of-00001[*].parquet  3 records in 1 file"],
+        ),
+        (["one/0.parquet", "two (b)/0.parquet", "two (b)/1.parquet"],
+         ["one/[*].parquet", r"two \(b\)/[*].parquet  6 records in 2 files"]),
+        (["train.parquet", "test.parquet"], ["test.parquet", "train.parquet"]),
+        (["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"],
+         ["train-[*]-of-00001", "train-[*]-of-00002"]),
+        (["a.parquet", "a.jsonl"], ["a.jsonl  1 file", "a.parquet  3 records in 1 file"]),
+    ],
+)  # fmt: skip
+def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
+    for name in names:
+        write(tmp_path / name, ROWS)
+    assert find_records(tmp_path, ReadOptions(), fits) is not None
+    pattern = r"holds several datasets[\s\S]*" + r"[\s\S]*".join(listed) + r"[\s\S]*--include '"
+    with pytest.raises(PackError, match=pattern) as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert 3 <= len(list(open_(tmp_path, include=include))) < 3 * len(names)
+
+
+def test_folders_with_brackets_can_be_included_as_they_are_listed(tmp_path):
+    for name in ("a[1]/0.parquet", "b/0.parquet"):
+        write(tmp_path / name, ROWS)
+    with pytest.raises(PackError) as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert [p.parent.name for p in open_(tmp_path, include=include).files] == ["a[1]"]
+
+
+def test_all_that_match_include_are_taken(tmp_path):
+    for name in ("a.jsonl", "b.jsonl", "c.csv", "deep/d.jsonl"):
+        write(tmp_path / name, ROWS)
+    sources = [source for source, _ in open_(tmp_path, include="*.jsonl")]
+    assert sources == [f"{n}#{i}" for n in ("a.jsonl", "b.jsonl", "deep/d.jsonl") for i in range(3)]
+    with pytest.raises(PackError, match=r"that matches --include 'x\*'"):
+        open_(tmp_path, include="x*")
+
+
+def test_include_does_not_take_other_records_silently(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    write(tmp_path / "b.jsonl", [{"other": 1}])
+    with pytest.raises(PackError, match=r"also takes .*b.jsonl: records with 'other'.*narrow"):
+        open_(tmp_path, include="*.jsonl")
+
+
+def test_shards_that_are_missing_are_noticed(tmp_path):
+    for number in (0, 2):
+        write(tmp_path / "data" / f"train-{number:05d}-of-00003.parquet", ROWS)
+    with pytest.raises(PackError, match="only 2 of 3 files are here; fetch the others") as caught:
+        open_(tmp_path)
+    include = str(caught.value).rpartition("--include ")[2].strip("'")
+    assert open_(tmp_path, include=include).estimate() == 6
+
+
+@pytest.mark.parametrize(
+    ("second", "differing"),
+    [
+        ({"a": ["1"], "c": ["1"]}, "b, c"),
+        ({"a": [1], "b": ["1"]}, r"a \(string, int64\)"),
+    ],
+)
+def test_files_of_other_columns_are_refused(tmp_path, second, differing):
+    write(tmp_path / "0.parquet", ROWS)
+    pq.write_table(pa.table(second), tmp_path / "1.parquet")
+    with pytest.raises(PackError, match=rf"0.parquet and 1.parquet differ in columns: {differing}"):
+        open_(tmp_path)
+
+
+def test_columns_may_be_ordered_differently_null_or_of_another_string_type(tmp_path):
+    write(tmp_path / "0.parquet", ROWS)
+    pq.write_table(pa.table({"b": [None], "a": ["4"]}), tmp_path / "1.parquet")
+    pq.write_table(
+        pa.table(
+            {"b": pa.array(["x"], pa.large_string()), "a": pa.array(["5"]).dictionary_encode()}
+        ),
+        tmp_path / "2.parquet",
+    )
+    assert [record["a"] for _, record in open_(tmp_path)] == ["1", "2", "3", "4", "5"]
+
+
+def test_the_nearest_files_are_taken(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    write(tmp_path / "deep" / "b.jsonl", ROWS)
+    write(tmp_path / ".cache" / "c.jsonl", ROWS)
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        ("a.json", "a.jpg"),
+        ("a.jsonl", "a.JPEG"),
+        ("00000.parquet", "00000.tar"),
+        ("shard-000000.parquet", "shard-000000.tar"),
+        ("x.index.parquet", "x.tar"),
+        ("00000.parquet", "00000/000000000.jpg"),
+    ],
+)
+def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
+    write(tmp_path / name, ROWS)
+    (tmp_path / beside).parent.mkdir(exist_ok=True)
+    (tmp_path / beside).touch()
+    assert find_records(tmp_path, ReadOptions(), fits) is None
+    assert not is_unreadable(tmp_path, ReadOptions())
+
+
+def test_a_folder_beside_a_file_of_its_name_does_not_hide_it(tmp_path):
+    write(tmp_path / "train.parquet", ROWS)
+    (tmp_path / "train").mkdir()
+    assert open_(tmp_path).estimate() == 3
+
+
+def test_one_object_beside_records_is_passed_over(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "info.json").write_text('{"a": 1,\n"b": 2}')
+    (tmp_path / "coco.json").write_text('{"a": 1, "images": [], "annotations": []}')
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+    with pytest.raises(PackError, match="one JSON object"):
+        open_(tmp_path / "info.json")
+
+
+def test_what_was_found_is_said_where_nothing_fits(tmp_path):
+    write(tmp_path / "b.jsonl", [{"other": 1, "more": 2}])
+    with pytest.raises(PackError, match=r"`a` \(found: b.jsonl: records with 'other', 'more'\)"):
+        open_(tmp_path)
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "c.mp4").touch()
+    with pytest.raises(PackError, match=r"found: 1 .mp4"):
+        open_(tmp_path)
+
+
+def test_records_of_a_json_file_that_was_named_are_judged_one_by_one(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"other": 1}, *ROWS])
+    assert find_records(path, ReadOptions(), fits) is None
+    assert len(list(open_(path))) == 4
+    with pytest.raises(PackError, match="records with 'other'"):
+        open_(write(tmp_path / "a.csv", [{"other": 1}]))
+
+
+def test_a_folder_that_links_to_itself_ends(tmp_path):
+    write(tmp_path / "deep" / "a.jsonl", ROWS)
+    (tmp_path / "deep" / "loop").symlink_to(tmp_path)
+    assert [path.name for path in open_(tmp_path).files] == ["a.jsonl"]
+
+
+def test_a_link_to_itself_does_not_hide_the_files_beside_it(tmp_path):
+    write(tmp_path / "a.jsonl", ROWS)
+    (tmp_path / "loop").symlink_to("loop")
+    assert find_records(tmp_path, ReadOptions(), fits) == open_(tmp_path)
+
+
+@pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])
+def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root):
+    write(tmp_path / "data" / "0.parquet", [{"a": ["images/1.jpg"]}])
+    (tmp_path / place).mkdir(parents=True)
+    (tmp_path / place / "1.jpg").touch()
+    assert open_(tmp_path).root == tmp_path / root
+    assert open_(tmp_path, image_root=tmp_path / place).root == tmp_path / place
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_csv_with_another_separator_in_its_header(tmp_path, mark):
+    path = tmp_path / "a.csv"
+    path.write_text(f"a{mark}b\n1{mark}one, two\n")
+    assert [r for _, r in open_(path)] == [{"a": "1", "b": "one, two"}]
+
+
+def test_csv_with_a_blank_behind_each_separator_as_flickr30k_has(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text("a| number| comment\n1.jpg| 0| Two men , one .\n")
+    assert [r for _, r in open_(path)] == [
+        {"a": "1.jpg", "number": "0", "comment": "Two men , one ."}
+    ]
+
+
+def test_paths_start_in_the_folder_of_each_file_where_images_lie_beside_it(tmp_path):
+    for split in ("train", "val"):
+        write(tmp_path / split / "metadata.csv", [{"a": "1.jpg"}])
+        (tmp_path / split / "1.jpg").touch()
+    records = open_(tmp_path, include="*/metadata.csv")
+    assert [part.root for part in records.parts()] == [tmp_path / "train", tmp_path / "val"]
+    given = open_(tmp_path, include="*/metadata.csv", image_root=tmp_path)
+    assert [part.root for part in given.parts()] == [tmp_path]
+
+
+@pytest.mark.parametrize("place", ["coco/train2017", "images", ".."])
+def test_the_folder_where_the_images_are_is_named(tmp_path, place):
+    raw = tmp_path / "raw"
+    write(raw / "llava.json", [{"a": "text only"}, {"a": "0001.jpg"}, {"a": "0002.jpg"}])
+    (raw / place).mkdir(parents=True, exist_ok=True)
+    (raw / place / "0002.jpg").touch()
+    root = (tmp_path if place == ".." else raw / place).as_posix()
+    with pytest.raises(PackError, match=r"0002.jpg and others are not in .*--image-root") as caught:
+        open_(raw)
+    assert str(caught.value).endswith(f"--image-root '{root}'")
+    assert open_(raw, image_root=raw / place).root == raw / place
+
+
+def test_images_that_lie_nowhere_or_are_held_need_no_folder(tmp_path, jpeg):
+    write(tmp_path / "a.jsonl", [{"a": "1.jpg"}])
+    assert open_(tmp_path).root == tmp_path
+    (tmp_path / "a.jsonl").unlink()
+    rows = [{"a": {"bytes": jpeg(0), "path": "1.jpg"}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b.parquet")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "1.jpg").touch()
+    assert open_(tmp_path).root == tmp_path
+
+
+@pytest.mark.parametrize("value", ["a" * 300 + ".jpg", "\0.jpg", "\ud800.jpg", "deep"])
+def test_no_first_path_is_too_odd_to_be_looked_for(tmp_path, value):
+    for _ in range(900 if value == "deep" else 0):
+        value = [value]
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.jsonl").write_text(json.dumps({"a": value}))
+    records = open_(tmp_path, include="*/a.jsonl")
+    assert len([part.root for part in records.parts()]) == 2

@@ -63,9 +63,14 @@ def test_the_first_pack_again_says_that_it_is_done(raws, appended, contents):
 
 def test_appends_of_equal_options_and_other_data_all_count(tmp_path, raws, appended, make_folder):
     third = make_folder(tmp_path / "third", 3)
+    before = (appended / "rejects.jsonl").read_bytes()
+    (third / "empty.jpg").touch()
     report = pack_dataset(third, appended, shard_size=3, max_rejects=9, append=True)
     assert report.samples == 12
-    assert report.rejected == 4
+    assert report.rejected == 5
+    first, *added = (appended / "rejects.jsonl").read_bytes().split(before)
+    assert first == b""
+    assert len(added[0].splitlines()) == 1
 
 
 @pytest.mark.parametrize("shards_done", [0, 1])

@@ -141,6 +141,14 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
     pack_dataset(raw, tmp_path / "out", shard_size=100)
 
 
+def test_a_worker_that_waits_ends_with_its_parent_too():
+    worker = team_module._Worker(PrepareOptions())
+    worker._connection.poll(None)
+    assert worker.is_ready()
+    worker._connection.close()
+    assert worker._process.wait(timeout=60) == 0
+
+
 def alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:

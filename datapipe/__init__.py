@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datapipe.errors import (
     DatapipeError,
     DecodeError,
+    EndlessError,
     IndexMismatch,
     MissingMember,
     PackError,
@@ -24,8 +25,10 @@ from datapipe.errors import (
 
 if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
+    from datapipe.decode.text.spec import TextSpec
     from datapipe.index.scan import index_shards
-    from datapipe.loader.loader import Loader, make_loader
+    from datapipe.loader.loader import Loader
+    from datapipe.loader.make import make_loader
     from datapipe.pack.job import pack_dataset
     from datapipe.pack.report import PackReport
 
@@ -34,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DatapipeError",
     "DecodeError",
+    "EndlessError",
     "ImageSpec",
     "IndexMismatch",
     "Loader",
@@ -44,6 +48,7 @@ __all__ = [
     "SampleError",
     "StateMismatch",
     "StoreError",
+    "TextSpec",
     "TransformError",
     "index_shards",
     "make_loader",
@@ -55,8 +60,9 @@ _LAZY = {
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
     "PackReport": "datapipe.pack.report",
+    "TextSpec": "datapipe.decode.text.spec",
     "index_shards": "datapipe.index.scan",
-    "make_loader": "datapipe.loader.loader",
+    "make_loader": "datapipe.loader.make",
     "pack_dataset": "datapipe.pack.job",
 }
 

@@ -20,6 +20,10 @@ class PlanError(DatapipeError):
     """The options of an epoch contradict each other or the dataset."""
 
 
+class EndlessError(PlanError, TypeError):
+    """A run without end has no length. A `TypeError` too, as `list` and `len` expect."""
+
+
 class StateMismatch(DatapipeError):
     """A saved state belongs to another dataset, other plan options or a newer version."""
 

@@ -21,10 +21,11 @@ def assert_resumes_exactly(
 ) -> None:
     """Assert that a loader resumes exactly, wherever it stops and whoever goes on.
 
-    One epoch is read without interruption. Then, for each share in `stops`, an epoch is stopped
-    after that share of its steps, its state goes through JSON into a new loader with another number
-    of workers, and the rest must be the same batches, bit for bit. Last, ranks of other world sizes
-    take the rest over, and together they must see the same samples, each once.
+    One run is read without interruption: an epoch, or `epochs`, or `max_steps`. Then, for each
+    share in `stops`, a run is stopped after that share of its steps, its state goes through JSON
+    into a new loader with another number of workers, and the rest must be the same batches, bit for
+    bit. Last, ranks of other world sizes take the rest over, and together they must see the same
+    samples, each once. For this, batches of tokens need `meta=("key", "valid")`.
 
     Args:
         make_loader: `make_loader(num_workers=..., rank=..., world_size=...)` returns a new loader;
@@ -48,9 +49,8 @@ def assert_resumes_exactly(
             resumed.load_state_dict(state)
             assert resumed.state_dict() == state, "loading a state and taking it changes it"
             if stop == len(reference):
-                expected = make_loader(num_workers=after, rank=0, world_size=world)
-                expected.set_epoch(1)
-                assert_same_batches(resumed, expected, f"the epoch after {stop} steps")
+                expected = _next_run(make_loader, state, num_workers=after, world_size=world)
+                assert_same_batches(resumed, expected, f"the run after {stop} steps")
             else:
                 assert_same_batches(resumed, reference[stop:], f"resumed after {stop} steps")
         if stop < len(reference):
@@ -77,13 +77,32 @@ def assert_same_batches(left: Iterable[Any], right: Iterable[Any], what: str = "
 
 
 def valid_keys(batches: Iterable[Any]) -> list[str]:
-    """Keys of all valid samples of some batches, in order."""
+    """Keys of all valid samples of some batches, in order.
+
+    Raises:
+        AssertionError: batches carry none.
+    """
+    batches = list(batches)
+    assert all({"key", "valid"} <= batch.keys() for batch in batches), (
+        "batches carry no keys to compare; make the loader with meta=('key', 'valid')"
+    )
     return [
         key
         for batch in batches
         for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
         if valid
     ]
+
+
+def _next_run(
+    make_loader: MakeLoader, state: dict[str, Any], *, num_workers: int, world_size: int
+) -> Iterable[Any]:
+    """What comes when a run is resumed that was over: the next epoch, or nothing more of it."""
+    if state["run"]["steps"]:
+        return []
+    loader = make_loader(num_workers=num_workers, rank=0, world_size=world_size)
+    loader.set_epoch(state["epoch"])
+    return loader  # type: ignore[no-any-return]
 
 
 def _stop_after(loader: Any, steps: int) -> dict[str, Any]:

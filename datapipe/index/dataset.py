@@ -21,11 +21,13 @@ class Dataset:
 
     Attributes:
         folder: where the shards lie.
+        home: where their index lies, and what is derived from it.
         manifest: its content.
         columns: what plan and fetch read of each sample.
     """
 
     folder: Path
+    home: Path
     manifest: Manifest
     columns: Columns
 
@@ -50,7 +52,7 @@ def open_dataset(folder: str | os.PathLike[str]) -> Dataset:
     if manifest.foreign:
         check_same(root, manifest, find_shards(root))
     check_shards(root, manifest)
-    return Dataset(folder=root, manifest=manifest, columns=open_columns(home, manifest))
+    return Dataset(folder=root, home=home, manifest=manifest, columns=open_columns(home, manifest))
 
 
 def _home(root: Path) -> Path:

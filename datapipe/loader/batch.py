@@ -1,14 +1,14 @@
-"""One padded batch: its memory, and the work that fills it."""
+"""One batch: its memory, and the work that fills it slot by slot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from datapipe.decode.text.encode import SampleText
 from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.dataset import Dataset
@@ -17,11 +17,19 @@ from datapipe.index.rows import Member
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Watch
-from datapipe.plan.plan import Step
+from datapipe.loader.state import Run
+from datapipe.loader.tokens import TokenMaker, TokenSlots
+from datapipe.plan.ragged import edges
+from datapipe.plan.steps import Share
 from datapipe.store.shards import ShardStore
 
 OnError = Literal["raise", "skip"]
 Batch = dict[str, Any]
+
+FACTS = frozenset(
+    {"images_per_sample", "text", "key", "valid", "source", "sample", "num_items_in_batch"}
+)
+"""Names in `meta` that are no fields of a JSON member."""
 
 _PIECE = 4  # samples a worker takes at once
 
@@ -33,59 +41,91 @@ class BatchMaker:
     Attributes:
         dataset, store: where samples lie and how to read them.
         transform: for images; None leaves images out.
-        meta: fields of each sample's JSON member that the batch carries as lists.
+        tokens: for texts; None hands them out as they are.
+        meta: what the batch carries beside what a model takes.
         verify: whether members are compared with the checksums taken when they were packed.
         on_error: "raise", or "skip" to leave a failing sample's slot empty.
         pool: memory for `pixel_values`.
+        image_rows: number of images that `pixel_values` is filled up to; None for none.
     """
 
     dataset: Dataset
     store: ShardStore
     transform: ImageTransform | None
+    tokens: TokenMaker | None
     meta: tuple[str, ...]
     verify: bool
     on_error: OnError
     pool: BufferPool
+    image_rows: int | None = None
 
 
 class BatchJob:
-    """Fills one batch, slot by slot; slots are independent of each other."""
+    """Fills one batch, slot by slot; slots are independent of each other.
 
-    def __init__(self, maker: BatchMaker, step: Step) -> None:
-        self.step = step
+    `run_after` is how far the run is once the batch was yielded; `labels` counts the tokens that
+    all ranks predict in this step.
+    """
+
+    def __init__(
+        self, maker: BatchMaker, share: Share, *, labels: int | None = None, run_after: Run
+    ) -> None:
+        self.share = share
+        self.run_after = run_after
+        self.samples = share.units.samples
+        self._labels = labels
         self._maker = maker
-        size = len(step.samples)
+        size = len(self.samples)
         columns = maker.dataset.columns
-        images = columns.sample_image[step.samples + 1] - columns.sample_image[step.samples]
-        self._rows = np.concatenate(([0], np.cumsum(images)))
-        self._images = images
-        self._valid = step.valid.copy()
+        sizes = share.units.sizes
+        if sizes is None:
+            self._images = (
+                columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
+            )
+        else:
+            self._images = sizes.images
+        self._rows = edges(self._images)
+        self._valid = share.valid.copy()
         self._text: list[str] = [""] * size
         self._keys: list[str] = [""] * size
-        self._meta: dict[str, list[Any]] = {name: [None] * size for name in maker.meta}
+        self._fields: dict[str, list[Any]] = {
+            name: [None] * size for name in maker.meta if name not in FACTS or name == "source"
+        }
         self.errors: dict[int, SampleError] = {}
+        self._tokens: TokenSlots | None = None
+        if maker.tokens:
+            assert sizes is not None, "with a tokenizer every sample has been measured"
+            self._tokens = maker.tokens.slots(self.samples, sizes)
         self._pixels: Tensor | None = None
         if maker.transform:
-            shape = (int(self._rows[-1]), *maker.transform.shape)
-            self._pixels = maker.pool.lend(shape, maker.transform.dtype)
+            rows = int(self._rows[-1]) if maker.image_rows is None else maker.image_rows
+            self._pixels = maker.pool.lend((rows, *maker.transform.shape), maker.transform.dtype)
+            self._pixels[int(self._rows[-1]) :] = 0
 
     @property
     def pieces(self) -> int:
-        return -(-len(self.step.samples) // _PIECE)
+        return -(-len(self.samples) // _PIECE)
 
     def run(self, piece: int, watch: Watch) -> None:
-        for slot in range(piece * _PIECE, min((piece + 1) * _PIECE, len(self.step.samples))):
-            try:
-                self._fill(slot, watch)
-            except SampleError as error:
-                self.errors[slot] = _without_frames(error)
+        texts: dict[int, SampleText] = {}
+        for slot in range(piece * _PIECE, min((piece + 1) * _PIECE, len(self.samples))):
+            if self.share.excluded[slot]:
+                self._describe_sample(slot)
                 self._bury(slot)
+                continue
+            try:
+                texts[slot] = self._fill(slot, watch)
+            except SampleError as error:
+                self._fail(slot, error)
+        if self._tokens and texts:
+            watch.at(self, min(texts), "tokenize")
+            failed = self._tokens.fill(texts, self._valid)
+            for slot, failure in failed.items():
+                self._fail(slot, self._located(failure, slot, None))
 
     def describe(self, slot: int) -> str:
-        columns = self._maker.dataset.columns
-        sample = int(self.step.samples[slot])
-        shard = self._maker.store.name(columns.shard(sample))
-        return f"sample {columns.key(sample)} of {shard}"
+        sample = int(self.samples[slot])
+        return f"sample {self._maker.dataset.columns.key(sample)} of {self._shard_name(sample)}"
 
     def result(self) -> Batch:
         """The batch as a dict.
@@ -98,20 +138,28 @@ class BatchJob:
         batch: Batch = {}
         if self._pixels is not None:
             batch["pixel_values"] = self._pixels
-        batch["images_per_sample"] = torch.from_numpy(self._images)
-        batch["text"] = self._text
-        batch["key"] = self._keys
-        batch["valid"] = torch.from_numpy(self._valid)
-        return batch | self._meta
+        facts: Batch = {
+            "images_per_sample": torch.from_numpy(self._images),
+            "text": self._text,
+            "key": self._keys,
+            "valid": torch.from_numpy(self._valid),
+            "sample": torch.from_numpy(self.samples),
+            "num_items_in_batch": self._labels,
+            **self._fields,
+        }
+        if self._tokens:
+            batch |= self._tokens.result()
+        else:
+            batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
+        return batch | {name: facts[name] for name in self._maker.meta}
 
-    def _fill(self, slot: int, watch: Watch) -> None:
+    def _fill(self, slot: int, watch: Watch) -> SampleText:
+        """Read one sample and place its images; returns its text."""
         maker, columns = self._maker, self._maker.dataset.columns
-        sample = int(self.step.samples[slot])
+        sample = int(self.samples[slot])
         shard = columns.shard(sample)
-        self._keys[slot] = columns.key(sample)
-        if "source" in self._meta:
-            self._meta["source"][slot] = columns.source(sample)
-        members = [m for m in columns.members(sample) if _is_wanted(m, maker)]
+        self._describe_sample(slot)
+        members = self._wanted(sample, int(self._images[slot]))
         watch.at(self, slot, "read")
         contents = maker.store.read(shard, members)
         row = int(self._rows[slot])
@@ -130,16 +178,32 @@ class BatchJob:
                 elif record is None:
                     record = parse_json(data)
             except SampleError as error:
-                raise self._located(error, slot, shard, member) from error
+                raise self._located(error, slot, member) from error
         if maker.transform and row != self._rows[slot + 1]:
             missing = MissingMember(
                 f"{row - self._rows[slot]} images found, the index says {self._images[slot]}"
             )
-            raise self._located(missing, slot, shard, None)
-        self._text[slot] = sample_text(caption, record)
+            raise self._located(missing, slot, None)
+        if not self._tokens or "text" in maker.meta:
+            self._text[slot] = sample_text(caption, record)
         if isinstance(record, dict):
-            for name in self._meta.keys() - {"source"}:
-                self._meta[name][slot] = record.get(name)
+            for name in self._fields.keys() - {"source"}:
+                self._fields[name][slot] = record.get(name)
+        images = columns.sample_image[sample + 1] - columns.sample_image[sample]
+        return SampleText(caption, record, int(images))
+
+    def _wanted(self, sample: int, images: int) -> list[Member]:
+        """The members that the batch is made of: of the images the first ones alone."""
+        members = []
+        for member in self._maker.dataset.columns.members(sample):
+            ext = member.ext.lower()
+            if is_image_extension(ext):
+                if self._maker.transform is not None and images:
+                    images -= 1
+                    members.append(member)
+            elif ext in TEXT_EXTENSIONS or ext == "json":
+                members.append(member)
+        return members
 
     def _place(self, row: int, data: bytes, slot: int, watch: Watch) -> None:
         transform = self._maker.transform
@@ -150,23 +214,37 @@ class BatchJob:
         watch.at(self, slot, "resize")
         transform.place(pixels, self._pixels[row])
 
-    def _located(
-        self, error: SampleError, slot: int, shard: int, member: Member | None
-    ) -> SampleError:
+    def _describe_sample(self, slot: int) -> None:
+        columns = self._maker.dataset.columns
+        sample = int(self.samples[slot])
+        self._keys[slot] = columns.key(sample)
+        if "source" in self._fields:
+            self._fields["source"][slot] = columns.source(sample)
+
+    def _located(self, error: SampleError, slot: int, member: Member | None) -> SampleError:
         key = self._keys[slot]
         return type(error)(
             error.reason,
             key=key,
-            shard=self._maker.store.name(shard),
+            shard=self._shard_name(int(self.samples[slot])),
             member=f"{key}.{member.ext}" if member else "",
         )
+
+    def _shard_name(self, sample: int) -> str:
+        return self._maker.store.name(self._maker.dataset.columns.shard(sample))
+
+    def _fail(self, slot: int, error: SampleError) -> None:
+        self.errors[slot] = _without_frames(error)
+        self._bury(slot)
 
     def _bury(self, slot: int) -> None:
         """Leave the slot where it is, empty: shapes and positions never change."""
         self._valid[slot] = False
         self._text[slot] = ""
-        for name in self._meta.keys() - {"source"}:
-            self._meta[name][slot] = None
+        for name in self._fields.keys() - {"source"}:
+            self._fields[name][slot] = None
+        if self._tokens:
+            self._tokens.bury(slot)
         if self._pixels is not None:
             self._pixels[int(self._rows[slot]) : int(self._rows[slot + 1])] = 0
 
@@ -178,10 +256,3 @@ def _without_frames(error: SampleError) -> SampleError:
         link.__traceback__ = None
         link = link.__cause__ or link.__context__
     return error
-
-
-def _is_wanted(member: Member, maker: BatchMaker) -> bool:
-    ext = member.ext.lower()
-    if is_image_extension(ext):
-        return maker.transform is not None
-    return ext in TEXT_EXTENSIONS or ext == "json"

@@ -1,126 +1,50 @@
-"""`make_loader`: feeds a training loop from a packed dataset."""
+"""`Loader`: iterates over the batches that a plan says, and knows where it stands."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform
-from datapipe.errors import DatapipeError, PlanError, SampleError
-from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.loader.batch import Batch, BatchJob, BatchMaker, OnError
+from datapipe.errors import DatapipeError, EndlessError, PlanError, SampleError
+from datapipe.index.dataset import Dataset
+from datapipe.loader.batch import Batch, BatchJob, BatchMaker
+from datapipe.loader.blocks import BlockFolder, PlannedBlocks
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Executor
+from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.options import LoaderOptions, as_int
-from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
-from datapipe.loader.state import Position, dump_state, parse_state
-from datapipe.plan.plan import EpochPlan, PlanOptions
+from datapipe.loader.ranks import check_ranks_hold
+from datapipe.loader.sampler import EpochSampler
+from datapipe.loader.source import Origin
+from datapipe.loader.state import Run, dump_state, parse_state, saved_group
+from datapipe.loader.tokens import TokenMaker
+from datapipe.loader.view import PlanView
+from datapipe.plan.epoch import EpochPlan
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.steps import NOTHING, Exclusion, Position, steps_in, walk
 from datapipe.store.shards import ShardStore
 
 logger = logging.getLogger(__name__)
 
 _LOGGED_SKIPS = 10
-
-
-def make_loader(
-    path: str | PathLike[str],
-    *,
-    batch_size: int,
-    image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
-    meta: str | Sequence[str] = (),
-    shuffle: bool = True,
-    seed: int = 0,
-    verify: bool = True,
-    num_workers: int | None = None,
-    prefetch_factor: int = 2,
-    drop_last: bool = False,
-    on_error: OnError = "raise",
-    max_skipped: int | None = None,
-    rank: int | None = None,
-    world_size: int | None = None,
-    stall_warning: float = 30.0,
-) -> Loader:
-    """Open a packed dataset, or a folder of WebDataset tars, as an iterable of batches.
-
-    Args:
-        path: folder that `datapipe pack` wrote, or that holds `.tar` shards of someone else; those
-            are indexed once, on first use.
-        batch_size: samples a rank takes in a step.
-        image: what becomes of images; None leaves them out.
-        meta: what else each batch carries as lists: "source", where a sample came from, and fields
-            of the samples' JSON members.
-        shuffle: a new global order every epoch; False keeps the order of the dataset.
-        seed: of the order. Epoch, seed and dataset fix it; workers and ranks do not enter.
-        verify: compare every member with the checksum that was taken when it was packed, so that
-            damage which still decodes is noticed too. Costs about 20 µs for 80 KB. Shards that
-            someone else wrote have no checksums.
-        num_workers: threads that read and decode. 0 works in the caller's thread, without
-            prefetch. None takes this rank's share of the machine's CPUs.
-        prefetch_factor: steps that are prepared ahead.
-        drop_last: leave out the last step if its units do not suffice for all ranks. Otherwise it
-            repeats some of them, marked `valid=False`.
-        on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
-            (zeros, no text, `valid=False`); order and shapes do not change.
-        max_skipped: raise once more samples than this were skipped.
-        rank, world_size: which share of each step to take; from `torch.distributed` or torchrun's
-            environment where None. Ranks of a process group then make sure that they agree on
-            dataset and plan, so all of them must make the loader.
-        stall_warning: seconds after which the log names what a late batch is waiting for.
-
-    Returns:
-        A `Loader`. Each batch is a dict of `pixel_values` (`image.out_dtype`, [images, 3, height,
-        width]; the images of all samples one behind the other), `images_per_sample` (int64 [B]),
-        `text` (list of str), `key` (list of str), `valid` (bool [B]), and one list for each name
-        in `meta`.
-
-    Raises:
-        PlanError: options are impossible or contradict each other.
-        IndexMismatch: there is no finished dataset at `path`, or its shards changed.
-    """
-    plan = PlanOptions(shuffle=bool(shuffle), seed=as_int("seed", seed), drop_last=bool(drop_last))
-    common = rank is None
-    rank, world_size = resolve_ranks(rank, world_size)
-    options = LoaderOptions(
-        batch_size=batch_size,
-        meta=(meta,) if isinstance(meta, str) else tuple(meta),
-        verify=verify,
-        num_workers=default_workers() if num_workers is None else num_workers,
-        prefetch_factor=prefetch_factor,
-        on_error=on_error,
-        max_skipped=max_skipped,
-        rank=rank,
-        world_size=world_size,
-        stall_warning=stall_warning,
-    )
-    if image is not None and not isinstance(image, ImageSpec):
-        raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
-    dataset = open_dataset(path)
-    if len(dataset) == 0:
-        raise PlanError(f"{path} holds no samples")
-    if drop_last and len(dataset) < options.share:
-        raise PlanError(
-            f"drop_last leaves no step: {len(dataset)} samples are fewer than batch_size "
-            f"{batch_size} times world_size {world_size}"
-        )
-    if common:
-        together = f"{dataset.manifest.fingerprint} {plan} {batch_size}"
-        check_agreement(hashlib.sha256(together.encode()).hexdigest())
-    return Loader(dataset, plan=plan, image=image, options=options)
+_REMEMBERED = 1024  # steps back that `state_dict(step=)` reaches
 
 
 class Loader:
-    """Iterates over the batches of an epoch; made by `make_loader`.
+    """Iterates over the batches of an epoch or of a longer run; made by `make_loader`.
 
     Attributes:
         dataset: what is being read.
+        origin: which samples take part, and how large they are.
+        plan_options: what the global order depends on.
         options: how, with defaults filled in: `num_workers`, `rank`, `world_size`, ...
         skipped: samples that failed and were yielded as empty slots, over all epochs.
     """
@@ -128,59 +52,128 @@ class Loader:
     def __init__(
         self,
         dataset: Dataset,
+        origin: Origin,
         *,
         plan: PlanOptions,
         image: ImageSpec | None,
+        tokens: TokenMaker | None,
         options: LoaderOptions,
+        exclusion: Exclusion = NOTHING,
+        group_given: bool = True,
+        ranks_found: bool = False,
+        plan_cache: str | PathLike[str] | None = None,
+        image_rows: int | None = None,
     ) -> None:
         self.dataset = dataset
         self.options = options
         self.skipped = 0
-        self._plan_options = plan
+        self.origin = origin
+        self.plan_options = plan
+        self._group_given = group_given
+        self._ranks_found = ranks_found  # in the process group, or for want of one
+        self._exclusion = exclusion
+        self._plan_cache = Path(plan_cache) if plan_cache is not None else None
         self._store = ShardStore(dataset.folder, [shard.name for shard in dataset.manifest.shards])
         self._maker = BatchMaker(
             dataset=dataset,
             store=self._store,
             transform=ImageTransform(image) if image else None,
+            tokens=tokens,
             meta=options.meta,
             verify=options.verify,
             on_error=options.on_error,
             # Those being prepared, the one in use and the one before it.
             pool=BufferPool(keep=options.prefetch_factor + 2),
+            image_rows=image_rows,
         )
         self._fingerprint = dataset.manifest.fingerprint
-        self._position = Position(0, 0)
-        self._origin = Position(0, 0)  # where the newest iterator began
+        self._run = Run.at(Position(0))
+        self._final = self._run  # once the newest iterator has come to its end
+        self._recent: deque[Run] = deque([self._run], maxlen=_REMEMBERED)
         self._yielded = 0  # by the newest iterator
-        self._resume = False
+        self._resumes = False  # whether a state was just loaded
+        self._finished = False  # whether the newest iterator has come to its end
+        self._trainer_epoch: int | None = None
+        self._unit_counts: dict[int, int] = {}
         self._iterator: weakref.ref[LoaderIterator] | None = None
 
     def __len__(self) -> int:
-        """Steps in a whole epoch; the same for every rank."""
-        return self._steps_left(Position(0, 0))
+        """Steps of a whole run, the same for every rank: an epoch, if nothing else was asked for.
+
+        Where units are packs or batches, the first call plans the whole epoch. `max_steps` makes
+        that unnecessary.
+
+        Raises:
+            EndlessError: epochs follow each other without end. It is a `TypeError` too.
+        """
+        options = self.options
+        if options.train_tokens is not None:
+            raise EndlessError(
+                "a run of train_tokens has no known number of steps; measure it in max_steps="
+            )
+        if options.epochs is None:
+            if options.max_steps is None:
+                raise EndlessError("epochs=None has no end; give max_steps= for a length")
+            return options.max_steps
+        first = self._run.start.epoch
+        steps = sum(self._steps_of(epoch) for epoch in range(first, first + options.epochs))
+        return steps if options.max_steps is None else min(steps, options.max_steps)
 
     def __iter__(self) -> LoaderIterator:
-        """Start the epoch over, or go on where a state that was just loaded says.
+        """Start the run over, or go on where a state that was just loaded says.
 
         An earlier iterator of this loader is closed.
+
+        Raises:
+            PlanError: the ranks of the process group are not those that the loader was made with.
         """
+        if self._ranks_found:
+            check_ranks_hold(self.options.rank, self.options.world_size)
         self.close()
-        origin = self._position if self._resume else Position(self._position.epoch, 0)
-        iterator = LoaderIterator(self, self._executor(origin))
+        resumes = self._resumes
+        if self._finished:
+            run = Run.at(self._run.position)
+        else:
+            run = self._run if self._resumes else Run.at(self._run.start)
+        iterator = LoaderIterator(self, self._executor(run))
         self._iterator = weakref.ref(iterator)
-        self._start_at(origin)
+        self._start_at(run)
+        # Until a batch is taken: frameworks ask for an iterator only to see whether there is one.
+        self._resumes = resumes
         return iterator
 
     @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
-        return self._position.epoch
+        return self._run.position.epoch
+
+    @property
+    def batch_sampler(self) -> EpochSampler:
+        """Where Lightning looks for what it tells the beginning of an epoch."""
+        return EpochSampler(self._follow)
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Steps that make one of `global_batch_size` units; 1 where none was given."""
+        return self.options.accumulation_steps
+
+    @property
+    def plan(self) -> PlanView:
+        """What every rank sees at any step."""
+        return PlanView(
+            self.dataset,
+            self._blocks,
+            self._exclusion,
+            self.plan_options,
+            self.options,
+            self.epoch,
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the one to iterate over.
 
-        The current one keeps its position; another one starts at its beginning, and an iterator
-        that is still running is closed.
+        The current one keeps its position; another one starts at its beginning. An iterator that
+        has yielded batches is closed, one that has not begins there.
 
         Raises:
             PlanError: `epoch` is negative or no integer.
@@ -188,9 +181,14 @@ class Loader:
         epoch = as_int("epoch", epoch)
         if epoch < 0:
             raise PlanError(f"epoch {epoch} is negative")
-        if epoch != self._position.epoch:
+        if epoch != self.epoch:
+            run = Run.at(Position(epoch))
+            iterator = self._iterator() if self._iterator else None
+            waits = iterator is not None and not iterator.closed and not self._yielded
             self.close()
-            self._start_at(Position(epoch, 0))
+            if iterator is not None and waits:
+                iterator.reopen(self._executor(run))
+            self._start_at(run)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """Where the loader stands: a small dict that JSON can hold.
@@ -203,29 +201,45 @@ class Loader:
                 ahead of the training loop; None for all that were yielded.
 
         Raises:
-            PlanError: the newest iterator has not yielded `step` batches.
+            PlanError: the newest iterator has not yielded `step` batches, or over a thousand more.
         """
-        position = self._position
+        run = self._run
         if step is not None:
             if not 0 <= step <= self._yielded:
                 raise PlanError(f"step {step}: the iterator has yielded {self._yielded} batches")
-            position = self._after(step)
-        return dump_state(position, self._fingerprint, self._plan_options.to_dict())
+            back = self._yielded - step
+            if back >= len(self._recent):
+                raise PlanError(
+                    f"step {step} lies {back} batches back, and {len(self._recent)} are remembered"
+                )
+            run = self._recent[-1 - back]
+        return dump_state(run, self._fingerprint, self._identity())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter(loader)` go on where `state` was taken.
 
-        Rank, world size, workers and batch size may differ from those it was taken with.
+        Rank, world size, workers and a fixed batch size may differ from those it was taken with.
 
         Raises:
             StateMismatch: it belongs to another dataset, other plan options or a newer version.
         """
-        position = parse_state(
-            state, self._fingerprint, self._plan_options.to_dict(), len(self.dataset)
+        options = self.plan_options
+        group = saved_group(state)
+        if group is not None and not self._group_given:
+            options = replace(options, group=group)
+        run = parse_state(
+            state, self._fingerprint, self._identity(options), self.origin.source.count
         )
+        if options.group > 1 and options.group % self.options.share:
+            logger.warning(
+                "the run lays %d units out as of equal cost, and the %d that a step takes here do "
+                "not divide them: ranks of a step will have less equal work",
+                *(options.group, self.options.share),
+            )
+        self.plan_options = options
         self.close()
-        self._start_at(position)
-        self._resume = True
+        self._start_at(run)
+        self._resumes = True
 
     def __reduce__(self) -> Any:
         raise DatapipeError(
@@ -239,47 +253,143 @@ class Loader:
         if iterator is not None:
             iterator.close()
 
-    def _start_at(self, position: Position) -> None:
+    def _follow(self, epoch: int) -> None:
+        """A trainer begins its epoch of that number, which need not be the plan's."""
+        last, self._trainer_epoch = self._trainer_epoch, epoch
+        if self._resumes or not self.plan_options.shuffle:
+            return
+        if last is None:
+            # Lightning loads no state from a checkpoint of an epoch's end.
+            if self._run == Run.at(Position(0)):
+                self.set_epoch(epoch)
+        elif epoch > last and self._run.steps and not self._finished:
+            # The trainer cut its epoch short: what is left of the plan's comes next.
+            self._resumes = True
+
+    def _start_at(self, run: Run) -> None:
         """Count from here on."""
-        self._position = self._origin = position
+        self._run = run
+        self._recent.clear()
+        self._recent.append(run)
         self._yielded = 0
-        self._resume = False
+        self._resumes = self._finished = False
 
-    def _plan(self, epoch: int) -> EpochPlan:
-        return EpochPlan(len(self.dataset), self._plan_options, epoch)
+    def _identity(self, options: PlanOptions | None = None) -> dict[str, Any]:
+        """What the global order depends on, beside dataset and epoch."""
+        return (options or self.plan_options).to_dict() | self.origin.identity
 
-    def _steps_left(self, position: Position) -> int:
-        return self._plan(position.epoch).steps_left(position.unit, share=self.options.share)
+    def _epoch_plan(self, epoch: int, options: PlanOptions | None = None) -> EpochPlan:
+        return EpochPlan(self.origin.source, options or self.plan_options, epoch)
 
-    def _after(self, step: int) -> Position:
-        """Position once the newest iterator has yielded `step` batches."""
-        if step >= self._steps_left(self._origin):
-            return Position(self._origin.epoch + 1, 0)
-        return Position(self._origin.epoch, self._origin.unit + step * self.options.share)
+    def _blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
+        folder = None
+        if self._plan_cache is not None:
+            # Neither do blocks depend on how units are laid out, nor on the last step.
+            identity = self._identity(replace(self.plan_options, group=1, drop_last=False))
+            folder = BlockFolder(self._plan_cache, f"{self._fingerprint} {identity}")
+            if ahead:
+                folder.forget(epoch - 2)
+        return PlannedBlocks(self._epoch_plan(epoch), folder, ahead=ahead)
 
-    def _executor(self, origin: Position) -> Executor[BatchJob]:
-        plan, steps = self._plan(origin.epoch), self._steps_left(origin)
+    def _steps_of(self, epoch: int) -> int:
+        options = self.plan_options
+        if options.unit == "sample":
+            units = self.origin.source.count
+        else:
+            if epoch not in self._unit_counts:
+                self._unit_counts[epoch] = self.plan.count_units(epoch)
+            units = self._unit_counts[epoch]
+        return steps_in(
+            units,
+            share=self.options.share,
+            drop_last=options.drop_last,
+            exclusion=self._exclusion,
+            epoch=epoch,
+        )
+
+    def _executor(self, run: Run) -> Executor[BatchJob]:
         return Executor(
-            _jobs(self._maker, plan, origin.unit, steps, self.options),
+            self._jobs(run),
             num_workers=self.options.num_workers,
             ahead=self.options.prefetch_factor,
             stall_warning=self.options.stall_warning,
             on_end=self._store.close,
         )
 
-    def _take(self, job: BatchJob) -> Batch:
+    def _jobs(self, run: Run) -> Iterator[BatchJob]:
+        options = self.options
+        while not self._is_over(run):
+            epoch = run.position.epoch
+            fresh = run.position == Position(epoch)
+            for step in walk(
+                self._blocks(epoch, ahead=options.num_workers > 0),
+                run.position,
+                share=options.share,
+                drop_last=self.plan_options.drop_last,
+                exclusion=self._exclusion,
+            ):
+                run = run.after(Position(epoch + 1) if step.last else step.stop, step.tokens)
+                over = self._is_over(run)
+                if over:
+                    run = self._final = self._ended(run)
+                yield BatchJob(
+                    self._maker,
+                    step.share(
+                        units_per_rank=options.units_per_rank,
+                        rank=options.rank,
+                        world_size=options.world_size,
+                    ),
+                    labels=step.labels,
+                    run_after=run,
+                )
+                if over:
+                    return
+            if run.position.epoch == epoch:  # nothing was left of it
+                if fresh and not self._exclusion.units.get(epoch):
+                    raise PlanError(
+                        f"epoch {epoch} has no step: drop_last leaves out the only one, since its "
+                        f"units are fewer than the {options.share} of a step"
+                    )
+                run = replace(run, position=Position(epoch + 1))
+        self._final = self._ended(run)
+
+    def _ended(self, run: Run) -> Run:
+        """A run that is over, as the state has it.
+
+        One of whole epochs gives way to the next, one of steps or tokens stays over when resumed.
+        """
+        return Run.at(run.position) if self._has_all_epochs(run) else run
+
+    def _is_over(self, run: Run) -> bool:
+        options = self.options
+        return (
+            self._has_all_epochs(run)
+            or (options.max_steps is not None and run.steps >= options.max_steps)
+            or (options.train_tokens is not None and run.tokens >= options.train_tokens)
+        )
+
+    def _has_all_epochs(self, run: Run) -> bool:
+        epochs = self.options.epochs
+        return epochs is not None and run.position.epoch - run.start.epoch >= epochs
+
+    def take(self, job: BatchJob) -> Batch:
         """Hand a finished job out, counting it."""
         batch = job.result()
         # Repeats in the last step are samples that other slots or ranks count.
-        errors = [job.errors[slot] for slot in sorted(job.errors) if job.step.valid[slot]]
+        errors = [job.errors[slot] for slot in sorted(job.errors) if job.share.valid[slot]]
         self._note_skipped(errors)
         self._yielded += 1
-        self._position = self._after(self._yielded)
+        self._run = job.run_after
+        self._recent.append(self._run)
+        self._resumes = False
+        # Who knows the length asks for no batch after the last.
+        self._finished = self._run is self._final
         return batch
 
-    def _finish_epoch(self) -> None:
-        """Go on to the next epoch, also where nothing was left to yield of this one."""
-        self._position = Position(self._origin.epoch + 1, 0)
+    def finish(self) -> None:
+        """The iterator has come to its end: the next one goes on from there."""
+        self._run = self._final
+        self._finished = True
 
     def _note_skipped(self, errors: list[SampleError]) -> None:
         for error in errors:
@@ -294,64 +404,3 @@ class Loader:
                     f"{self.skipped} samples were skipped, more than max_skipped={limit}; the "
                     f"last: {error}"
                 ) from error
-
-
-def _jobs(
-    maker: BatchMaker, plan: EpochPlan, position: int, steps: int, options: LoaderOptions
-) -> Iterator[BatchJob]:
-    for _ in range(steps):
-        step = plan.step(
-            position,
-            batch_size=options.batch_size,
-            rank=options.rank,
-            world_size=options.world_size,
-        )
-        position = step.stop
-        yield BatchJob(maker, step)
-
-
-class LoaderIterator(Iterator[Batch]):
-    """One pass over an epoch, or over what is left of it."""
-
-    def __init__(self, loader: Loader, executor: Executor[BatchJob]) -> None:
-        self._loader = loader
-        self._executor = executor
-        self._closed = False
-        self._exhausted = False
-        self._busy = threading.Lock()
-
-    def __next__(self) -> Batch:
-        if not self._busy.acquire(blocking=False):
-            raise DatapipeError(
-                "two threads ask one iterator for batches; give each its own loader"
-            )
-        try:
-            # Memory is reused, and workers write to it outside of the caller's inference mode.
-            with torch.inference_mode(False):
-                return self._next()
-        finally:
-            self._busy.release()
-
-    def _next(self) -> Batch:
-        if self._exhausted:
-            raise StopIteration
-        if self._closed:
-            raise DatapipeError(
-                "this iterator was closed: another one was started on the same loader, or an error "
-                "ended it; call iter(loader) again"
-            )
-        try:
-            return self._loader._take(self._executor.next())
-        except StopIteration:
-            self._exhausted = True
-            self._loader._finish_epoch()
-            self.close()
-            raise
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Stop the workers; the loader's state stays where it is."""
-        self._closed = True
-        self._executor.close()

@@ -8,10 +8,17 @@ from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.loader.batch import OnError
-from datapipe.plan.plan import check_ranks
+from datapipe.plan.steps import check_ranks
 
-BATCH_KEYS = frozenset({"pixel_values", "images_per_sample", "text", "key", "valid"})
+BATCH_KEYS = frozenset(
+    {
+        *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+    }
+)
 """Keys that a batch may have by itself."""
+
+_OPTIONAL = ("max_skipped", "epochs", "max_steps", "train_tokens", "global_batch_size")
 
 
 def as_int(name: str, value: Any) -> int:
@@ -34,7 +41,7 @@ class LoaderOptions:
         PlanError: a value is impossible, or two contradict each other.
     """
 
-    batch_size: int
+    units_per_rank: int
     meta: tuple[str, ...]
     verify: bool
     num_workers: int
@@ -44,16 +51,24 @@ class LoaderOptions:
     rank: int
     world_size: int
     stall_warning: float
+    epochs: int | None = 1
+    max_steps: int | None = None
+    train_tokens: int | None = None
+    global_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         for name, least, remedy in (
-            ("batch_size", 1, "at least 1 sample is needed"),
+            ("units_per_rank", 1, "at least 1 unit is needed"),
+            ("epochs", 1, "at least 1 is needed, or None for epochs without end"),
+            ("max_steps", 1, "at least 1 is needed, or None for no limit"),
+            ("train_tokens", 1, "at least 1 is needed, or None for no limit"),
+            ("global_batch_size", 1, "at least 1 unit is needed"),
             ("prefetch_factor", 1, "at least 1 step is needed"),
             ("num_workers", 0, "use 0 for none, or None for the default"),
             ("max_skipped", 0, "use 0 to allow none, or None to allow any number"),
         ):
             value = getattr(self, name)
-            if value is None and name == "max_skipped":
+            if value is None and name in _OPTIONAL:
                 continue
             value = as_int(name, value)
             object.__setattr__(self, name, value)  # NumPy's integers would end up in the state
@@ -64,12 +79,22 @@ class LoaderOptions:
         if self.on_error not in ("raise", "skip"):
             raise PlanError(f"on_error {self.on_error!r} is neither 'raise' nor 'skip'")
         if taken := BATCH_KEYS & set(self.meta):
-            raise PlanError(f"meta names {sorted(taken)} are keys of every batch already")
+            raise PlanError(f"meta names {sorted(taken)}, which are keys of batches already")
         for name in ("rank", "world_size"):
             object.__setattr__(self, name, as_int(name, getattr(self, name)))
         check_ranks(self.rank, self.world_size)
+        if self.global_batch_size is not None and self.global_batch_size % self.share:
+            raise PlanError(
+                f"global_batch_size {self.global_batch_size} is no multiple of the {self.share} "
+                f"units that {self.world_size} ranks take in a step; change batch_size"
+            )
 
     @property
     def share(self) -> int:
         """Units that all ranks together take in a step."""
-        return self.batch_size * self.world_size
+        return self.units_per_rank * self.world_size
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Steps whose gradients make one of `global_batch_size`."""
+        return (self.global_batch_size or self.share) // self.share

@@ -1,8 +1,10 @@
-"""Which rank this process is, and how many workers it should use."""
+"""Which share of each step this process takes, and how many workers it should use."""
 
 from __future__ import annotations
 
 import os
+import re
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -10,13 +12,42 @@ import torch.distributed as dist
 from datapipe.cpus import available_cpus
 from datapipe.errors import PlanError
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
-def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """(rank, world size): as given, else of `torch.distributed`, else of torchrun, else (0, 1).
+# Words in the names that PyTorch's FSDP2, torchtitan, Accelerate and Lightning give to dimensions.
+_DATA = frozenset({"dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard", "batch"})
+_MODEL = frozenset(
+    {"tp", "cp", "sp", "pp", "ep", "mp", "tensor", "context", "sequence", "seq", "pipe"}
+    | {"pipeline", "stage", "expert", "model", "ring", "ulysses"}
+)
+
+
+def resolve_ranks(
+    rank: int | None, world_size: int | None, mesh: DeviceMesh | None = None
+) -> tuple[int, int]:
+    """(rank, world size): as given, else of a mesh, else of the process group, else of torchrun.
+
+    Where there is none of them, (0, 1).
+
+    Args:
+        rank, world_size: both or none.
+        mesh: its dimensions that carry data are flattened in their order. Those of a model-parallel
+            kind (tensor, context, pipeline, ...) are left out, so that such peers take the same
+            share. A mesh with one dimension, or without names, is taken whole.
 
     Raises:
-        PlanError: only one of them is given, or the environment holds no numbers.
+        PlanError: only one of rank and world size is given, or a mesh beside them; it cannot be
+            told which dimensions of the mesh carry data; this process is not in the mesh; the
+            environment holds no numbers.
     """
+    if mesh is not None:
+        if rank is not None or world_size is not None:
+            raise PlanError(
+                f"rank={rank} and world_size={world_size} beside a mesh: give either the numbers "
+                "or the mesh"
+            )
+        return _from_mesh(mesh)
     if (rank is None) != (world_size is None):
         raise PlanError(
             f"rank={rank} and world_size={world_size}: give both, or none to take them from "
@@ -25,6 +56,54 @@ def resolve_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None or world_size is None:
         return _from_environment()
     return rank, world_size
+
+
+def _from_mesh(mesh: DeviceMesh) -> tuple[int, int]:
+    if not hasattr(mesh, "get_coordinate"):
+        raise PlanError(
+            f"mesh {mesh!r} is no DeviceMesh; give what "
+            "torch.distributed.device_mesh.init_device_mesh returned"
+        )
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise PlanError(
+            f"rank {dist.get_rank()} of the process group is not in the mesh {mesh}; make the "
+            "loader only in its processes, or give a mesh that holds this one too"
+        )
+    rank, size = 0, 1
+    for dim in _data_dims(mesh):
+        rank = rank * mesh.size(dim) + coordinate[dim]
+        size *= mesh.size(dim)
+    return rank, size
+
+
+def _data_dims(mesh: DeviceMesh) -> list[int]:
+    """Dimensions whose ranks see different samples."""
+    names = mesh.mesh_dim_names
+    if names is None:
+        return list(range(mesh.ndim))
+    dims = []
+    for dim, name in enumerate(names):
+        carries = _carries_data(name, alone=len(names) == 1)
+        # Whatever a dimension of one rank stands for, it changes nothing.
+        if carries is None and mesh.size(dim) > 1:
+            raise PlanError(
+                f"dimension {name!r} of the mesh {tuple(names)}: it is not known whether its ranks "
+                "take different samples or the same; give only the dimensions that take different "
+                'ones, like mesh=mesh["dp"], or rank= and world_size='
+            )
+        if carries:
+            dims.append(dim)
+    return dims
+
+
+def _carries_data(name: str, *, alone: bool) -> bool | None:
+    """Whether ranks along a dimension of this name see different samples; None: cannot be told."""
+    words = set(re.split(r"[^a-z]+", name.lower())) - {"", "parallel"}
+    if words & _MODEL:
+        # "dp_cp" is flattened from both kinds.
+        return False if words <= _MODEL else None
+    return True if alone or (words and words <= _DATA) else None
 
 
 def _from_environment() -> tuple[int, int]:
@@ -38,15 +117,40 @@ def _from_environment() -> tuple[int, int]:
     except ValueError:
         raise PlanError(
             f"RANK={values[0]!r} and WORLD_SIZE={values[1]!r} in the environment are not two "
-            "numbers; set both, or give rank= and world_size="
+            "numbers; make the loader once the process group is there (under Lightning, in "
+            "train_dataloader), set both, or give rank= and world_size="
         ) from None
 
 
-def check_agreement(digest: str) -> None:
+def check_ranks_hold(rank: int, world_size: int) -> None:
+    """Check that ranks which `resolve_ranks` took from the surroundings are still those.
+
+    No collective call. A loader made before its process group believes to be alone, and every rank
+    would see every sample: frameworks that start their processes late make this easy.
+
+    Raises:
+        PlanError: there is a process group by now, with other numbers.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    if (dist.get_rank(), dist.get_world_size()) != (rank, world_size):
+        raise PlanError(
+            f"this loader was made as rank {rank} of {world_size}, but the process group says "
+            f"{dist.get_rank()} of {dist.get_world_size()}; make the loader once the process group "
+            "is there (under Lightning, in train_dataloader), or give rank= and world_size="
+        )
+
+
+def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
     """Compare a hex digest of dataset and options with all ranks of the process group.
 
     A collective call; does nothing outside of a process group. Ranks that disagreed would each
     follow a plan of their own, and see some samples twice and others never.
+
+    Args:
+        digest: at least 15 hexadecimal digits.
+        mesh: compare only with its ranks, since the others may make no loader. A slice compares
+            along its own dimensions, so give the whole mesh to include tensor-parallel peers.
 
     Raises:
         PlanError: on every rank, if any of them has another digest.
@@ -54,9 +158,12 @@ def check_agreement(digest: str) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         return
     value = int(digest[:15], 16)  # 60 bits, so that an int64 holds it and its negative
-    on_gpu = dist.get_backend() == "nccl"
-    extremes = torch.tensor([value, -value], device="cuda" if on_gpu else "cpu")
-    dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
+    extremes = torch.tensor([value, -value])
+    whole = mesh is None or mesh.size() == dist.get_world_size()
+    # A maximum along one dimension after the other is the maximum over the mesh.
+    for group in [dist.group.WORLD] if whole or mesh is None else mesh.get_all_groups():
+        extremes = extremes.to("cuda" if dist.get_backend(group) == "nccl" else "cpu")
+        dist.all_reduce(extremes, op=dist.ReduceOp.MAX, group=group)
     largest, smallest = extremes[0].item(), -extremes[1].item()
     if largest != smallest:
         raise PlanError(

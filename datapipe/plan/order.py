@@ -1,64 +1,224 @@
-"""Seeded permutations of any size in constant memory, with a constant-time inverse.
+"""Orders of an epoch in constant memory, each with a constant-time inverse.
 
-A Feistel network permutes the smallest power of two that holds all samples; results past the end
-are permuted again until they fall inside (cycle walking; Black and Rogaway: "Ciphers with arbitrary
-finite domains", CT-RSA 2002). Fewer than half of the domain lies past the end, so a walk takes two
-turns on average at worst.
+`Permutation` is the global shuffle. A Feistel network permutes the smallest power of two that holds
+all samples; results past the end are permuted again until they fall inside (cycle walking; Black
+and Rogaway: "Ciphers with arbitrary finite domains", CT-RSA 2002). Fewer than half of the domain
+lies past the end, so a walk takes two turns on average at worst. `ShardOrder` shuffles for remote
+storage, where only a few shards should be read at a time. `Sequential` is the order of the dataset.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.errors import PlanError
 from datapipe.plan.rng import UInt64, derive, mix_array
 
 Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
 
-# Four rounds make a pseudorandom permutation of large domains (Luby and Rackoff, 1988); small
-# domains need more before every order is about equally likely.
+# Four rounds make a pseudorandom permutation of large domains (Luby and Rackoff, 1988); after
+# twelve, the places of two samples together are within 1e-9 of uniform at sizes above `_SMALL`.
 _ROUNDS = 12
 
+# Networks of few bits come close only slowly: twelve rounds on 3 bits leave 1 % between the places
+# of two samples and uniform ones. Sizes up to this one are sorted instead.
+_SMALL = 4096
 
-class Permutation:
-    """A permutation of `0 ... size - 1`, fixed by `key`."""
+_STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
+_SHARDS, _WINDOW = 1, 2  # purposes of derived keys
 
-    def __init__(self, size: int, key: int) -> None:
-        self.size = size
-        bits = max(size - 1, 1).bit_length()
-        # The halves may differ by a bit; rounds change them in turn.
-        self._low_bits = np.uint64(bits // 2)
-        self._masks = (
-            np.uint64((1 << (bits // 2)) - 1),
-            np.uint64((1 << (bits - bits // 2)) - 1),
-        )
-        self._keys = [np.uint64(derive(key, number)) for number in range(_ROUNDS)]
+
+class Order(Protocol):
+    """A one-to-one map from the positions `0 ... size - 1` of an epoch to as many samples."""
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
 
     def __call__(self, positions: npt.ArrayLike) -> Int64:
         """What stands at each position: int64, of the shape of `positions`."""
-        return self._walk(positions, forward=True)
 
     def inverse(self, values: npt.ArrayLike) -> Int64:
         """The position of each value: int64, of the shape of `values`."""
-        return self._walk(values, forward=False)
 
-    def _walk(self, values: npt.ArrayLike, *, forward: bool) -> Int64:
-        given = np.asarray(values, np.int64)
-        if given.size and (given.min() < 0 or given.max() >= self.size):
-            raise IndexError(f"positions must lie in 0 ... {self.size - 1}")
-        flat = self._rounds(given.reshape(-1).astype(np.uint64), forward)
-        outside = np.flatnonzero(flat >= self.size)
+
+class Sequential:
+    """The order of the dataset."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, positions: npt.ArrayLike) -> Int64:
+        """What stands at each position: int64, of the shape of `positions`."""
+        return _checked(positions, self.size).copy()
+
+    def inverse(self, values: npt.ArrayLike) -> Int64:
+        """The position of each value: int64, of the shape of `values`."""
+        return _checked(values, self.size).copy()
+
+
+class Permutation:
+    """A permutation of `0 ... size - 1`, fixed by `key`. Every order is about equally likely."""
+
+    def __init__(self, size: int, key: int) -> None:
+        self.size = size
+        self._network = _Network(size, key) if size > _SMALL else _Table(size, key)
+
+    def __call__(self, positions: npt.ArrayLike) -> Int64:
+        """What stands at each position: int64, of the shape of `positions`."""
+        given = _checked(positions, self.size)
+        return self._network.walk(given.reshape(-1), forward=True).reshape(given.shape)
+
+    def inverse(self, values: npt.ArrayLike) -> Int64:
+        """The position of each value: int64, of the shape of `values`."""
+        given = _checked(values, self.size)
+        return self._network.walk(given.reshape(-1), forward=False).reshape(given.shape)
+
+
+class ShardOrder:
+    """A shuffle that reads from few shards at a time.
+
+    The shards are permuted, then cut into windows of `shards_mixed`; the samples of a window are
+    permuted among themselves. Memory is O(shards). Time is that of `Permutation`, for each window
+    touched: fast for neighbouring positions, slow for single ones from all over a large dataset.
+
+    Args:
+        counts: int64 [shards], samples of each shard, in the order of the dataset; may be zero.
+        key: fixes the order.
+        shards_mixed: shards that samples are mixed over.
+
+    Raises:
+        PlanError: `shards_mixed` is below 1, or a count below 0.
+    """
+
+    def __init__(self, counts: npt.ArrayLike, key: int, *, shards_mixed: int = 16) -> None:
+        if shards_mixed < 1:
+            raise PlanError(f"shards_mixed={shards_mixed}: mix at least one shard")
+        samples = np.asarray(counts, np.int64).reshape(-1)
+        if len(samples) and samples.min() < 0:
+            raise PlanError(f"a shard cannot have {samples.min()} samples; counts start at zero")
+        self.shards_mixed = shards_mixed
+        self._key = key
+        # Turns are shards in the order in which they are read.
+        self._shard = Permutation(len(samples), derive(key, _SHARDS))(np.arange(len(samples)))
+        self._turn = np.argsort(self._shard)
+        self._shard_start = _starts(samples)
+        self._turn_start = _starts(samples[self._shard])
+        self.size = int(self._turn_start[-1])
+        firsts = self._turn_start[:-1:shards_mixed]
+        self._window_start = np.append(firsts, self.size)
+
+    def __call__(self, positions: npt.ArrayLike) -> Int64:
+        """What stands at each position: int64, of the shape of `positions`."""
+        mixed = self._within_windows(_checked(positions, self.size), forward=True)
+        turn = _holder(self._turn_start, mixed)
+        return mixed - self._turn_start[turn] + self._shard_start[self._shard[turn]]
+
+    def inverse(self, values: npt.ArrayLike) -> Int64:
+        """The position of each value: int64, of the shape of `values`."""
+        given = _checked(values, self.size)
+        shard = _holder(self._shard_start, given)
+        mixed = given - self._shard_start[shard] + self._turn_start[self._turn[shard]]
+        return self._within_windows(mixed, forward=False)
+
+    def _within_windows(self, places: Int64, *, forward: bool) -> Int64:
+        flat = places.reshape(-1)
+        window = _holder(self._window_start, flat)
+        by_window = np.argsort(window, kind="stable")
+        cuts = np.flatnonzero(np.diff(window[by_window])) + 1
+        moved = np.empty_like(flat)
+        for members in np.split(by_window, cuts) if len(flat) else []:
+            number = int(window[members[0]])
+            start = int(self._window_start[number])
+            size = int(self._window_start[number + 1]) - start
+            order = Permutation(size, derive(self._key, _WINDOW, number))
+            within = flat[members] - start
+            moved[members] = start + (order(within) if forward else order.inverse(within))
+        return moved.reshape(places.shape)
+
+
+class _Table:
+    """An order drawn as a whole: the ranks of different pseudorandom numbers."""
+
+    def __init__(self, size: int, key: int) -> None:
+        count = np.arange(size, dtype=np.uint64)
+        drawn = mix_array(np.uint64(derive(key)) + count * _STREAM)
+        self._forward = np.argsort(drawn).astype(np.int64)
+        self._backward = np.argsort(self._forward).astype(np.int64)
+
+    def walk(self, values: Int64, *, forward: bool) -> Int64:
+        return self._forward[values] if forward else self._backward[values]
+
+
+class _Network:
+    """A Feistel network that is walked until it ends inside `0 ... size - 1`."""
+
+    def __init__(self, size: int, key: int) -> None:
+        self._size = np.uint64(size)
+        bits = (size - 1).bit_length()
+        # The halves may differ by a bit; rounds change them in turn.
+        self._low_bits = np.uint64(bits // 2)
+        self._masks = (
+            np.uint32((1 << (bits // 2)) - 1),
+            np.uint32((1 << (bits - bits // 2)) - 1),
+        )
+        self._keys = [np.uint32(derive(key, number) >> 32) for number in range(_ROUNDS)]
+
+    def walk(self, values: Int64, *, forward: bool) -> Int64:
+        flat = self._rounds(values.astype(np.uint64), forward)
+        outside = np.flatnonzero(flat >= self._size)
         while outside.size:
             walked = self._rounds(flat[outside], forward)
             flat[outside] = walked
-            outside = outside[walked >= self.size]
-        return flat.astype(np.int64).reshape(given.shape)
+            outside = outside[walked >= self._size]
+        return flat.view(np.int64)
 
     def _rounds(self, values: UInt64, forward: bool) -> UInt64:
-        halves = [values & self._masks[0], values >> self._low_bits]
-        order = range(_ROUNDS) if forward else reversed(range(_ROUNDS))
-        for number in order:
+        # Halves of at most 32 bits, in place: a third of the time of 64-bit arithmetic.
+        halves = (
+            (values & np.uint64(self._masks[0])).astype(np.uint32),
+            (values >> self._low_bits).astype(np.uint32),
+        )
+        noise, spare = np.empty_like(halves[0]), np.empty_like(halves[0])
+        for number in range(_ROUNDS) if forward else reversed(range(_ROUNDS)):
             changed = number % 2
-            noise = mix_array(halves[1 - changed] + self._keys[number])
-            halves[changed] = halves[changed] ^ (noise & self._masks[changed])
-        return halves[0] | (halves[1] << self._low_bits)
+            np.add(halves[1 - changed], self._keys[number], out=noise)
+            _mix32(noise, spare)
+            np.bitwise_and(noise, self._masks[changed], out=noise)
+            np.bitwise_xor(halves[changed], noise, out=halves[changed])
+        joined = halves[1].astype(np.uint64) << self._low_bits
+        joined |= halves[0]
+        return joined
+
+
+def _mix32(values: UInt32, spare: UInt32) -> None:
+    """Scramble 32-bit integers in place: the finaliser of MurmurHash3 (Appleby, 2011)."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        np.right_shift(values, np.uint32(shift), out=spare)
+        np.bitwise_xor(values, spare, out=values)
+        np.multiply(values, np.uint32(factor), out=values)
+    np.right_shift(values, np.uint32(16), out=spare)
+    np.bitwise_xor(values, spare, out=values)
+
+
+def _checked(values: npt.ArrayLike, size: int) -> Int64:
+    given = np.asarray(values, np.int64)
+    if given.size and (given.min() < 0 or given.max() >= size):
+        raise IndexError(f"positions must lie in 0 ... {size - 1}")
+    return given
+
+
+def _starts(counts: Int64) -> Int64:
+    """Where each of several stretches begins, and where the last one ends: int64 [n + 1]."""
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def _holder(starts: Int64, values: Int64) -> Int64:
+    """The stretch that holds each value; empty stretches hold none."""
+    return np.searchsorted(starts, values, side="right").astype(np.int64) - 1

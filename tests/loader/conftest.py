@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from importlib.metadata import files as files_of
 from pathlib import Path
 from typing import Any
 
 import pytest
 import skimage
 from PIL import Image
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import datapipe
+from datapipe.index.dataset import open_dataset
 
 PHOTOS = Path(skimage.__file__).parent / "data"
 SAMPLES = 37
+DAMAGED = ("000000006", "000000020")
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +59,61 @@ def make(packed: Path) -> Callable[..., datapipe.Loader]:
     """Makes loaders of small images on `packed`."""
 
     def make_loader(**options: Any) -> datapipe.Loader:
-        options.setdefault("batch_size", 4)
+        if not options.keys() & {"pack", "max_tokens"}:
+            options.setdefault("batch_size", 4)
         options.setdefault("num_workers", 2)
         options.setdefault("image", datapipe.ImageSpec(size=32))
         return datapipe.make_loader(packed, **options)
 
     return make_loader
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small byte-level BPE tokenizer for ChatML, trained on the texts of installed packages."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"],
+    )
+    texts = [
+        Path(str(file.locate())).read_text("utf-8", "replace")
+        for file in files_of("numpy") or ()
+        if file.name.upper().startswith("LICENSE")
+    ]
+    made.train_from_iterator([*texts, "user assistant What is number It is"], trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def text(tokenizer: Path) -> Callable[..., datapipe.TextSpec]:
+    """Makes a `TextSpec` of ChatML with six tokens an image."""
+
+    def make(**options: Any) -> datapipe.TextSpec:
+        options = {"template": "chatml", "image_tokens": 6} | options
+        return datapipe.TextSpec(tokenizer=tokenizer, **options)
+
+    return make
+
+
+@pytest.fixture
+def damaged(packed: Path, tmp_path: Path) -> Path:
+    """The packed dataset with bytes of two JPEGs overwritten in place."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(packed, folder)
+    dataset = open_dataset(folder)
+    for sample in range(len(dataset)):
+        if dataset.columns.key(sample) not in DAMAGED:
+            continue
+        member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
+        shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
+        with (folder / shard).open("r+b") as file:
+            file.seek(member.offset + member.size // 2)
+            file.write(b"\0" * (member.size - member.size // 2))
+    return folder

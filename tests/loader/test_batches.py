@@ -188,7 +188,7 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"rank": 2, "world_size": 2}, "rank 2"),
         ({"rank": 0}, "give both"),
         ({"batch_size": 38, "drop_last": True}, "leaves no step"),
-        ({"meta": "text"}, "keys of every batch"),
+        ({"meta": "labels"}, "keys of batches"),
         ({"batch_size": "4"}, "batch_size '4' is no integer"),
         ({"num_workers": 1.5}, "num_workers 1.5 is no integer"),
         ({"seed": "a"}, "seed 'a' is no integer"),

@@ -22,23 +22,6 @@ DAMAGED = ("000000006", "000000020")
 
 
 @pytest.fixture
-def damaged(packed: Path, tmp_path: Path) -> Path:
-    """The packed dataset with bytes of two JPEGs overwritten in place."""
-    folder = tmp_path / "damaged"
-    shutil.copytree(packed, folder)
-    dataset = open_dataset(folder)
-    for sample in range(len(dataset)):
-        if dataset.columns.key(sample) not in DAMAGED:
-            continue
-        member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
-        shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
-        with (folder / shard).open("r+b") as file:
-            file.seek(member.offset + member.size // 2)
-            file.write(b"\0" * (member.size - member.size // 2))
-    return folder
-
-
-@pytest.fixture
 def make_damaged(damaged: Path) -> MakeDamaged:
     def make(**options: Any) -> Loader:
         options = {"batch_size": 4, "image": ImageSpec(size=16), "shuffle": False} | options

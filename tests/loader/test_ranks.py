@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from datapipe import Loader, PlanError
 from datapipe.cpus import _cgroup_quota, available_cpus
-from datapipe.loader.ranks import default_workers, resolve_ranks
+from datapipe.loader.ranks import check_ranks_hold, default_workers, resolve_ranks
 
 
 def test_without_anything_there_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,6 +45,23 @@ def test_a_process_group_wins_over_the_environment(
         assert resolve_ranks(None, None) == (0, 1)
     finally:
         dist.destroy_process_group()
+
+
+def test_ranks_that_came_later_than_the_loader_are_noticed(tmp_path: Path) -> None:
+    check_ranks_hold(0, 1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        check_ranks_hold(0, 1)
+        with pytest.raises(PlanError, match=r"rank 1 of 2, but the process group says 0 of 1"):
+            check_ranks_hold(1, 2)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("numbers", [(0, None), (None, 2)])
+def test_a_rank_without_a_world_size_is_refused(numbers: tuple[int | None, int | None]) -> None:
+    with pytest.raises(PlanError, match="give both"):
+        resolve_ranks(*numbers)
 
 
 def test_nonsense_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,32 @@
+import math
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.plan.order import Permutation
+from datapipe.errors import PlanError
+from datapipe.plan.order import Order, Permutation, Sequential, ShardOrder
 from datapipe.plan.rng import mix, mix_array
 
+KEYS = st.integers(0, 2**64 - 1)
+COUNTS = st.lists(st.integers(0, 60), max_size=40)
 
-@given(size=st.integers(1, 3000), key=st.integers(0, 2**64 - 1))
+
+@settings(deadline=None)
+@given(size=st.one_of(st.integers(0, 300), st.integers(4000, 9000)), key=KEYS)
 def test_every_position_gets_a_sample_of_its_own(size: int, key: int) -> None:
     values = Permutation(size, key)(np.arange(size))
     assert sorted(values.tolist()) == list(range(size))
 
 
+@settings(deadline=None)
 @given(
-    size=st.integers(1, 2**62),
-    key=st.integers(0, 2**64 - 1),
+    size=st.one_of(st.integers(1, 10_000), st.integers(1, 2**62)),
+    key=KEYS,
     shares=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20),
 )
 def test_the_inverse_finds_the_position_of_a_sample(
@@ -27,25 +38,53 @@ def test_the_inverse_finds_the_position_of_a_sample(
     assert order(order.inverse(positions)).tolist() == positions.tolist()
 
 
-def test_a_position_has_the_same_sample_whatever_is_asked_with_it() -> None:
-    order = Permutation(1000, key=5)
-    whole = order(np.arange(1000))
+ORDERS: list[Callable[[], Order]] = [
+    lambda: Sequential(1000),
+    lambda: Permutation(1000, key=5),
+    lambda: Permutation(100_000, key=5),
+    lambda: ShardOrder([300, 0, 200, 500] * 9, key=5, shards_mixed=2),
+]
+
+
+@pytest.mark.parametrize("make", ORDERS)
+def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
+    make: Callable[[], Order],
+) -> None:
+    order = make()
+    whole = order(np.arange(order.size))
     assert order(np.array([[17, 4], [999, 0]])).tolist() == [
         [whole[17], whole[4]],
         [whole[999], whole[0]],
     ]
     assert int(order(17)) == whole[17]
+    assert int(order.inverse(whole[17])) == 17
+    assert order([]).tolist() == order.inverse([]).tolist() == []
+
+
+@pytest.mark.parametrize("make", ORDERS)
+def test_asking_leaves_the_question_as_it_was(make: Callable[[], Order]) -> None:
+    positions = np.arange(1000)
+    for answer in (make()(positions), make().inverse(positions)):
+        answer += 1
+        assert positions.tolist() == list(range(1000))
 
 
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
     # A change here is a change of PLAN_VERSION: saved states would go on in another order.
     assert Permutation(10, key=1)(np.arange(10)).tolist() == ORDER_OF_KEY_1
     assert Permutation(10**12, key=7)(np.array([0, 1, 10**12 - 1])).tolist() == LARGE_ORDER_OF_KEY_7
+    shards = ShardOrder([3, 1, 4, 1, 5], key=9, shards_mixed=2)
+    assert shards(np.arange(14)).tolist() == SHARD_ORDER_OF_KEY_9
 
 
-def test_positions_past_the_end_are_refused() -> None:
-    with pytest.raises(IndexError):
-        Permutation(10, key=1)([10])
+@pytest.mark.parametrize("make", ORDERS)
+def test_positions_past_the_end_are_refused(make: Callable[[], Order]) -> None:
+    order = make()
+    for wrong in (-1, order.size):
+        with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
+            order([wrong])
+        with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
+            order.inverse([0, wrong])
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50))
@@ -53,25 +92,106 @@ def test_the_scalar_and_the_vectorised_generator_agree(values: list[int]) -> Non
     assert mix_array(np.array(values, np.uint64)).tolist() == [mix(value) for value in values]
 
 
-def test_all_orders_of_a_small_set_are_about_equally_likely() -> None:
-    # 24 orders of 4 samples over 24,000 keys: chi-square with 23 degrees of freedom stays below
-    # 49.7 in 999 of 1,000 cases; the keys are fixed, so this test has no luck in it.
-    counts: dict[tuple[int, ...], int] = {}
-    for key in range(24_000):
-        order = tuple(Permutation(4, key)(np.arange(4)).tolist())
-        counts[order] = counts.get(order, 0) + 1
-    assert len(counts) == 24
-    assert sum((count - 1000) ** 2 / 1000 for count in counts.values()) < 49.7
+@pytest.mark.parametrize(
+    ("size", "keys", "limit"),
+    # The limit is where chi-square ends in 999 of 1,000 cases, with size! - 1 degrees of freedom.
+    [(3, 12_000, 20.5), (4, 24_000, 49.7), (5, 60_000, 173.6)],
+)
+def test_all_orders_of_a_small_set_are_about_equally_likely(
+    size: int, keys: int, limit: float
+) -> None:
+    counts = Counter(tuple(Permutation(size, key)(np.arange(size)).tolist()) for key in range(keys))
+    assert len(counts) == math.factorial(size)
+    expected = keys / math.factorial(size)
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < limit
 
 
-def test_a_shuffled_order_does_not_correlate_with_the_dataset() -> None:
-    size = 100_000
-    correlations = [
-        abs(np.corrcoef(np.arange(size), Permutation(size, key)(np.arange(size)))[0, 1])
-        for key in range(5)
-    ]
-    assert max(correlations) < 4 / np.sqrt(size)
+def test_neighbours_in_the_dataset_are_neighbours_in_the_order_no_more_than_others() -> None:
+    # In sizes just past those that are sorted, where the network is smallest.
+    size, keys = 4097, 1000
+    pairs = [(0, 1), (64, 128), (0, 4096), (17, 81)]
+    for a, b in pairs:
+        gaps = [
+            int(first - second)
+            for first, second in (Permutation(size, key)([a, b]) for key in range(keys))
+        ]
+        parity = sum(gap % 2 for gap in gaps)
+        assert abs(parity - keys / 2) < 4 * math.sqrt(keys) / 2
+        assert abs(np.mean(np.abs(gaps)) - size / 3) < 4 * size / math.sqrt(18 * keys)
 
 
-ORDER_OF_KEY_1 = [5, 3, 8, 1, 6, 2, 7, 0, 9, 4]
-LARGE_ORDER_OF_KEY_7 = [577201085848, 281577014914, 401740715741]
+@settings(deadline=None)
+@given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
+def test_a_shard_order_has_every_sample_once_and_an_inverse(
+    counts: list[int], key: int, mixed: int
+) -> None:
+    order = ShardOrder(counts, key, shards_mixed=mixed)
+    every = np.arange(sum(counts))
+    samples = order(every)
+    assert order.size == len(every)
+    assert np.sort(samples).tolist() == every.tolist()
+    assert order.inverse(samples).tolist() == every.tolist()
+    assert order(order.inverse(every)).tolist() == every.tolist()
+
+
+@settings(deadline=None)
+@given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
+def test_a_shard_order_reads_from_no_more_shards_at_a_time_than_it_was_told(
+    counts: list[int], key: int, mixed: int
+) -> None:
+    order = ShardOrder(counts, key, shards_mixed=mixed)
+    shard = np.repeat(np.arange(len(counts)), counts)[order(np.arange(order.size))]
+    open_now: set[int] = set()
+    left = dict(enumerate(counts))
+    for number in shard.tolist():
+        open_now.add(number)
+        assert len(open_now) <= mixed
+        left[number] -= 1
+        if not any(left[other] for other in open_now):
+            open_now.clear()
+
+
+def test_a_shard_order_mixes_the_shards_of_a_window_evenly() -> None:
+    order = ShardOrder([1000] * 48, key=3)
+    shard = order(np.arange(order.size)) // 1000
+    for window in np.split(shard, 3):
+        numbers, first_half = np.unique(window[:8000], return_counts=True)
+        assert len(numbers) == 16
+        # Hypergeometric: 500 expected, standard deviation 15.3.
+        assert np.abs(first_half - 500).max() < 4 * 15.3
+
+
+def test_shards_come_in_another_order_with_every_key() -> None:
+    orders = {tuple((ShardOrder([5] * 32, key)(np.arange(160)) // 5).tolist()) for key in range(50)}
+    assert len(orders) == 50
+    first = Counter(int(ShardOrder([1] * 4, key, shards_mixed=1)(0)) for key in range(4000))
+    assert all(abs(first[shard] - 1000) < 4 * math.sqrt(750) for shard in range(4))
+
+
+def test_windows_of_a_shard_order_are_not_permuted_alike() -> None:
+    order = ShardOrder([100] * 8, key=3, shards_mixed=1)
+    windows = np.split(order(np.arange(800)) % 100, 8)
+    assert len({tuple(window.tolist()) for window in windows}) == 8
+
+
+@pytest.mark.parametrize(
+    ("counts", "mixed", "message"),
+    [([4, 4], 0, "shards_mixed=0: mix at least one shard"), ([4, -1], 2, "cannot have -1 samples")],
+)
+def test_a_shard_order_that_cannot_be_is_refused(
+    counts: list[int], mixed: int, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        ShardOrder(counts, 0, shards_mixed=mixed)
+
+
+@pytest.mark.parametrize(("counts", "mixed"), list(product([[], [0], [0, 0, 0]], [1, 16])))
+def test_a_dataset_without_samples_has_an_empty_order(counts: list[int], mixed: int) -> None:
+    order = ShardOrder(counts, 1, shards_mixed=mixed)
+    assert order.size == 0
+    assert order([]).tolist() == []
+
+
+ORDER_OF_KEY_1 = [9, 8, 5, 3, 0, 1, 4, 7, 6, 2]
+LARGE_ORDER_OF_KEY_7 = [971593445782, 56893364220, 538044740396]
+SHARD_ORDER_OF_KEY_9 = [3, 9, 13, 11, 10, 12, 7, 5, 4, 6, 8, 2, 1, 0]

@@ -7,18 +7,10 @@ import sys
 import time
 
 import pytest
-from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli import app
 
 KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
-
-
-@pytest.fixture
-def run():
-    """Runs the command in this process: quick, and its output is no terminal."""
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
 
 
 def command(*arguments):
@@ -156,7 +148,9 @@ def test_version_is_said(run):
     assert run("--version").stdout == f"datapipe {datapipe.__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["pack", "--help"], ["index", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["pack", "--help"], ["index", "--help"], ["plan", "--help"]]
+)
 def test_help_is_given(run, arguments):
     result = run(*arguments)
     assert result.exit_code == 0

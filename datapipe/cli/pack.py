@@ -1,13 +1,8 @@
-"""The `datapipe` command: parse, call, print."""
+"""`datapipe pack`: raw data to shards."""
 
 from __future__ import annotations
 
-import io
 import json
-import logging
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,52 +10,25 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.cli.output import print_table, shown, user_errors
+from datapipe.cli.text import (
+    Template,
+    Tokenizer,
+    count,
+    print_failures,
+    text_encoder,
+    token_rows,
+)
 from datapipe.decode.image import MAX_PIXELS
-from datapipe.errors import DatapipeError
-from datapipe.index.scan import index_home
-from datapipe.index.sidecars import parse_sidecars, write_sidecars
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
-from datapipe.progress import is_watched, readable_size
-
-app = typer.Typer(
-    name="datapipe",
-    help="The input pipeline for vision-language training.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+from datapipe.progress import readable_size
 
 _JSON_KEYS = (
     *("samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"),
 )
 
 
-def main() -> None:
-    """Entry point of the command."""
-    for stream in (sys.stdout, sys.stderr):  # file names need not be text
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    app()
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"datapipe {datapipe.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def pack(
     raw: Annotated[Path, typer.Argument(help="File or folder of raw image-text data.")],
     out: Annotated[Path, typer.Argument(help="Folder for the shards; new, or of the same pack.")],
@@ -119,6 +87,8 @@ def pack(
     sidecars: Annotated[
         str, typer.Option(help="Index files for others too: dali,wids,energon.")
     ] = "",
+    tokenizer: Tokenizer = None,
+    template: Template = None,
     space_check: Annotated[
         bool, typer.Option(help="Refuse to start where the disk has not enough room.")
     ] = True,
@@ -134,7 +104,8 @@ def pack(
     Run the same command again to finish a pack that was interrupted.
     """
     go_on = "nothing is lost: the same command goes on where this one stopped"
-    with _user_errors("nothing was written" if dry_run else go_on):
+    with user_errors("nothing was written" if dry_run else go_on):
+        encoder = text_encoder(tokenizer, template)  # before hours of packing
         report = datapipe.pack_dataset(
             raw,
             out,
@@ -158,73 +129,18 @@ def pack(
             space_check=space_check,
             dry_run=dry_run,
         )
+        counted = count(Path(report.output), encoder, workers) if encoder and not dry_run else None
     if as_json:
         fields = asdict(report)
-        print(json.dumps({key: fields[key] for key in _JSON_KEYS}))
-    else:
-        _print_report(report)
+        tokens = {"tokens": counted[1].to_dict()} if counted else {}
+        print(json.dumps({key: fields[key] for key in _JSON_KEYS} | tokens))
+        return
+    _print_report(report, token_rows(counted[1]) if counted else {})
+    if counted:
+        print_failures(counted[0])
 
 
-@app.command()
-def index(
-    shards: Annotated[Path, typer.Argument(help="Folder of .tar files that someone else wrote.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Index again where there is an index already.")
-    ] = False,
-    sidecars: Annotated[
-        str, typer.Option(help="Index files for others too: dali,wids,energon.")
-    ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
-) -> None:
-    """Index WebDataset tars without repacking them, so that make_loader opens them."""
-    with _user_errors("run the same command again"):
-        if not shards.is_dir():
-            what = "is a file" if shards.exists() else "no such folder"
-            raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
-        kinds = parse_sidecars(sidecars)
-        manifest = datapipe.index_shards(shards, force=force)
-        write_sidecars(shards, manifest, kinds, home=index_home(shards))
-    if as_json:
-        result = {
-            "samples": manifest.samples,
-            "images": manifest.images,
-            "shards": len(manifest.shards),
-            "bytes": manifest.bytes,
-            "output": str(shards),
-        }
-        print(json.dumps(result))
-    else:
-        _print_table(
-            f"Indexed {shards}",
-            {
-                "samples": f"{manifest.samples:,}",
-                "images": f"{manifest.images:,}",
-                "shards": f"{len(manifest.shards):,}",
-                "size": readable_size(manifest.bytes),
-            },
-        )
-
-
-@contextmanager
-def _user_errors(after_interrupt: str) -> Iterator[None]:
-    """Messages instead of tracebacks for what a user did or can mend."""
-    try:
-        yield
-    except DatapipeError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"Error: {place}{error.strerror or error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print(f"\nInterrupted; {after_interrupt}.", file=sys.stderr)
-        raise typer.Exit(130) from None
-
-
-def _print_report(report: PackReport) -> None:
+def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
     if report.finished_before:
         title = f"{report.output} is packed already, nothing to do"
     elif report.dry_run:
@@ -242,10 +158,10 @@ def _print_report(report: PackReport) -> None:
     }
     if report.inputs:
         rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
-    _print_table(title, rows)
+    print_table(title, rows | tokens)
     for reject in report.examples[:5]:
         file = f"{reject.file}: " if reject.file else ""
-        print(_shown(f"rejected {reject.source}: {file}{reject.reason}"))
+        print(shown(f"rejected {reject.source}: {file}{reject.reason}"))
     if report.rejected and not report.dry_run:
         print(f"all rejects: {Path(report.output) / 'rejects.jsonl'}")
 
@@ -256,25 +172,3 @@ def _saved(report: PackReport) -> dict[str, str]:
         return {}
     share = report.saved_bytes / (report.bytes + report.saved_bytes)
     return {"saved": f"{readable_size(report.saved_bytes)} ({share:.0%})"}
-
-
-def _print_table(title: str, rows: dict[str, str]) -> None:
-    if is_watched(sys.stdout):
-        from rich import print as rich_print
-        from rich.table import Table
-
-        table = Table(title=title, show_header=False, title_justify="left")
-        table.add_column(style="dim")
-        table.add_column(justify="right")
-        for name, value in rows.items():
-            table.add_row(name, value)
-        rich_print(table)
-        return
-    print(title)
-    for name, value in rows.items():
-        print(f"  {name:<9} {value}")
-
-
-def _shown(text: str) -> str:
-    """Without characters that would steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

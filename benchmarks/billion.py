@@ -1,0 +1,133 @@
+"""How long the first step of a billion samples takes to be known, and in how much memory.
+
+    python -m benchmarks.billion
+
+The columns are simulated: as large as those of a billion samples, with lengths and images as in
+`benchmarks.plan`, memory-mapped as the loader has them. They take 16 GB in `build/` and are removed
+afterwards, unless --keep is given. The plan is made in a new process that does nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import machine
+
+SAMPLES = 1_000_000_000
+_DISTINCT = 1 << 20  # samples that are drawn; the columns repeat them
+
+_PROGRAM = """
+import json, sys, time
+started = time.perf_counter()
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from datapipe.loader.source import Text
+from datapipe.plan.epoch import EpochPlan, Source
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.steps import Position, walk
+from datapipe.loader.blocks import PlannedBlocks
+imported = time.perf_counter()
+def peak():
+    # Pages of mapped files count. ru_maxrss would start with the peak of the parent process.
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
+before = peak()
+folder, world = Path(sys.argv[1]), 64
+def column(name):
+    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+text = Text(
+    dataset=SimpleNamespace(columns=SimpleNamespace(sample_image=column("sample_image"))),
+    spec=SimpleNamespace(image_tokens=144, overlong="truncate"),
+    encoder=None,
+    columns=SimpleNamespace(text_tokens=column("text"), label_tokens=column("labels")),
+    limit=None,
+)
+source = Source(count=len(text.columns.text_tokens), measure=text.measure)
+options = PlanOptions(shuffle=True, seed=int(sys.argv[2]), pack=8192, group=world)
+blocks = PlannedBlocks(EpochPlan(source, options, 0), None, ahead=False)
+step = next(walk(blocks, Position(0), share=world))
+done = time.perf_counter()
+after = peak()
+print(json.dumps({"import_s": imported - started, "first_step_s": done - imported,
+    "imports_mb": before, "peak_mb": after, "packs": len(blocks(0, 0))}))
+"""
+
+
+def write_columns(folder: Path, samples: int) -> None:
+    """The columns that the plan reads, of so many samples."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(0)
+    images = random.integers(0, 9, _DISTINCT)
+    text = np.clip(np.exp(random.normal(5.5, 1.2, _DISTINCT)), 10, 8192 - 144 * 8).astype(np.int32)
+    for name, values in (("text", text), ("labels", text // 2)):
+        column = np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.int32, (samples,))
+        for start in range(0, samples, _DISTINCT):
+            stop = min(start + _DISTINCT, samples)
+            column[start:stop] = values[: stop - start]
+        del column
+    offsets = np.cumsum(images, dtype=np.int64)
+    column = np.lib.format.open_memmap(folder / "sample_image.npy", "w+", np.int64, (samples + 1,))
+    column[0] = 0
+    for start in range(0, samples, _DISTINCT):
+        stop = min(start + _DISTINCT, samples)
+        column[start + 1 : stop + 1] = column[start] + offsets[: stop - start]
+
+
+def measure(folder: Path, seed: int) -> dict[str, Any]:
+    """Times and memory of one process that plans the first step."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(folder), str(seed)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, default=SAMPLES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--keep", action="store_true", help="leave the columns where they are")
+    parser.add_argument("--folder", type=Path, default=Path("build/billion"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    arguments = parser.parse_args()
+    if not (arguments.folder / "sample_image.npy").exists():
+        print(f"writing columns of {arguments.samples:,} samples to {arguments.folder}", flush=True)
+        write_columns(arguments.folder, arguments.samples)
+    try:
+        rounds = [measure(arguments.folder, seed) for seed in range(arguments.rounds)]
+    finally:
+        if not arguments.keep:
+            shutil.rmtree(arguments.folder)
+    for number, result in enumerate(rounds):
+        print(
+            f"round {number}: first step known after {result['first_step_s']:.2f} s "
+            f"(imports {result['import_s']:.2f} s before it), peak {result['peak_mb']:.0f} MB, "
+            f"{result['imports_mb']:.0f} MB of it by imports"
+        )
+    middle = {name: median(result[name] for result in rounds) for name in rounds[0]}
+    print(f"median: {middle['first_step_s']:.2f} s, {middle['peak_mb']:.0f} MB")
+    if arguments.json is not None:
+        content = {
+            "title": f"first step of {arguments.samples:,} samples",
+            "machine": machine("numpy", "numba", cache="warm, as far as it holds 16 GB"),
+            "rounds": rounds,
+        }
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

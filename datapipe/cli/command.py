@@ -1,0 +1,49 @@
+"""The command itself: its subcommands and the entry point."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+import datapipe
+from datapipe.cli.index import index
+from datapipe.cli.pack import pack
+from datapipe.cli.plan import plan
+
+app = typer.Typer(
+    name="datapipe",
+    help="The input pipeline for vision-language training.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for _command in (pack, index, plan):
+    app.command()(_command)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):  # file names need not be text
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    app()
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"datapipe {datapipe.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,211 @@
+"""`datapipe plan`: what an epoch will be, before a byte of an image is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import datapipe
+from datapipe.cli.output import bars, print_table, shown, user_errors
+from datapipe.cli.text import Template, Tokenizer, text_spec
+from datapipe.errors import PlanError
+
+if TYPE_CHECKING:
+    from datapipe.loader.loader import Loader
+    from datapipe.loader.report import PlanReport
+    from datapipe.plan.summary import LengthBin
+
+_REASONS = {
+    "where": "where does not hold",
+    "unusable": "their text cannot be used",
+    "overlong": "overlong",
+    "images": "more images than max_images",
+    "empty": "no token",
+    "last_step": "dropped with the last step",
+}
+
+
+def plan(
+    shards: Annotated[Path, typer.Argument(help="Folder that `datapipe pack` wrote, or of tars.")],
+    pack: Annotated[int | None, typer.Option(help="Tokens of a pack.")] = None,
+    pack_window: Annotated[
+        int, typer.Option(help="Samples that wait at most for a pack they fit into.")
+    ] = 256,
+    pack_multiple_of: Annotated[
+        int, typer.Option(help="Pad each sample in a pack to a multiple of so many tokens.")
+    ] = 1,
+    max_images: Annotated[int | None, typer.Option(help="Images of a pack at most.")] = None,
+    max_samples: Annotated[int | None, typer.Option(help="Samples of a pack at most.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens of a padded batch, padding included.")
+    ] = None,
+    buckets: Annotated[
+        str | None, typer.Option(help="Length buckets: how many, or boundaries such as 128,512.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples (with --pack packs) that a rank takes in a step.")
+    ] = None,
+    world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
+    where: Annotated[
+        str | None, typer.Option(help="Samples that take part, such as 'width >= 336'.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
+    epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
+    shuffle: Annotated[
+        bool, typer.Option(help="A new order each epoch, or that of the dataset.")
+    ] = True,
+    drop_last: Annotated[
+        bool, typer.Option("--drop-last", help="Drop a last step that not all ranks can fill.")
+    ] = False,
+    tokenizer: Tokenizer = None,
+    template: Template = None,
+    image_tokens: Annotated[
+        str | None,
+        typer.Option(help="Tokens of an image: a number, per-tile or native.  [default: 576]"),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of a sample at most, images included.")
+    ] = None,
+    overlong: Annotated[
+        str | None,
+        typer.Option(help="truncate, drop or raise where samples are longer.  [default: raise]"),
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Print what every rank sees at this step instead.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+) -> None:
+    """Plan an epoch as training will, and say what comes of it.
+
+    Tokens are counted on first use with a tokenizer and a template. Samples whose text cannot be
+    used are left out and counted, as make_loader does with on_error="skip".
+    """
+    with user_errors("run the same command again; tokens that were counted are kept"):
+        text = text_spec(
+            tokenizer,
+            template=template,
+            image_tokens=_image_tokens(image_tokens),
+            max_length=max_length,
+            overlong=overlong,
+        )
+        if world_size < 1:
+            raise PlanError(f"--world-size {world_size}: at least one rank is needed")
+        loader = datapipe.make_loader(
+            shards,
+            image=None,
+            text=text,
+            batch_size=batch_size,
+            pack=pack,
+            pack_window=pack_window,
+            pack_multiple_of=pack_multiple_of,
+            max_images=max_images,
+            max_samples=max_samples,
+            max_tokens=max_tokens,
+            buckets=_buckets(buckets),
+            where=where,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            on_error="skip",
+            num_workers=0,
+            rank=0,
+            world_size=world_size,
+        )
+        loader.set_epoch(epoch)
+        if step is None:
+            _summarise(loader, shards, as_json=as_json)
+            return
+        view = loader.plan.step(step)
+        # Keys and sources of foreign shards may hold anything.
+        print(json.dumps(view.to_dict()) if as_json else _shown_lines(str(view)))
+
+
+def _shown_lines(text: str) -> str:
+    return "\n".join(shown(line) for line in text.split("\n"))
+
+
+def _image_tokens(value: str | None) -> int | str | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return value  # TextSpec knows the names
+
+
+def _buckets(value: str | None) -> int | list[int] | None:
+    if value is None:
+        return None
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        raise PlanError(
+            f"--buckets {value!r}: give how many, or their boundaries in tokens such as 128,512"
+        ) from None
+    return numbers if "," in value else numbers[0]
+
+
+def _summarise(loader: Loader, shards: Path, *, as_json: bool) -> None:
+    from datapipe.loader.report import report_plan
+
+    report = report_plan(loader)
+    if as_json:
+        print(json.dumps(report.to_dict()))
+        return
+    ranks = "1 rank" if report.world_size == 1 else f"{report.world_size:,} ranks"
+    print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", _rows(report))
+    _print_histogram(report.summary.histogram)
+
+
+def _rows(report: PlanReport) -> dict[str, str]:
+    summary = report.summary
+    rows = {"steps": f"{summary.steps:,}"}
+    if summary.unit != "sample":
+        name = "packs" if summary.unit == "pack" else "batches"
+        rows[name] = (
+            f"{summary.units:,} of {summary.samples_per_unit:,.1f} samples, at most "
+            f"{summary.most_samples:,}"
+        )
+    rows["samples"] = f"{summary.samples:,} of {report.dataset_samples:,}"
+    if summary.repeats:
+        rows["repeats"] = f"{summary.repeats:,} units, in the last step"
+    rows |= _token_rows(report)
+    left_out = report.to_dict()["left_out"]
+    rows |= {
+        f"left out, {_REASONS[reason]}": f"{count:,}" for reason, count in left_out.items() if count
+    }
+    rows["time to plan"] = f"{report.seconds:.2f} s, first step after {report.first_seconds:.2f} s"
+    return rows
+
+
+def _token_rows(report: PlanReport) -> dict[str, str]:
+    summary = report.summary
+    if summary.tokens is None or summary.fill is None or summary.padding is None:
+        return {}
+    rows = {
+        "tokens": f"{summary.tokens:,}",
+        "label tokens": f"{summary.labels:,}",
+        "images": f"{summary.images:,}",
+        "fill": f"{summary.fill:.2%}",
+        "padding": f"{summary.padding:.2%}",
+        "imbalance of text": f"{summary.text_imbalance:.2%}",
+        "imbalance of images": f"{summary.image_imbalance:.2%}",
+    }
+    limit = report.lengths.limit
+    if limit is not None:
+        rows["overlong"] = f"{report.lengths.overlong:,} over {limit:,} tokens"
+    return rows
+
+
+def _print_histogram(histogram: tuple[LengthBin, ...]) -> None:
+    if not histogram:
+        return
+    print("tokens of a sample")
+    width = len(f"{histogram[-1].stop - 1:,}")
+    signs = bars([length_bin.samples for length_bin in histogram])
+    for length_bin, row in zip(histogram, signs, strict=True):
+        last = f"{length_bin.stop - 1:,}"
+        print(f"  {length_bin.start:>{width},} to {last:>{width}}  {row}  {length_bin.samples:,}")

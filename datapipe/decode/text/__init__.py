@@ -1,0 +1,1 @@
+"""Text of a sample to tokens: chat templates, labels, places of images."""

@@ -1,0 +1,257 @@
+"""A tokenizer with what belongs to it: names of its special tokens, its own chat template."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+from datapipe.errors import PlanError
+
+logger = logging.getLogger(__name__)
+
+_FILE = "tokenizer.json"
+_REMEDY = (
+    "give a tokenizer.json, a folder that holds one, a tokenizers.Tokenizer or a fast tokenizer of "
+    "transformers"
+)
+# What the special tokens of known models are called, for a tokenizer that comes alone.
+_USUAL_NAMES = {
+    "bos_token": ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>"),
+    "eos_token": (
+        "</s>",
+        "<eos>",
+        "<|end_of_text|>",
+        "<|im_end|>",
+        "<|endoftext|>",
+        "<end_of_utterance>",
+    ),
+    "pad_token": ("<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endoftext|>"),
+    "unk_token": ("<unk>", "[UNK]"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """A tokenizer as datapipe uses it.
+
+    Attributes:
+        tokenizer: our own copy, without truncation and padding.
+        model: its JSON, parsed, without both.
+        names: special tokens by name, such as `eos_token`.
+        chat_template: Jinja source of its own chat template, None where it has none.
+        begin: tokens that its post-processor puts before a text, such as BOS.
+    """
+
+    tokenizer: Tokenizer
+    model: Mapping[str, Any]
+    names: Mapping[str, str]
+    chat_template: str | None
+    begin: tuple[int, ...]
+
+    @property
+    def added(self) -> dict[str, tuple[int, AddedToken]]:
+        """Id and properties of each added token, by its content."""
+        decoder = self.tokenizer.get_added_tokens_decoder()
+        return {token.content: (number, token) for number, token in decoder.items()}
+
+    def id(self, name: str) -> int | None:
+        """Id of a special token by its name."""
+        token = self.names.get(name)
+        return None if token is None else self.tokenizer.token_to_id(token)
+
+
+def open_vocabulary(given: Any) -> Vocabulary:
+    """Read a tokenizer.
+
+    Args:
+        given: as in `TextSpec.tokenizer`.
+
+    Raises:
+        PlanError: there is no tokenizer there, or not one of the `tokenizers` library.
+    """
+    if isinstance(given, (str, Path)):
+        return _from_file(Path(given))
+    if isinstance(given, Tokenizer):
+        return _vocabulary(_source(given), "the tokenizer", None, None)
+    backend = getattr(given, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise PlanError(
+            f"tokenizer of type {type(given).__name__} is not one of the tokenizers library, which "
+            f"encodes without holding the interpreter's lock; {_REMEDY}"
+        )
+    names = _names(given.special_tokens_map.items())
+    template = _default(getattr(given, "chat_template", None))
+    return _vocabulary(_source(backend), "the tokenizer", names, template)
+
+
+def read_template_file(path: Path) -> str:
+    """The chat template in a Jinja or JSON file.
+
+    Raises:
+        PlanError: there is none.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"chat template {path} cannot be read: {error}") from error
+    if path.suffix != ".json":
+        return text
+    template = _default(_parse(path, text).get("chat_template"))
+    if template is None:
+        raise PlanError(
+            f"{path} has no chat_template; give a file that has one, or the name of a built-in "
+            "template"
+        )
+    return template
+
+
+def _from_file(path: Path) -> Vocabulary:
+    folder, file = (path, path / _FILE) if path.is_dir() else (path.parent, path)
+    try:
+        source = file.read_text("utf-8")
+    except OSError as error:
+        hint = ""
+        if path.is_dir():
+            hint = f"; a folder needs a {_FILE}, which a fast tokenizer's save_pretrained writes"
+        elif not path.exists():
+            hint = (
+                "; names of the Hugging Face Hub are not looked up: give "
+                "AutoTokenizer.from_pretrained(...), or a folder it was saved to"
+            )
+        raise PlanError(f"tokenizer {path} cannot be read: {error}{hint}") from error
+    except UnicodeDecodeError as error:
+        raise PlanError(f"tokenizer {file} is not JSON in UTF-8; {_REMEDY}") from error
+    config = _read_json(folder / "tokenizer_config.json")
+    special = _read_json(folder / "special_tokens_map.json")
+    names = None
+    if config is not None or special is not None:
+        config, special = config or {}, special or {}
+        more = config.get("extra_special_tokens")
+        names = _names(
+            (
+                *special.items(),
+                *config.items(),
+                *(more.items() if isinstance(more, Mapping) else ()),
+            )
+        )
+    return _vocabulary(source, str(file), names, _template_beside(folder, config))
+
+
+def _template_beside(folder: Path, config: Mapping[str, Any] | None) -> str | None:
+    # A processor's template comes before the tokenizer's, which may know nothing of images.
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).is_file():
+            return read_template_file(folder / name)
+    return _default((config or {}).get("chat_template"))
+
+
+def _default(template: Any) -> str | None:
+    """The template itself, or the default one of several with names."""
+    if isinstance(template, list):
+        template = {
+            entry.get("name"): entry.get("template")
+            for entry in template
+            if isinstance(entry, Mapping)
+        }
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _names(items: Iterable[tuple[str, Any]]) -> dict[str, str]:
+    names = {}
+    for name, token in items:
+        content = token.get("content") if isinstance(token, Mapping) else token
+        if name.endswith("_token") and content is not None and not isinstance(content, bool):
+            names[name] = str(content)
+    return names
+
+
+def _source(tokenizer: Tokenizer) -> str:
+    try:
+        return tokenizer.to_str()
+    except Exception as error:  # the library raises nothing more specific
+        raise PlanError(
+            f"the tokenizer cannot be copied: {error}; parts written in Python cannot be used, "
+            "since a saved tokenizer would not have them"
+        ) from error
+
+
+def _vocabulary(
+    source: str, name: str, names: dict[str, str] | None, template: str | None
+) -> Vocabulary:
+    try:
+        tokenizer = Tokenizer.from_str(source)
+    except Exception as error:  # the library raises nothing more specific
+        raise PlanError(
+            f"{name} is not a tokenizer in the tokenizers library's format: {error}; {_REMEDY}"
+        ) from error
+    # Both are the loader's to decide.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    begin = _begin(tokenizer)
+    if names is None:
+        names = _usual_names(tokenizer, begin)
+    return Vocabulary(
+        tokenizer=tokenizer,
+        model=json.loads(tokenizer.to_str()),
+        names=names,
+        chat_template=template,
+        begin=begin,
+    )
+
+
+def _begin(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """What the post-processor puts before a text."""
+    text = "a"
+    if tokenizer.token_to_id(text) is None:  # one of whole words may know no letters
+        own = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        text = min(tokenizer.get_vocab(with_added_tokens=False).keys() - own, default=text)
+    try:
+        alone = tokenizer.encode(text, add_special_tokens=False).ids
+        whole = tokenizer.encode(text).ids
+    except Exception as error:  # the library raises nothing more specific
+        raise PlanError(f"the tokenizer cannot encode {text!r}: {error}; {_REMEDY}") from error
+    for start in range(len(whole) - len(alone) + 1):
+        if alone and whole[start : start + len(alone)] == alone:
+            return tuple(whole[:start])
+    return ()
+
+
+def _usual_names(tokenizer: Tokenizer, begin: tuple[int, ...]) -> dict[str, str]:
+    """Special tokens of a tokenizer that comes without their names."""
+    special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
+    names = {}
+    for name, usual in _USUAL_NAMES.items():
+        found = next((token for token in usual if token in special), None)
+        if found is not None:
+            names[name] = found
+    if begin and (first := tokenizer.id_to_token(begin[0])) is not None:
+        names["bos_token"] = first
+    logger.info("special tokens taken by their usual names, as the tokenizer came alone: %s", names)
+    return names
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        return _parse(path, path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} cannot be read: {error}") from error
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"{path} is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise PlanError(f"{path} is JSON, but not an object with fields")
+    return parsed

@@ -1,0 +1,156 @@
+"""Token counts of the samples of one shard, and the files that keep them until all are there.
+
+A file is named after the shard's index, so an interrupted count goes on with the shards that are
+missing, and one of a dataset that has grown counts the new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.index.manifest import Shard
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+VERSION = 1
+"""Of parts and of the columns they become; raise it where what stands in them changes."""
+
+_ARRAYS: dict[str, type[np.generic]] = {
+    "text_tokens": np.int32,
+    "label_tokens": np.int32,
+    "places": np.int64,
+    "image_at": np.int32,
+    "spans": np.int64,
+    "label_start": np.int32,
+    "label_stop": np.int32,
+}
+_ABOUT = "about"
+_SUFFIX = ".npz"
+
+
+class TextFailure(NamedTuple):
+    """A sample whose text cannot be used.
+
+    Attributes:
+        key: of the sample.
+        reason: why, for a person.
+        member: the file at fault, where it is one.
+    """
+
+    key: str
+    reason: str
+    member: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPart:
+    """Token counts of n successive samples.
+
+    Attributes:
+        text_tokens: int32 [n], tokens without those of images; -1 where the text cannot be used.
+        label_tokens: int32 [n], tokens that are predicted.
+        places: int64 [n], how many items of `image_at` each sample has.
+        image_at: int32, number of text tokens before each image.
+        spans: int64 [n], how many items of `label_start` and `label_stop` each sample has.
+        label_start, label_stop: int32, runs of trained text tokens.
+        failures: in the order of the samples.
+    """
+
+    text_tokens: Int32
+    label_tokens: Int32
+    places: Int64
+    image_at: Int32
+    spans: Int64
+    label_start: Int32
+    label_stop: Int32
+    failures: tuple[TextFailure, ...] = ()
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.text_tokens)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arrays fit each other."""
+        same = len(self.label_tokens) == len(self.places) == len(self.spans) == len(self)
+        labels = int(self.spans.sum())
+        return (
+            same
+            and int(self.places.sum()) == len(self.image_at)
+            and labels == len(self.label_start) == len(self.label_stop)
+        )
+
+
+def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
+    """Parts that follow each other as one."""
+    arrays: dict[str, Any] = {
+        name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])
+        for name, dtype in _ARRAYS.items()
+    }
+    failures = tuple(failure for part in parts for failure in part.failures)
+    return TokenPart(**arrays, failures=failures)
+
+
+class PartFiles:
+    """Parts of a count, a file a shard.
+
+    Args:
+        folder: where they lie; it may hold other things.
+        digest: of the tokenizer and the template that they are counted with.
+    """
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self._folder = folder
+        self.digest = digest
+
+    def __len__(self) -> int:
+        """Number of files, whether they can be used or not."""
+        return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
+
+    def missing(self, shards: Iterable[Shard]) -> list[int]:
+        """Which of `shards`, by number, have no part that can be used."""
+        return [number for number, shard in enumerate(shards) if self.read(shard) is None]
+
+    def read(self, shard: Shard) -> TokenPart | None:
+        """The part of a shard; None where there is none, or one that is torn or of another count.
+
+        Every byte is compared with the checksums of its zip file.
+        """
+        try:
+            with np.load(self._path(shard), allow_pickle=False) as file:
+                about = json.loads(file[_ABOUT].tobytes())
+                arrays = {name: np.asarray(file[name], dt) for name, dt in _ARRAYS.items()}
+            if (about["version"], about["digest"]) != (VERSION, self.digest):
+                return None
+            failures = tuple(TextFailure(*failure) for failure in about["failures"])
+            part = TokenPart(**arrays, failures=failures)
+        except (OSError, ValueError, LookupError, TypeError, EOFError, zipfile.BadZipFile):
+            return None
+        return part if len(part) == shard.samples and part.is_whole else None
+
+    def write(self, shard: Shard, part: TokenPart) -> None:
+        """Keep the part of a shard. Nothing waits for the disk: a torn file is not read."""
+        assert len(part) == shard.samples
+        assert part.is_whole
+        about = {"version": VERSION, "digest": self.digest, "failures": part.failures}
+        arrays: dict[str, Any] = {name: getattr(part, name) for name in _ARRAYS}
+        arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        path = self._path(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)  # who holds no lock may have removed it
+        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(path)
+
+    def _path(self, shard: Shard) -> Path:
+        return self._folder / f"{shard.index_sha256[:32]}{_SUFFIX}"

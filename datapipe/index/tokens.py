@@ -1,0 +1,177 @@
+"""Token columns: what a tokenizer and a template make of each sample's text, counted once.
+
+They lie beside the index as plain `.npy` files, one folder for each digest of a tokenizer and a
+template, that notes the manifest they were counted for. Opening those of a billion samples maps
+them and reads nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.columns import cache_folder
+from datapipe.index.manifest import Manifest
+from datapipe.index.tokenparts import VERSION, Int32, Int64
+
+FAILURES = "failures.jsonl"
+ABOUT = "tokens.json"
+SHARDS = "shards.json"
+_PREFIX = "tokens-"
+
+DTYPES: dict[str, str] = {
+    "text_tokens": "<i4",
+    "label_tokens": "<i4",
+    "sample_image_at": "<i8",
+    "image_at": "<i4",
+    "sample_label": "<i8",
+    "label_start": "<i4",
+    "label_stop": "<i4",
+}
+"""Every column and its dtype, in NumPy's notation. `TokenColumns` says what they hold."""
+
+OFFSETS = {"sample_image_at": "places", "sample_label": "spans"}
+"""Columns of offsets, and what a part calls the counts that they are made of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenColumns:
+    """Memory-mapped token counts of N samples, with P places of images and S spans of labels.
+
+    Tokens of images are left out: how many an image has depends on its size and on the model. The
+    places of sample `i` are `sample_image_at[i]` to `sample_image_at[i + 1]`, its spans of labels
+    `sample_label[i]` to `sample_label[i + 1]`.
+
+    Attributes:
+        folder: where they lie.
+        digest: of tokenizer and template, hex.
+        image_wrap: text tokens before and after an image that belong to it.
+        failed: samples whose text cannot be used; `failures.jsonl` in `folder` says why.
+        text_tokens: int32 [N]; -1 where the text cannot be used.
+        label_tokens: int32 [N], trained tokens that something stands before, images included.
+        sample_image_at, sample_label: int64 [N + 1].
+        image_at: int32 [P], number of the sample's text tokens before each of its images.
+        label_start, label_stop: int32 [S], runs of trained tokens, counted in text tokens.
+    """
+
+    folder: Path
+    digest: str
+    image_wrap: tuple[int, int]
+    failed: int
+    text_tokens: Int32
+    label_tokens: Int32
+    sample_image_at: Int64
+    image_at: Int32
+    sample_label: Int64
+    label_start: Int32
+    label_stop: Int32
+
+    def failures(self) -> list[dict[str, str]]:
+        """`key`, `shard` and `reason` of each sample that failed, and `member` where it is one."""
+        text = (self.folder / FAILURES).read_text("utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+
+class AboutTokens(NamedTuple):
+    """What `tokens.json` says of the columns beside it."""
+
+    digest: str
+    fingerprint: str
+    samples: int
+    failed: int
+    image_wrap: tuple[int, int]
+
+
+def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
+    """Map the token columns of the dataset whose index lies in `home`.
+
+    Args:
+        home: where the index lies. The user's cache folder is looked in too.
+        manifest: of the dataset.
+        digest: of tokenizer and template, hex.
+
+    Returns:
+        None where they were not counted yet, or were for another content, or are torn.
+
+    Raises:
+        IndexMismatch: the files hold something else than their names say.
+    """
+    for folder in token_folders(home, manifest, digest):
+        about = read_about(folder)
+        if about and (about.digest, about.fingerprint) == (digest, manifest.fingerprint):
+            return map_tokens(folder, about)
+    return None
+
+
+def present_tokens(home: Path, manifest: Manifest) -> list[str]:
+    """Digests of the tokenizers and templates that a dataset's tokens were counted with."""
+    digests = set()
+    for parent in (home, fallback_folder(manifest)):
+        for folder in parent.glob(f"{_PREFIX}*"):
+            about = read_about(folder)
+            if about and about.fingerprint == manifest.fingerprint:
+                digests.add(about.digest)
+    return sorted(digests)
+
+
+def token_folders(home: Path, manifest: Manifest, digest: str) -> tuple[Path, Path]:
+    """Where columns may lie: beside the index, or where that cannot be written, in the cache."""
+    name = f"{_PREFIX}{digest[:16]}"
+    return home / name, fallback_folder(manifest) / name
+
+
+def fallback_folder(manifest: Manifest) -> Path:
+    """Where token columns go if the dataset's own folder cannot be written."""
+    return cache_folder() / manifest.fingerprint[:32]
+
+
+def read_about(folder: Path) -> AboutTokens | None:
+    """What `tokens.json` says; None where columns are missing, torn or of another version."""
+    try:
+        about = json.loads((folder / ABOUT).read_bytes())
+        if about["version"] != VERSION:
+            return None
+        if any((folder / name).stat().st_size != size for name, size in about["sizes"].items()):
+            return None
+        before, after = about["image_wrap"]
+        return AboutTokens(
+            digest=str(about["digest"]),
+            fingerprint=str(about["fingerprint"]),
+            samples=int(about["samples"]),
+            failed=int(about["failed"]),
+            image_wrap=(int(before), int(after)),
+        )
+    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+        return None
+
+
+def map_tokens(folder: Path, about: AboutTokens) -> TokenColumns:
+    """Map whole columns.
+
+    Raises:
+        IndexMismatch: the files hold something else than their names say.
+    """
+    arrays: dict[str, Any] = {}
+    lengths = dict.fromkeys(("text_tokens", "label_tokens"), about.samples)
+    lengths |= dict.fromkeys(OFFSETS, about.samples + 1)
+    for name, dtype in DTYPES.items():
+        # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
+        array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+        if array.dtype != np.dtype(dtype) or len(array) != lengths.get(name, len(array)):
+            raise IndexMismatch(
+                f"{folder / name}.npy holds {len(array)} numbers of {array.dtype}, not the tokens "
+                f"of {about.samples} samples; remove {folder}, and they are counted anew"
+            )
+        arrays[name] = array
+    return TokenColumns(
+        folder=folder,
+        digest=about.digest,
+        image_wrap=about.image_wrap,
+        failed=about.failed,
+        **arrays,
+    )

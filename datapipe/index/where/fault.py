@@ -1,0 +1,21 @@
+"""Errors of a `where` that show the place in it."""
+
+from __future__ import annotations
+
+import ast
+
+from datapipe.errors import PlanError
+
+_SHOWN = 60  # characters of a long expression on either side of the place
+
+
+def fault(written: str, node: ast.expr, problem: str) -> PlanError:
+    """The error of what is wrong at `node` of the expression `written`; the caller raises it."""
+    # The parser was given one line before the text, and counts columns in bytes.
+    lines = written.split("\n")
+    above = min(max(node.lineno - 2, 0), len(lines) - 1)
+    before = lines[above].encode(errors="replace")[: node.col_offset].decode(errors="replace")
+    place = sum(len(line) + 1 for line in lines[:above]) + len(before)
+    start, stop = max(place - _SHOWN, 0), place + _SHOWN
+    shown = "…" * (start > 0) + written[start:stop] + "…" * (stop < len(written))
+    return PlanError(f"where={shown!r}, character {place + 1}: {problem}")

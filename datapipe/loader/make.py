@@ -1,0 +1,228 @@
+"""`make_loader`: a packed dataset as an iterable of batches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import PlanError
+from datapipe.index.dataset import open_dataset
+from datapipe.loader.batch import OnError
+from datapipe.loader.exclude import parse_exclude
+from datapipe.loader.loader import Loader
+from datapipe.loader.options import LoaderOptions
+from datapipe.loader.planning import resolve_plan
+from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
+from datapipe.loader.source import Origin, open_origin
+from datapipe.loader.tokens import TokenMaker
+from datapipe.plan.options import PlanOptions, Shuffle
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def make_loader(
+    path: str | PathLike[str],
+    *,
+    batch_size: int | None = None,
+    image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
+    text: TextSpec | None = None,
+    pack: int | None = None,
+    pack_window: int = 256,
+    pack_multiple_of: int = 1,
+    max_images: int | None = None,
+    max_samples: int | None = None,
+    static_shapes: bool = False,
+    max_tokens: int | None = None,
+    buckets: int | Sequence[int] | None = None,
+    where: str | None = None,
+    shuffle: Shuffle = True,
+    shards_mixed: int = 16,
+    seed: int = 0,
+    group: int | None = None,
+    drop_last: bool = False,
+    exclude: Any = (),
+    epochs: int | None = 1,
+    max_steps: int | None = None,
+    train_tokens: int | None = None,
+    global_batch_size: int | None = None,
+    meta: str | Sequence[str] = (),
+    verify: bool = True,
+    num_workers: int | None = None,
+    prefetch_factor: int = 2,
+    on_error: OnError = "raise",
+    max_skipped: int | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    mesh: DeviceMesh | None = None,
+    plan_cache: str | PathLike[str] | None = None,
+    stall_warning: float = 30.0,
+) -> Loader:
+    """Open a packed dataset, or a folder of WebDataset tars, as an iterable of batches.
+
+    Every batch is a dict. Without `text` it has `pixel_values`, `images_per_sample`, `text`, `key`
+    and `valid`. With it, a batch is what a Hugging Face model takes: `pixel_values`, `input_ids`,
+    `labels`, and `attention_mask`, or for packs `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`,
+    `max_length_q` and `max_length_k`. docs/loading.md has shapes and dtypes.
+
+    Args:
+        path: folder that `datapipe pack` wrote, or that holds `.tar` shards of someone else; those
+            are indexed once, on first use.
+        batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
+            `max_tokens` the most samples of a batch.
+        image: what becomes of images; None leaves them out.
+        text: how texts become tokens; counted once for a dataset, on first use.
+        pack: tokens of a pack. Samples are put together to fill it, and kept apart in it.
+        pack_window: samples that wait at most for a pack they fit into.
+        pack_multiple_of: pads each sample in a pack to a multiple, for context parallelism.
+        max_images, max_samples: of a pack.
+        static_shapes: pad packed batches to constant shapes, for compiled models: tokens to
+            `pack`, `cu_seq_lens` to `max_samples` (by default one in 16 tokens), images to
+            `max_images` (by default as many as fit).
+        max_tokens: tokens of a padded batch, padding included.
+        buckets: length buckets: samples of a batch have similar numbers of tokens. How many, or
+            their boundaries in tokens.
+        where: which samples take part, such as `"width >= 336 and text_tokens < 4096"`.
+        shuffle: a new global order every epoch; "shards" mixes a few shards at a time, for remote
+            storage; False keeps the order of the dataset.
+        shards_mixed: how many shards are mixed at a time with `shuffle="shards"`.
+        seed: of the order. Epoch, seed, dataset and plan fix it; workers and ranks do not enter.
+        group: units laid out as of equal cost, so that the ranks of a step have equal work. By
+            default one step of the first launch, for packs and batches that are shuffled.
+        drop_last: leave out the last step if its units do not suffice for all ranks. Otherwise it
+            repeats some of them, marked as not valid and with labels -100.
+        exclude: samples (keys or numbers) and steps (as `loader.plan.step` returns them) to leave
+            out. Order and state stay as they are: a sample becomes an empty slot, a step does not
+            come.
+        epochs: epochs of a run, which is what one iteration goes through; None for no end.
+        max_steps: steps of a run at most, over as many epochs as `epochs` allows.
+        train_tokens: a run ends with the step that reaches this number of tokens over all ranks.
+        global_batch_size: units that one optimizer step sees; `loader.accumulation_steps` follows
+            from it and the world size.
+        meta: what else each batch carries: "key", "source", "sample" (its number), "text", "valid",
+            "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
+            fields of the samples' JSON members, as lists.
+        verify: compare every member with the checksum that was taken when it was packed, so that
+            damage which still decodes is noticed too. Costs about 2 µs for 80 KB. Shards that
+            someone else wrote have no checksums.
+        num_workers: threads that read and decode. 0 works in the caller's thread, without
+            prefetch. None takes this rank's share of the machine's CPUs.
+        prefetch_factor: steps that are prepared ahead.
+        on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
+            (zeros, labels -100, not valid); order and shapes do not change. Samples whose text
+            cannot be used are then left out of the plan.
+        max_skipped: raise once more samples than this were skipped.
+        rank, world_size: which share of each step to take; from `mesh`, `torch.distributed` or
+            torchrun's environment where None. Ranks of a process group then make sure that they
+            agree on dataset and plan, so all of them must make the loader.
+        mesh: a `DeviceMesh`; ranks along its data-parallel axes take different shares, others the
+            same.
+        plan_cache: folder in which ranks share the blocks of the plan, so that each is planned
+            once.
+        stall_warning: seconds after which the log names what a late batch is waiting for.
+
+    Raises:
+        PlanError: options are impossible or contradict each other.
+        IndexMismatch: there is no finished dataset at `path`, or its shards changed.
+    """
+    if image is not None and not isinstance(image, ImageSpec):
+        raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
+    if text is not None and not isinstance(text, TextSpec):
+        raise PlanError(f"text {text!r} is no TextSpec; give datapipe.TextSpec(...) or None")
+    common = rank is None
+    rank, world_size = resolve_ranks(rank, world_size, mesh)
+    plan, units_per_rank = resolve_plan(
+        text,
+        batch_size=batch_size,
+        pack=pack,
+        pack_window=pack_window,
+        pack_multiple_of=pack_multiple_of,
+        max_images=max_images,
+        max_samples=max_samples,
+        static_shapes=static_shapes,
+        max_tokens=max_tokens,
+        buckets=buckets,
+        shuffle=shuffle,
+        shards_mixed=shards_mixed,
+        seed=seed,
+        group=group,
+        drop_last=drop_last,
+        world_size=world_size,
+    )
+    options = LoaderOptions(
+        units_per_rank=units_per_rank,
+        meta=(meta,) if isinstance(meta, str) else tuple(meta),
+        verify=verify,
+        num_workers=default_workers() if num_workers is None else num_workers,
+        prefetch_factor=prefetch_factor,
+        on_error=on_error,
+        max_skipped=max_skipped,
+        rank=rank,
+        world_size=world_size,
+        stall_warning=stall_warning,
+        epochs=epochs,
+        max_steps=max_steps,
+        train_tokens=train_tokens,
+        global_batch_size=global_batch_size,
+    )
+    if text is None:
+        _refuse_without_text(train_tokens, options.meta)
+    dataset = open_dataset(path)
+    origin = open_origin(dataset, text, plan, where=where, images=image, on_error=on_error)
+    if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
+        raise PlanError(
+            f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
+            f"{batch_size} times world_size {world_size}"
+        )
+    if common:
+        together = [dataset.manifest.fingerprint, plan.to_dict(), origin.identity, units_per_rank]
+        check_agreement(hashlib.sha256(json.dumps(together).encode()).hexdigest(), mesh)
+    return Loader(
+        dataset,
+        origin,
+        plan=plan,
+        image=image,
+        tokens=_tokens(origin, plan, units_per_rank, static_shapes=static_shapes),
+        options=options,
+        exclusion=parse_exclude(exclude, dataset),
+        group_given=group is not None,
+        ranks_found=common and mesh is None,
+        plan_cache=plan_cache,
+        image_rows=(plan.max_images or 0) * units_per_rank if static_shapes else None,
+    )
+
+
+def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> None:
+    for given, name in (
+        (train_tokens is not None, "train_tokens"),
+        ("num_items_in_batch" in meta, "num_items_in_batch in meta"),
+    ):
+        if given:
+            raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
+
+
+def _tokens(
+    origin: Origin, plan: PlanOptions, units_per_rank: int, *, static_shapes: bool
+) -> TokenMaker | None:
+    if origin.text is None:
+        return None
+    total = segments = None
+    if static_shapes:
+        assert plan.pack is not None
+        assert plan.max_samples is not None
+        total = plan.pack * units_per_rank
+        segments = plan.max_samples * units_per_rank + 1  # and one for what is left
+    return TokenMaker(
+        encoder=origin.text.encoder,
+        image_tokens=origin.text.image_tokens,
+        limit=origin.text.limit,
+        pack=plan.unit == "pack",
+        multiple_of=plan.pack_multiple_of,
+        total=total,
+        segments=segments,
+    )

@@ -1,0 +1,101 @@
+"""From what a user gives `make_loader` to the options of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import PlanError
+from datapipe.loader.options import as_int
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.steps import check_ranks
+
+_TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
+_BUCKETS = 64  # of a token budget, where nothing is said
+
+
+def resolve_plan(
+    text: TextSpec | None,
+    *,
+    batch_size: Any,
+    static_shapes: bool,
+    group: Any,
+    world_size: int,
+    buckets: Any,
+    shuffle: Any,
+    drop_last: Any,
+    **numbers: Any,
+) -> tuple[PlanOptions, int]:
+    """The options of the plan, and the units that a rank takes in a step.
+
+    Args are those of `make_loader`.
+
+    Raises:
+        PlanError: they are impossible or contradict each other.
+    """
+    check_ranks(0, world_size)
+    numbers = {name: _integer(name, value) for name, value in numbers.items()}
+    batch_size = _integer("batch_size", batch_size)
+    if batch_size is not None and batch_size < 1:
+        raise PlanError(f"batch_size {batch_size}: at least 1 is needed")
+    if numbers["max_tokens"] is not None and buckets is None:
+        buckets = _BUCKETS
+    plan = PlanOptions(
+        shuffle=shuffle if shuffle == "shards" else bool(shuffle),
+        drop_last=bool(drop_last),
+        buckets=_buckets(buckets),
+        **numbers,
+    )
+    if plan.needs_lengths and text is None:
+        raise PlanError(
+            f"a plan of {'packs' if plan.unit == 'pack' else 'length buckets'} needs the number of "
+            "tokens of every sample; give text=TextSpec(tokenizer=..., template=...)"
+        )
+    if static_shapes:
+        plan = _with_constant_shapes(plan, text)
+    units_per_rank = 1
+    if plan.unit == "batch":
+        plan = replace(plan, batch_size=batch_size)
+        if batch_size is None and plan.max_tokens is None:
+            raise PlanError("buckets need batch_size= or max_tokens=, else a batch has no size")
+    elif batch_size is not None:
+        units_per_rank = batch_size
+    elif plan.unit == "sample":
+        raise PlanError("give batch_size=, or pack= or max_tokens= with text=")
+    if group is not None:
+        plan = replace(plan, group=as_int("group", group))
+        if plan.needs_lengths and text is None:
+            raise PlanError(
+                f"group={group} needs the cost of every sample; give text=TextSpec(...)"
+            )
+    elif plan.unit != "sample" and plan.shuffle:
+        plan = replace(plan, group=max(1, units_per_rank) * world_size)
+    return plan, units_per_rank
+
+
+def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptions:
+    if plan.pack is None:
+        raise PlanError("static_shapes needs pack=; give the tokens of a pack")
+    samples = plan.max_samples or max(1, plan.pack // _TOKENS_PER_SAMPLE)
+    images = plan.max_images
+    if images is None:
+        if text is None or not isinstance(text.image_tokens, int):
+            raise PlanError(
+                "static_shapes needs max_images= where the number of tokens of an image varies"
+            )
+        images = plan.pack // text.image_tokens
+    return replace(plan, max_samples=samples, max_images=images)
+
+
+def _integer(name: str, value: Any) -> int | None:
+    return None if value is None else as_int(name, value)
+
+
+def _buckets(buckets: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
+    if buckets is None:
+        return None
+    if isinstance(buckets, Sequence):
+        return tuple(as_int("buckets", boundary) for boundary in buckets)
+    return as_int("buckets", buckets)

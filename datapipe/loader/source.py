@@ -1,0 +1,299 @@
+"""What a plan is made of: which samples take part, and how large each is in a batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.decode.text.encode import TextEncoder
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import PlanError
+from datapipe.index.dataset import Dataset
+from datapipe.index.gather import gather
+from datapipe.index.tokens import TokenColumns
+from datapipe.index.where import parse_where, select_where
+from datapipe.index.where.values import ExtraColumns
+from datapipe.loader.lengths import count_tokens
+from datapipe.plan.epoch import Source
+from datapipe.plan.lengths import image_token_counter, planned
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.ragged import Int64, edges, places
+from datapipe.plan.selection import Selection
+from datapipe.plan.units import Sizes
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.spec import ImageSpec
+
+logger = logging.getLogger(__name__)
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """How the texts of a dataset become tokens, and how many of them each sample has.
+
+    Attributes:
+        dataset: the samples.
+        spec, encoder: how.
+        columns: tokens of the texts alone.
+        limit: tokens that a sample may have, images included; None for no limit.
+    """
+
+    dataset: Dataset
+    spec: TextSpec
+    encoder: TextEncoder
+    columns: TokenColumns
+    limit: int | None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the number of tokens of each sample."""
+        tokens = self.spec.image_tokens
+        return {
+            "tokenizer": self.encoder.digest[:16],
+            "image_tokens": tokens if isinstance(tokens, int | str) else self._probed(),
+            "max_length": self.limit,
+            "overlong": self.spec.overlong,
+        }
+
+    def _probed(self) -> str:
+        """Tells functions of a user apart, which have no name that means anything, by results."""
+        sides = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
+        widths, heights = (side.ravel() for side in np.meshgrid(sides, sides))
+        return hashlib.sha256(self._counter(widths, heights).tobytes()).hexdigest()[:16]
+
+    def where_columns(self) -> ExtraColumns:
+        """Columns of tokens, as `where=` names them."""
+        columns = self.columns
+        return {
+            "text_tokens": lambda span: columns.text_tokens[span],
+            "label_tokens": lambda span: columns.label_tokens[span],
+            "tokens": lambda span: self.measure(_numbers(span)).tokens,
+            "placeholders": lambda span: self.measure(_numbers(span)).images,
+        }
+
+    def image_tokens(self, sample: int) -> Int64:
+        """Tokens of each image of one sample: int64 [its images]."""
+        columns = self.dataset.columns
+        images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
+        return self._count(columns.image_width[images], columns.image_height[images])
+
+    def measure(self, samples: Int64) -> Sizes:
+        """Sizes of some samples as the batch will have them, cut where that was asked for."""
+        columns = self.columns
+        text = gather(columns.text_tokens, samples).astype(np.int64)
+        images, vision = self._images(samples)
+        sizes = Sizes(
+            tokens=text + vision,
+            labels=gather(columns.label_tokens, samples).astype(np.int64),
+            images=images,
+            vision=vision,
+        )
+        if self.limit is None or self.spec.overlong != "truncate":
+            return sizes
+        long = np.flatnonzero(sizes.tokens > self.limit)
+        if len(long):
+            self._cut(sizes, samples, long)
+        return sizes
+
+    def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
+        """Put the sizes that truncation leaves in the place of those of some samples."""
+        columns, chosen = self.columns, samples[long]
+        counts, image_offsets = self._image_counts(chosen)
+        image_at, _ = places(columns.sample_image_at, chosen)
+        labels, label_offsets = places(columns.sample_label, chosen)
+        cut = planned(
+            columns.text_tokens[chosen].astype(np.int64),
+            image_at=columns.image_at[image_at],
+            image_counts=counts,
+            image_offsets=image_offsets,
+            label_start=columns.label_start[labels],
+            label_stop=columns.label_stop[labels],
+            label_offsets=label_offsets,
+            limit=self.limit,
+            wrap=self.encoder.image_wrap,
+        )
+        sizes.tokens[long] = cut.tokens
+        sizes.labels[long] = cut.labels
+        sizes.images[long] = cut.images
+        sizes.vision[long] = cut.image_tokens
+
+    def _images(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Images of each of some samples, and the tokens of all of them: int64 [n] each."""
+        if isinstance(self.spec.image_tokens, int):
+            first = self.dataset.columns.sample_image
+            images = gather(first, samples + 1) - gather(first, samples)
+            return images, images * self.spec.image_tokens
+        counts, offsets = self._image_counts(samples)
+        return np.diff(offsets), np.diff(edges(counts)[offsets])
+
+    def _image_counts(self, samples: Int64) -> tuple[Int64, Int64]:
+        """Tokens of every image of some samples, sample after sample, and the samples' offsets."""
+        columns = self.dataset.columns
+        images, offsets = places(columns.sample_image, samples)
+        if isinstance(self.spec.image_tokens, int):
+            return np.full(len(images), self.spec.image_tokens, np.int64), offsets
+        return self._count(columns.image_width[images], columns.image_height[images]), offsets
+
+    def _count(self, widths: npt.NDArray[np.int32], heights: npt.NDArray[np.int32]) -> Int64:
+        return self._counter(widths.astype(np.int64), heights.astype(np.int64))
+
+    @cached_property
+    def _counter(self) -> Callable[[Int64, Int64], Int64]:
+        return image_token_counter(self.spec.image_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """A source for plans, with what it was made from.
+
+    Attributes:
+        source: for `EpochPlan`.
+        text: None where there is no tokenizer.
+        identity: JSON-compatible; goes into every state, beside the options of the plan.
+    """
+
+    source: Source
+    text: Text | None
+    identity: dict[str, Any]
+
+
+def open_origin(
+    dataset: Dataset,
+    text: TextSpec | None,
+    plan: PlanOptions,
+    *,
+    where: str | None,
+    images: ImageSpec | None,
+    on_error: Literal["raise", "skip"],
+) -> Origin:
+    """Find out which samples take part and how large they are, counting tokens where needed.
+
+    Raises:
+        PlanError: nothing takes part, samples are too long, or options contradict each other.
+    """
+    if len(dataset) == 0:
+        raise PlanError(f"{dataset.folder} holds no samples")
+    opened = None
+    if text is not None:
+        if images is not None and isinstance(text.image_tokens, str):
+            raise PlanError(
+                f"image_tokens={text.image_tokens!r} needs images of their own size, and ImageSpec "
+                f"makes all of them {images.width}x{images.height}; give the number of tokens that "
+                "the model makes of such an image"
+            )
+        encoder = TextEncoder(text)
+        limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens) if limit]
+        opened = Text(
+            dataset=dataset,
+            spec=text,
+            encoder=encoder,
+            columns=count_tokens(dataset, encoder),
+            limit=min(limits) if limits else None,
+        )
+        _refuse_failures(opened, on_error)
+    selection, digest = _select(dataset, opened, plan, where)
+    count = len(dataset) if selection is None else selection.count
+    return Origin(
+        source=Source(
+            count=count,
+            select=selection.select if selection else None,
+            measure=opened.measure if opened else None,
+            shards=_shard_counts(dataset, selection),
+        ),
+        text=opened,
+        identity={
+            "where": str(parse_where(where)) if where is not None else None,
+            "selection": digest,
+            "text": opened.identity if opened else None,
+        },
+    )
+
+
+def _refuse_failures(text: Text, on_error: Literal["raise", "skip"]) -> None:
+    columns = text.columns
+    if not columns.failed:
+        return
+    first = columns.failures()[0]
+    what = (
+        f"{columns.failed:,} samples have a text that cannot be used, such as {first['key']} of "
+        f"{first['shard']}: {first['reason']}"
+    )
+    if on_error == "raise":
+        raise PlanError(f"{what}; on_error='skip' leaves such samples out")
+    logger.warning("%s; they are left out", what)
+
+
+def _select(
+    dataset: Dataset, text: Text | None, plan: PlanOptions, where: str | None
+) -> tuple[Selection | None, str | None]:
+    """The samples that take part, with a digest of which; None where all do."""
+    if text is None and where is None:
+        return None, None
+    identity = json.dumps([text.identity if text else None, plan.max_images], sort_keys=True)
+    bits, directory, digest = select_where(
+        parse_where(where) if where is not None else None,
+        dataset.columns,
+        text.where_columns() if text else {},
+        keep=_Keep(text, plan.max_images) if text else None,
+        folder=dataset.home / "where",
+        fingerprint=dataset.manifest.fingerprint,
+        identity=identity,
+    )
+    selection = Selection(bits, len(dataset), directory)
+    if selection.count == len(dataset):
+        return None, None
+    logger.info("%d of %d samples take part", selection.count, len(dataset))
+    return selection, digest[:16]
+
+
+class _Keep:
+    """Leaves out samples without a token, and those that are too large where that was asked for."""
+
+    def __init__(self, text: Text, max_images: int | None) -> None:
+        self._text = text
+        self._max_images = max_images
+
+    def __call__(self, span: slice, chosen: Bools) -> Bools:
+        text = self._text
+        numbers = _numbers(span)
+        sizes = text.measure(numbers)
+        usable = chosen & (text.columns.text_tokens[span] >= 0)
+        fits = np.ones(len(numbers), bool)
+        if text.limit is not None:
+            fits &= sizes.tokens <= text.limit
+        if self._max_images is not None:
+            fits &= sizes.images <= self._max_images
+        if text.spec.overlong != "drop" and not fits[usable].all():
+            self._refuse(numbers[usable & ~fits], sizes, numbers[0])
+        return usable & (sizes.tokens > 0) & fits
+
+    def _refuse(self, numbers: Int64, sizes: Sizes, start: int) -> None:
+        first = int(numbers[0])
+        tokens, images = sizes.tokens[first - start], sizes.images[first - start]
+        bounds = [] if self._text.limit is None else [f"{self._text.limit:,} tokens"]
+        bounds += [] if self._max_images is None else [f"{self._max_images} images"]
+        raise PlanError(
+            f"sample {self._text.dataset.columns.key(first)} has {tokens:,} tokens and {images} "
+            f"images, more than the {' or '.join(bounds)} that fit, as have {len(numbers) - 1:,} "
+            "near it; give TextSpec(overlong='drop') to leave such samples out, 'truncate' to cut "
+            "their tokens, or a larger pack, max_tokens, max_length or max_images"
+        )
+
+
+def _numbers(span: slice) -> Int64:
+    return np.arange(span.start, span.stop, dtype=np.int64)
+
+
+def _shard_counts(dataset: Dataset, selection: Selection | None) -> Int64:
+    edges = dataset.columns.shard_sample
+    return np.diff(edges if selection is None else selection.rank(edges))

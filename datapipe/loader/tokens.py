@@ -1,0 +1,122 @@
+"""Texts of a batch to tokens, each as long as the plan said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.decode.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.decode.text.truncate import expand
+from datapipe.errors import IndexMismatch, SampleError
+from datapipe.loader.collate import IGNORE, PackedTokens, PaddedTokens, TokenBatch
+from datapipe.plan.ragged import Int64
+from datapipe.plan.units import Sizes
+
+ImageTokens = Callable[[int], Int64]
+"""Tokens of each image of a sample, by the sample's number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMaker:
+    """What the token arrays of all batches share.
+
+    Attributes:
+        encoder: texts to tokens.
+        image_tokens: tokens of each image of a sample.
+        limit: tokens of a sample, at most.
+        pack: whether batches are packs.
+        multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
+        total, segments: constant shapes of packed batches, see `PackedTokens`.
+    """
+
+    encoder: TextEncoder
+    image_tokens: ImageTokens
+    limit: int | None
+    pack: bool
+    multiple_of: int = 1
+    total: int | None = None
+    segments: int | None = None
+
+    def slots(self, samples: Int64, sizes: Sizes) -> TokenSlots:
+        """Memory for the tokens of some samples."""
+        batch: TokenBatch
+        if self.pack:
+            batch = PackedTokens(
+                sizes.tokens,
+                pad_id=self.encoder.pad_id,
+                multiple_of=self.multiple_of,
+                total=self.total,
+                segments=self.segments,
+            )
+        else:
+            batch = PaddedTokens(
+                sizes.tokens, pad_id=self.encoder.pad_id, multiple_of=self.multiple_of
+            )
+        return TokenSlots(self, samples, sizes, batch)
+
+
+class TokenSlots:
+    """The tokens of one batch."""
+
+    def __init__(self, maker: TokenMaker, samples: Int64, sizes: Sizes, batch: TokenBatch) -> None:
+        self._maker = maker
+        self._samples = samples
+        self._sizes = sizes
+        self._batch = batch
+
+    def fill(
+        self, texts: Mapping[int, SampleText], valid: npt.NDArray[np.bool_]
+    ) -> dict[int, SampleError]:
+        """Encode and place the texts of some slots; returns those that cannot be used.
+
+        Raises:
+            IndexMismatch: a text is not as long as it was when tokens were counted.
+        """
+        failed: dict[int, SampleError] = {}
+        encoded = self._maker.encoder.encode(list(texts.values()))
+        for slot, result in zip(texts, encoded, strict=True):
+            if isinstance(result, SampleError):
+                failed[slot] = result
+            else:
+                self._place(slot, result, bool(valid[slot]))
+        return failed
+
+    def bury(self, slot: int) -> None:
+        """Fill a slot with as many tokens as planned, as many of them images', that count nothing.
+
+        Models compare the number of image tokens with that of images, so these stay.
+        """
+        sample = int(self._samples[slot])
+        counts = self._maker.image_tokens(sample)[: int(self._sizes.images[slot])]
+        length = int(self._sizes.tokens[slot])
+        input_ids = np.full(length, self._maker.encoder.pad_id, np.int64)
+        input_ids[: int(counts.sum())] = self._maker.encoder.image_id or 0
+        self._batch.place(slot, input_ids, np.full(length, IGNORE, np.int64))
+
+    def result(self) -> dict[str, Any]:
+        """What the model takes of the tokens."""
+        return self._batch.result()
+
+    def _place(self, slot: int, encoded: EncodedText, valid: bool) -> None:
+        maker = self._maker
+        expanded = expand(
+            encoded,
+            self._maker.image_tokens(int(self._samples[slot])),
+            maker.encoder.image_id,
+            maker.limit,
+            maker.encoder.image_wrap,
+        )
+        planned = (int(self._sizes.tokens[slot]), int(self._sizes.images[slot]))
+        if (len(expanded.input_ids), expanded.images) != planned:
+            raise IndexMismatch(
+                f"sample number {self._samples[slot]} has {len(expanded.input_ids)} tokens and "
+                f"{expanded.images} images, the plan says {planned[0]} and {planned[1]}; its text "
+                "is not the one that tokens were counted of: remove the folder tokens-* beside "
+                "the index and open the dataset again"
+            )
+        labels = expanded.labels if valid else np.full(planned[0], IGNORE, np.int64)
+        self._batch.place(slot, expanded.input_ids, labels)

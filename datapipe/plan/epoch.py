@@ -1,0 +1,136 @@
+"""The plan of an epoch: blocks of ordered samples, made into units and laid out by cost.
+
+A block's units are a pure function of (source, options, epoch, block), so resuming plans one block
+again, and ranks may share what one of them has planned. Workers, caches and ranks do not enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from datapipe.errors import PlanError
+from datapipe.plan.batching import cut_batches
+from datapipe.plan.groups import lay_out, text_cost
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.order import Order, Permutation, Sequential, ShardOrder
+from datapipe.plan.packing import pack_units
+from datapipe.plan.ragged import Int64
+from datapipe.plan.rng import derive
+from datapipe.plan.units import Sizes, Units
+
+_ORDER, _BATCHES, _LAYOUT = 1, 2, 3  # purposes of derived keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a plan is made of.
+
+    Attributes:
+        count: number of samples that take part.
+        select: numbers of samples, by their places among those that take part; None where all do.
+        measure: sizes of samples, by their numbers; None where no tokens have been counted.
+        shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+    """
+
+    count: int
+    select: Callable[[Int64], Int64] | None = None
+    measure: Callable[[Int64], Sizes] | None = None
+    shards: Int64 | None = None
+
+
+class EpochPlan:
+    """The plan of one epoch.
+
+    Raises:
+        PlanError: the options need what the source does not know.
+    """
+
+    def __init__(self, source: Source, options: PlanOptions, epoch: int) -> None:
+        if options.needs_lengths and source.measure is None:
+            raise PlanError(
+                f"units of a {options.unit} need the number of tokens of every sample, and none "
+                "have been counted; give text=TextSpec(tokenizer=..., template=...)"
+            )
+        self.source = source
+        self.options = options
+        self.epoch = epoch
+        self._key = derive(options.seed, epoch)
+        self._order = self._make_order(derive(options.seed, epoch, _ORDER))
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self.source.count // self.options.block)
+
+    def samples(self, start: int, stop: int) -> Int64:
+        """Numbers of the samples at some places of the order: int64 [stop - start]."""
+        chosen = self._order(np.arange(start, stop, dtype=np.int64))
+        return self.source.select(chosen) if self.source.select else chosen
+
+    def form(self, block: int) -> Units:
+        """The units of a block, before they are laid out."""
+        options = self.options
+        start = block * options.block
+        samples = self.samples(start, min(start + options.block, self.source.count))
+        sizes = self.source.measure(samples) if self.source.measure else None
+        if options.unit == "sample":
+            return Units(samples, np.arange(len(samples) + 1, dtype=np.int64), sizes)
+        assert sizes is not None  # checked above
+        if options.unit == "pack":
+            assert options.pack is not None
+            order, offsets = pack_units(
+                round_up(sizes.tokens, options.pack_multiple_of),
+                options.pack,
+                window=options.pack_window,
+                images=sizes.images,
+                max_images=options.max_images,
+                max_samples=options.max_samples,
+            )
+        else:
+            order, offsets = cut_batches(
+                sizes.tokens,
+                batch_size=options.batch_size,
+                max_tokens=options.max_tokens,
+                buckets=1 if options.buckets is None else options.buckets,
+                key=derive(self._key, block, _BATCHES),
+            )
+        return Units(samples[order], offsets, sizes[order])
+
+    def lay_out(self, units: Units, block: int, before: int) -> Units:
+        """Units as `form` made them, in groups of near-equal cost.
+
+        `before` is the number of units of the epoch before the block: where they do not fill a
+        group, the first units here do.
+        """
+        options = self.options
+        if options.unit == "sample" and options.group == 1:
+            return units
+        assert units.sizes is not None
+        if not options.shuffle and options.group == 1:
+            return units
+        every = np.arange(len(units.samples), dtype=np.int64)
+        order = lay_out(
+            text_cost(every, units.offsets, units.sizes.tokens),
+            units.total(units.sizes.vision),
+            group=options.group,
+            phase=before % options.group,
+            key=derive(self._key, block, _LAYOUT),
+        )
+        return units.take(order)
+
+    def _make_order(self, key: int) -> Order:
+        if self.options.shuffle == "shards":
+            if self.source.shards is None:
+                raise PlanError("shuffle='shards' needs the number of samples of each shard")
+            return ShardOrder(self.source.shards, key, shards_mixed=self.options.shards_mixed)
+        if self.options.shuffle:
+            return Permutation(self.source.count, key)
+        return Sequential(self.source.count)
+
+
+def round_up(lengths: Int64, multiple: int) -> Int64:
+    """Each length as the next multiple: int64 in and out."""
+    return lengths if multiple == 1 else -(-lengths // multiple) * multiple

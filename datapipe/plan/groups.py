@@ -1,0 +1,143 @@
+"""Units of near-equal cost side by side, so that the ranks of a step finish together.
+
+Units are points of two coordinates, cost of text and cost of images. They are halved again and
+again, each half along the coordinate in which it spreads most, until every part is one group: the
+construction of a k-d tree (Bentley: "Multidimensional binary search trees used for associative
+searching", CACM 18, 1975).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datapipe.plan.order import Int64, Permutation
+from datapipe.plan.ragged import edges
+from datapipe.plan.rng import derive, mix_array
+
+TEXT_LINEAR = 6 * 4096
+"""Cost of a token beside that of a pair of tokens, in a model of width 4,096.
+
+A transformer layer of width d takes 24 d^2 operations for a token, and 4 d for each token that it
+attends to (Narayanan et al.: "Efficient large-scale language model training on GPU clusters", SC
+2021, appendix), which is 6 d to 1.
+"""
+
+TEXT_QUADRATIC = 1
+"""Cost of a pair of tokens of one sample; see `TEXT_LINEAR`."""
+
+_GROUPS, _INSIDE, _HEAD, _TAIL = 1, 2, 3, 4  # purposes of derived keys
+
+# Images of packs differ more than text does, in long tails: with equal weights their imbalance
+# stays a quarter above that of text (`python -m benchmarks.plan --only balance`).
+_VISION_WEIGHT, _TEXT_WEIGHT = 4, 3
+
+# Shares are compared as integers: costs have at most 40 bits, shares 20 more.
+_COST_BITS, _SHARE_BITS = 40, 20
+
+
+def text_cost(
+    order: Int64,
+    offsets: Int64,
+    lengths: Int64,
+    *,
+    linear: int = TEXT_LINEAR,
+    quadratic: int = TEXT_QUADRATIC,
+) -> Int64:
+    """Cost of each unit's text: `linear` for a token, `quadratic` for a pair of one sample.
+
+    Args:
+        order: int64 [n], samples, unit after unit.
+        offsets: int64 [units + 1]; unit u has the samples `order[offsets[u]:offsets[u + 1]]`.
+        lengths: int64, tokens of each sample.
+
+    Returns:
+        int64 [units], in an arbitrary measure.
+    """
+    each = linear * lengths + quadratic * lengths * lengths
+    return np.diff(edges(each[order])[offsets])
+
+
+def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key: int) -> Int64:
+    """An order of a block's units in which those of a group cost about the same.
+
+    Groups follow each other in random order, as do the units inside each. Where groups do not fit
+    the block, units of typical cost complete the group that the block before has left, and begin
+    one for the block behind.
+
+    Args:
+        text_cost, vision_cost: int64 [units], at least 0; each in a measure of its own.
+        group: units of a group.
+        phase: units that the block before has put into a group it could not complete; below
+            `group`.
+        key: of the shuffle.
+
+    Returns:
+        int64 [units], the unit at each position.
+    """
+    assert 0 <= phase < group, (phase, group)
+    units = len(text_cost)
+    everyone = np.arange(units, dtype=np.int64)
+    if group == 1 or units == 0:
+        return Permutation(units, key)(everyone)
+    costs = (_reduced(text_cost), _reduced(vision_cost))
+    first = min((group - phase) % group, units)
+    last = (units - first) % group
+    typical = _typical(costs, first + last)
+    typical = typical[Permutation(len(typical), derive(key, _HEAD))(np.arange(len(typical)))]
+    rest = np.delete(everyone, typical)
+    rest = _grouped(rest, (costs[0][rest], costs[1][rest]), group)
+    return np.concatenate([typical[:first], _shuffled(rest, group, key), typical[first:]])
+
+
+def _reduced(cost: Int64) -> Int64:
+    return cost >> max(int(cost.max()).bit_length() - _COST_BITS, 0)
+
+
+def _typical(costs: tuple[Int64, Int64], number: int) -> Int64:
+    """The units that are closest to the median in the coordinate where they are farther from it."""
+    away = np.zeros(len(costs[0]), np.int64)
+    for cost in costs:
+        middle = int(np.sort(cost)[len(cost) // 2])
+        away = np.maximum(away, (np.abs(cost - middle) << _SHARE_BITS) // max(middle, 1))
+    return np.argsort(away, kind="stable")[:number]
+
+
+def _grouped(units: Int64, costs: tuple[Int64, Int64], group: int) -> Int64:
+    """Units in groups of near-equal cost, one group behind the other."""
+    places = np.arange(len(units))
+    order = places
+    # Ties in one coordinate are broken by the other, so that equal ones stay together.
+    ranks = []
+    for cost, other in (costs, costs[::-1]):
+        rank = np.empty(len(units), np.int64)
+        rank[np.lexsort((other, cost))] = places
+        ranks.append(rank)
+    sizes = np.array([len(units) // group])  # groups of each part
+    while sizes.size and sizes.max() > 1:
+        starts = (np.cumsum(sizes) - sizes) * group
+        spreads = [_spread(cost[order], starts) for cost in costs]
+        along = np.repeat(_VISION_WEIGHT * spreads[1] > _TEXT_WEIGHT * spreads[0], sizes * group)
+        part = np.repeat(np.arange(len(sizes)), sizes * group)
+        rank = np.where(along, ranks[1][order], ranks[0][order])
+        order = order[np.argsort(part * len(units) + rank)]
+        halves = np.stack([sizes // 2, sizes - sizes // 2], axis=1).reshape(-1)
+        sizes = halves[halves > 0]
+    return units[order]
+
+
+def _spread(cost: Int64, starts: Int64) -> Int64:
+    """How far below the most expensive unit of each part the cheapest is, as a share of it."""
+    most = np.maximum.reduceat(cost, starts)
+    least = np.minimum.reduceat(cost, starts)
+    return ((most - least) << _SHARE_BITS) // np.maximum(most, 1)
+
+
+def _shuffled(units: Int64, group: int, key: int) -> Int64:
+    """Whole groups in random order, and the units inside each."""
+    groups = len(units) // group
+    if not groups:
+        return units
+    noise = mix_array(np.arange(len(units), dtype=np.uint64) + np.uint64(derive(key, _INSIDE)))
+    inside = np.argsort(noise.reshape(groups, group), axis=1, kind="stable")
+    rows = np.take_along_axis(units.reshape(groups, group), inside, axis=1)
+    return rows[Permutation(groups, derive(key, _GROUPS))(np.arange(groups))].reshape(-1)

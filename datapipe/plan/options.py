@@ -1,0 +1,116 @@
+"""Options that the global order depends on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from datapipe.errors import PlanError
+
+PLAN_VERSION = 2
+"""Changes whenever equal options would give another order than before."""
+
+BLOCK = 65_536
+"""Samples, in their order, that batches and packs are made of together."""
+
+Unit = Literal["sample", "batch", "pack"]
+Shuffle = bool | Literal["shards"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What the global sequence of units depends on, beside the dataset and the epoch.
+
+    Attributes:
+        shuffle: True for a new order of all samples each epoch, "shards" for one that mixes a few
+            shards at a time, False for the order of the dataset.
+        shards_mixed: shards whose samples are mixed, with `shuffle="shards"`.
+        seed: of the order.
+        drop_last: leave out a last step that not all ranks can fill.
+        pack: capacity of a pack in tokens; units are packs.
+        pack_window: samples that wait at most for a pack they fit into.
+        pack_multiple_of: each sample in a pack is padded to a multiple of this many tokens.
+        max_images, max_samples: of a pack.
+        max_tokens: of a padded batch, padding included; units are batches.
+        buckets: number of length buckets, or their boundaries in tokens; units are batches.
+        batch_size: samples of a batch, where units are batches; None where they are not.
+        group: units laid out as of equal cost, one step of the first launch; 1 for none.
+        block: samples that are planned together.
+
+    Raises:
+        PlanError: a value is impossible, or two contradict each other.
+    """
+
+    shuffle: Shuffle
+    seed: int
+    shards_mixed: int = 16
+    drop_last: bool = False
+    pack: int | None = None
+    pack_window: int = 256
+    pack_multiple_of: int = 1
+    max_images: int | None = None
+    max_samples: int | None = None
+    max_tokens: int | None = None
+    buckets: int | tuple[int, ...] | None = None
+    batch_size: int | None = None
+    group: int = 1
+    block: int = BLOCK
+
+    def __post_init__(self) -> None:
+        if self.shuffle not in (True, False, "shards"):
+            raise PlanError(f"shuffle {self.shuffle!r} is not True, False or 'shards'")
+        for name in (
+            *("shards_mixed", "pack", "pack_window", "pack_multiple_of", "max_images"),
+            *("max_samples", "max_tokens", "batch_size", "group", "block"),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise PlanError(f"{name} {value}: at least 1 is needed")
+        if self.pack is not None:
+            self._refuse("pack", "max_tokens", "buckets")
+            if self.pack % self.pack_multiple_of:
+                raise PlanError(
+                    f"pack {self.pack} is no multiple of pack_multiple_of {self.pack_multiple_of}; "
+                    "make it one, so that a full pack can be divided too"
+                )
+        else:
+            self._refuse("without pack=", "max_images", "max_samples")
+            if self.pack_multiple_of != 1:
+                raise PlanError("pack_multiple_of needs pack=; leave it out, or give a capacity")
+        self._check_buckets()
+
+    @property
+    def unit(self) -> Unit:
+        """What the global sequence is made of."""
+        if self.pack is not None:
+            return "pack"
+        return "batch" if self.max_tokens is not None or self.buckets is not None else "sample"
+
+    @property
+    def needs_lengths(self) -> bool:
+        """Whether units depend on the number of tokens of each sample."""
+        return self.unit != "sample" or self.group > 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every option, as JSON has them."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+    def _refuse(self, what: str, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None:
+                raise PlanError(f"{what} and {name}={getattr(self, name)} contradict each other")
+
+    def _check_buckets(self) -> None:
+        if self.buckets is None or isinstance(self.buckets, int):
+            few = self.buckets is not None and self.buckets < 1
+        else:
+            few = not self.buckets or list(self.buckets) != sorted({*self.buckets})
+            few = few or self.buckets[0] < 1
+        if few:
+            raise PlanError(
+                f"buckets {self.buckets!r}: give how many, at least 1, or their boundaries in "
+                "tokens, ascending"
+            )

@@ -1,0 +1,302 @@
+"""The packer in plain Python: what numba's `packing_kernel` computes, bit for bit.
+
+Up to `window` samples wait at a time. The oldest of them opens each pack, so nothing waits for
+long; once no more samples arrive, the longest does. Then:
+
+- While even two of the longest waiting samples would fit behind it, the oldest is taken.
+- The rest is filled at once: of all sets of some waiting samples, one whose lengths come closest to
+  the space left. This is the subset-sum problem, solved by dynamic programming over a bitset of
+  reachable totals (Pisinger: "Dynamic programming on the word RAM", Algorithmica 35, 2003). Long
+  samples come first and the search ends as soon as the space can be filled exactly, so long
+  samples go early and short ones stay for later finishes.
+
+Packing that fills bin by bin, each with a fixed first item and then as fully as the items allow, is
+the heuristic MBS' of Fleszar and Hindi ("New heuristics for one-dimensional bin-packing", Computers
+& Operations Research 29, 2002); the window and the oldest as the first item make it work on a
+stream.
+
+Where samples have images, that set is compared with two others that fill the space too: those that
+are found with some samples rich in images, or poor in them, in front. The one taken brings the pack
+closest to the mean number of images, so that ranks get packs of similar work.
+
+Where the set has more images than allowed, the search is repeated for the set with the fewest of
+each total. Where it has more samples than allowed, they are taken one by one, the longest that fits
+first.
+
+A waiting sample is a key: its length above, and below it its place in the order, reversed, so that
+descending keys are descending lengths with older samples first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.plan.order import Int64
+
+Int8 = npt.NDArray[np.int8]
+
+RICH, POOR = np.int8(1), np.int8(-1)
+
+UNLIMITED = 1 << 60
+"""A limit that is none; above any sum of images."""
+
+HORIZON = 2
+"""The oldest is taken while this many of the longest waiting sample still fit behind it.
+
+The search then has several samples to choose from, and little space to search.
+"""
+
+LONGEST_SEARCH = 1 << 18
+"""Space in tokens up to which sets are searched; above, the longest that fits is taken."""
+
+SEARCHED = 64
+"""Waiting samples, evenly spread over all lengths, that a search looks at.
+
+More take longer and fill no better: what is left out is there for later packs.
+"""
+
+STEERED = (8, 32)
+"""Candidates rich or poor in images that are put in front, in each of the further searches."""
+
+STEERING_ROOM = 2
+"""Packs get similar numbers of images where as many as this times the mean are allowed.
+
+Where the limit of images is often reached, filling packs takes all the choice there is.
+"""
+
+DENSITY_BITS = 12
+"""Binary places to which images per token are known."""
+
+MOST_IMAGES = (1 << 14) - 2
+"""The limit of images in that search, so that two numbers above it still add up in 16 bits."""
+
+
+def mean_of_images(lengths: Int64, images: Int64, capacity: int) -> int:
+    """Images that a full pack has on average."""
+    return int(images.sum()) * capacity // int(lengths.sum())
+
+
+def image_kinds(lengths: Int64, images: Int64) -> Int8:
+    """`RICH` where a sample has over twice the mean of images for its length, `POOR` below half."""
+    density = (images << DENSITY_BITS) // lengths
+    mean = (int(images.sum()) << DENSITY_BITS) // int(lengths.sum())
+    return (density > 2 * mean) * RICH + (2 * density < mean) * POOR
+
+
+def pack(
+    lengths: Int64,
+    images: Int64,
+    capacity: int,
+    window: int,
+    max_images: int,
+    max_samples: int,
+) -> tuple[Int64, Int64]:
+    """Samples in packs; all arguments are valid, see `packing.pack_units`.
+
+    Args:
+        lengths: int64 [n], 1 to `capacity` tokens.
+        images: int64 [n], 0 to `max_images`; zeros where they do not matter.
+        capacity: of a pack, in tokens.
+        window: samples that wait at most.
+        max_images, max_samples: of a pack; `UNLIMITED` for no limit.
+
+    Returns:
+        Order int64 [n] and offsets int64 [packs + 1].
+    """
+    limited = min(max_images, max_samples) < UNLIMITED
+    state = _Waiting(lengths, images, window)
+    mean_images = mean_of_images(lengths, images, capacity)
+    steered = mean_images > 0 and STEERING_ROOM * mean_images <= max_images
+    offsets = [0]
+    while state.refill():
+        left, left_images, left_samples = capacity, max_images, max_samples
+        while left_samples > 0 and state.refill() and state.keys[0] >> state.shift <= left:
+            longest = state.keys[-1] >> state.shift
+            oldest = state.oldest()
+            if left_samples == max_samples:
+                keys = [oldest if state.arriving else state.keys[-1]]
+            elif not limited and left - (oldest >> state.shift) >= HORIZON * longest:
+                keys = [oldest]
+            else:
+                keys = state.candidates(left, left_images if limited else UNLIMITED)
+                if not keys:
+                    break
+                if left > LONGEST_SEARCH:
+                    del keys[1:]
+                else:
+                    wanted = mean_images - (max_images - left_images) if steered else None
+                    keys = _finish(state, keys, left, left_images, left_samples, wanted)
+            left -= state.total_length(keys)
+            left_images -= state.total_images(keys)
+            left_samples -= len(keys)
+            state.take(keys)
+        offsets.append(len(state.order))
+    return np.array(state.order, np.int64), np.array(offsets, np.int64)
+
+
+class _Waiting:
+    """Samples that have arrived and are in no pack, and those that were packed."""
+
+    def __init__(self, lengths: Int64, images: Int64, window: int) -> None:
+        self.images: list[int] = images.tolist()
+        self.kinds: list[int] = image_kinds(lengths, images).tolist()
+        self.shift = len(lengths).bit_length()
+        self.mask = (1 << self.shift) - 1
+        self.keys: list[int] = []  # ascending
+        self.order: list[int] = []
+        self._all: list[int] = [
+            length << self.shift | (self.mask - place)
+            for place, length in enumerate(lengths.tolist())
+        ]
+        self._window = window
+        self._arrived = 0
+        self._oldest = 0
+        self._taken = bytearray(len(lengths))
+
+    @property
+    def arriving(self) -> bool:
+        return self._arrived < len(self._all)
+
+    def refill(self) -> bool:
+        """Let samples arrive until the window is full; whether any wait."""
+        room = self._window - len(self.keys)
+        arrivals = self._all[self._arrived : self._arrived + room]
+        for key in arrivals:
+            insort(self.keys, key)
+        self._arrived += len(arrivals)
+        return bool(self.keys)
+
+    def oldest(self) -> int:
+        while self._taken[self._oldest]:
+            self._oldest += 1
+        return self._all[self._oldest]
+
+    def candidates(self, left: int, left_images: int) -> list[int]:
+        """Keys of samples that fit, the longest first, `SEARCHED` of them at most."""
+        keys = self.keys[: bisect_left(self.keys, (left + 1) << self.shift)][::-1]
+        if left_images < UNLIMITED:
+            keys = [key for key in keys if self.total_images([key]) <= left_images]
+        return keys[:: -(-len(keys) // SEARCHED) or 1]
+
+    def take(self, keys: list[int]) -> None:
+        for key in keys:
+            del self.keys[bisect_left(self.keys, key)]
+            sample = self.mask - (key & self.mask)
+            self._taken[sample] = True
+            self.order.append(sample)
+
+    def total_length(self, keys: list[int]) -> int:
+        return sum(key >> self.shift for key in keys)
+
+    def total_images(self, keys: list[int]) -> int:
+        return sum([self.images[self.mask - (key & self.mask)] for key in keys])
+
+
+def _finish(
+    state: _Waiting,
+    candidates: list[int],
+    left: int,
+    left_images: int,
+    left_samples: int,
+    wanted: int | None,
+) -> list[int]:
+    """The candidates that fill the space best within the limits."""
+
+    def allowed(keys: list[int]) -> bool:
+        return len(keys) <= left_samples and state.total_images(keys) <= left_images
+
+    chosen = _exact(candidates, left, state.shift)
+    if wanted is not None and state.total_length(chosen) == left:
+        chosen = _steered(state, candidates, chosen, left, wanted)
+    if allowed(chosen):
+        return chosen
+    if state.total_images(chosen) > left_images:
+        chosen = _lightest(state, candidates, left, left_images)
+        if chosen and allowed(chosen):
+            return chosen
+    return _greedy(candidates, left, state.shift, allowed)
+
+
+def _exact(candidates: list[int], left: int, shift: int) -> list[int]:
+    """Of the first candidates that will do, those whose lengths come closest to `left`."""
+    mask = (1 << (left + 1)) - 1
+    row = 1  # bit t: some of the candidates so far have t tokens in all
+    rows = [row]
+    for key in candidates:
+        row |= (row << (key >> shift)) & mask
+        rows.append(row)
+        if row >> left:
+            break
+    total = row.bit_length() - 1
+    used = len(rows) - 1
+    chosen = []
+    while total > 0:
+        while rows[used - 1] >> total & 1:
+            used -= 1
+        used -= 1
+        chosen.append(candidates[used])
+        total -= candidates[used] >> shift
+    return chosen
+
+
+def _steered(
+    state: _Waiting, candidates: list[int], chosen: list[int], left: int, wanted: int
+) -> list[int]:
+    """Of some sets that fill the space exactly, the one with closest to `wanted` images."""
+    images = state.total_images(chosen)
+    kind = RICH if images < wanted else POOR
+    apt = [key for key in candidates if state.kinds[state.mask - (key & state.mask)] == kind]
+    for number in STEERED:
+        if not apt or images == wanted or (images < wanted) != (kind == RICH):
+            break
+        front = apt[:number]
+        others = set(candidates).difference(front)
+        tried = front + [key for key in candidates if key in others]
+        found = _exact(tried, left, state.shift)
+        if state.total_length(found) == left:
+            images_found = state.total_images(found)
+            if abs(images_found - wanted) < abs(images - wanted):
+                chosen, images = found, images_found
+    return chosen
+
+
+def _lightest(state: _Waiting, candidates: list[int], left: int, left_images: int) -> list[int]:
+    """`_exact` among the sets that have no more than `left_images`."""
+    limit = min(left_images, MOST_IMAGES)
+    row = np.full(left + 1, limit + 1, np.int16)  # fewest images of any set of each total
+    row[0] = 0
+    rows = [row]
+    for key in candidates:
+        length = key >> state.shift
+        images = np.int16(min(state.total_images([key]), limit + 1))
+        more = row[: left + 1 - length] + images
+        row = row.copy()
+        np.minimum(row[length:], more, out=row[length:])
+        rows.append(row)
+        if row[left] <= limit:
+            break
+    total = int(np.flatnonzero(row <= limit)[-1])
+    used = len(rows) - 1
+    chosen = []
+    while total > 0:
+        while rows[used - 1][total] == rows[used][total]:
+            used -= 1
+        used -= 1
+        chosen.append(candidates[used])
+        total -= candidates[used] >> state.shift
+    return chosen
+
+
+def _greedy(
+    candidates: list[int], left: int, shift: int, allowed: Callable[[list[int]], bool]
+) -> list[int]:
+    chosen: list[int] = []
+    for key in candidates:
+        if key >> shift <= left and allowed([*chosen, key]):
+            chosen.append(key)
+            left -= key >> shift
+    return chosen

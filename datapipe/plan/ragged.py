@@ -1,0 +1,31 @@
+"""Ragged arrays: rows of different lengths in one array, with offsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+def edges(counts: npt.NDArray[np.integer]) -> Int64:
+    """Offsets of rows with these lengths: int64 [n + 1]."""
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def places(offsets: npt.NDArray[np.int64], rows: Int64) -> tuple[Int64, Int64]:
+    """Where the items of some rows stand, row after row, and the offsets of the rows there.
+
+    Args:
+        offsets: int64 [N + 1]; row i has items `offsets[i]` to `offsets[i + 1]`.
+        rows: int64 [n]; a row may come twice.
+
+    Returns:
+        (int64 [items], int64 [n + 1]).
+    """
+    starts = offsets[rows]
+    counts = offsets[rows + 1] - starts
+    here = edges(counts)
+    return np.repeat(starts - here[:-1], counts) + np.arange(here[-1]), here

@@ -1,0 +1,93 @@
+"""Runs the command in this process, and a small packed dataset with a tokenizer for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import files as files_of
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from typer.testing import CliRunner
+
+import datapipe
+from datapipe.cli import app
+from datapipe.decode.text.encode import SampleText, TextEncoder
+
+Run = Callable[..., Any]
+SAMPLES = 40
+LONG = {7: 30, 20: 60}  # turns of samples that are longer than the others
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs the command in this process: quick, and its output is no terminal."""
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small byte-level BPE tokenizer, trained on a licence."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"],
+    )
+    licence = next(file for file in files_of("numpy") or () if file.name.startswith("LICENSE"))
+    made.train_from_iterator([Path(str(licence.locate())).read_text("utf-8")], trainer)
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+def records() -> list[dict[str, Any]]:
+    made = []
+    for number in range(SAMPLES):
+        images = number % 3
+        turns = LONG.get(number, 1 + number % 4)
+        first = "<image>" * images + f"What is number {number}?"
+        talk = [{"from": "human", "value": first}]
+        talk += [{"from": "gpt", "value": f"It is {number}. " * turns}]
+        record: dict[str, Any] = {"conversations": talk}
+        if images:
+            record["image"] = [f"{'a' * (image + 1)}.jpg" for image in range(images)]
+        made.append(record)
+    return made
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory, make_llava: Any) -> Path:
+    return Path(make_llava(tmp_path_factory.mktemp("raw"), records()))
+
+
+@pytest.fixture
+def shards(tmp_path: Path, raw: Path) -> Path:
+    datapipe.pack_dataset(raw, tmp_path / "shards", shard_size=16)
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def lengths(tokenizer: Path) -> np.ndarray:
+    """Tokens of each sample without its images, encoded one by one."""
+    encoder = TextEncoder(datapipe.TextSpec(tokenizer=tokenizer, template="chatml"))
+    texts = [SampleText(None, record, len(record.get("image", ()))) for record in records()]
+    return np.array([len(text.tokens) for text in encoder.encode(texts)])  # type: ignore
+
+
+@pytest.fixture(scope="session")
+def read() -> Callable[[Any], dict[str, Any]]:
+    """Reads the one JSON object that a command printed."""
+
+    def parse(result: Any) -> dict[str, Any]:
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.count("\n") == 1
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    return parse

@@ -1,0 +1,183 @@
+"""`datapipe plan`: what it says is what training does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import datapipe
+from datapipe.cli.output import bars
+
+Run = Callable[..., Any]
+Read = Callable[[Any], dict[str, Any]]
+
+SAMPLES = 40
+IMAGE = 8  # tokens
+LONG = {7: 30, 20: 60}  # samples that are longer than the others
+
+
+@pytest.fixture
+def plan(run: Run, shards: Path, tokenizer: Path) -> Run:
+    """Plans with a tokenizer; images of eight tokens."""
+    options = ("--tokenizer", tokenizer, "--template", "chatml", "--image-tokens", IMAGE)
+    return lambda *more: run("plan", shards, *options, *more)
+
+
+def test_the_plan_that_is_described_is_the_one_that_training_follows(
+    read: Read, plan: Run, shards: Path, tokenizer: Path, lengths: Any
+) -> None:
+    report = read(plan("--pack", 512, "--world-size", 2, "--seed", 5, "--epoch", 3, "--json"))
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE)
+    loader = datapipe.make_loader(
+        shards, image=None, text=text, pack=512, seed=5, rank=1, world_size=2
+    )
+    loader.set_epoch(3)
+    assert report["steps"] == len(loader)
+    tokens = lengths + IMAGE * (np.arange(SAMPLES) % 3)
+    assert (report["samples"], report["tokens"]) == (SAMPLES, tokens.sum())
+    assert report["fill"] == pytest.approx(tokens.sum() / report["units"] / 512)
+    assert report["images"] == sum(number % 3 for number in range(SAMPLES))
+    assert (report["unit"], report["epoch"], report["world_size"]) == ("pack", 3, 2)
+    step = read(plan("--pack", 512, "--world-size", 2, "--seed", 5, "--epoch", 3, "--step", 1,
+                     "--json"))  # fmt: skip
+    assert step == loader.plan.step(1).to_dict()
+
+
+def test_overlong_samples_are_counted_whether_dropped_or_cut(
+    read: Read, plan: Run, lengths: Any
+) -> None:
+    limit = int(np.sort(lengths)[-3]) + 2 * IMAGE
+    options = ("--batch-size", 4, "--max-length", limit, "--json")
+    dropped = read(plan(*options, "--overlong", "drop"))
+    assert (dropped["overlong"], dropped["limit"]) == (len(LONG), limit)
+    assert (dropped["samples"], dropped["left_out"]["overlong"]) == (SAMPLES - 2, 2)
+    cut = read(plan(*options, "--overlong", "truncate"))
+    assert (cut["overlong"], cut["samples"]) == (len(LONG), SAMPLES)
+    assert not any(cut["left_out"].values())
+    assert dropped["tokens"] + 2 * limit >= cut["tokens"] > dropped["tokens"]
+    refused = plan(*options)
+    assert refused.exit_code == 1
+    assert "overlong='drop'" in refused.stderr
+
+
+def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:
+    report = read(
+        plan("--pack", 128, "--overlong", "drop", "--where", "text_tokens < 120", "--json")
+    )
+    assert report["overlong"] == 0
+    assert report["left_out"]["where"] == len(LONG)
+    assert report["samples"] == SAMPLES - len(LONG)
+
+
+def test_every_sample_is_accounted_for(read: Read, plan: Run) -> None:
+    options = ("--max-images", 1, "--overlong", "drop", "--world-size", 3, "--drop-last", "--json")
+    report = read(plan("--pack", 128, *options))
+    assert report["left_out"]["images"] > 0
+    assert report["left_out"]["overlong"] == len(LONG)
+    assert report["samples"] + sum(report["left_out"].values()) == SAMPLES
+    assert report["dataset_samples"] == SAMPLES
+
+
+def test_what_drop_last_drops_is_counted(read: Read, run: Run, shards: Path) -> None:
+    report = read(run("plan", shards, "--batch-size", 7, "--drop-last", "--json"))
+    assert (report["steps"], report["samples"], report["left_out"]["last_step"]) == (5, 35, 5)
+
+
+def test_a_single_sample_shows_beside_thousands() -> None:
+    assert [row.rstrip() for row in bars([1, 0, 1000])] == ["#", "", "#" * 40]
+
+
+def test_without_a_tokenizer_steps_and_samples_are_known(
+    read: Read, run: Run, shards: Path
+) -> None:
+    report = read(run("plan", shards, "--batch-size", 3, "--world-size", 4, "--json"))
+    assert (report["steps"], report["samples"], report["repeats"]) == (4, SAMPLES, 8)
+    assert (report["tokens"], report["fill"], report["histogram"]) == (None, None, [])
+    lines = run("plan", shards, "--batch-size", 3, "--world-size", 4).stdout.splitlines()
+    assert lines[0] == f"Plan of {shards}, epoch 0, 4 ranks"
+    assert ["steps", "4"] in [line.split() for line in lines]
+    assert "fill" not in [line.split()[0] for line in lines]
+
+
+def test_the_plan_is_readable_when_piped(shards: Path, tokenizer: Path) -> None:
+    options = ["--pack", 512, "--world-size", 2, "--tokenizer", tokenizer, "--template", "chatml"]
+    arguments = map(str, ["plan", shards, *options, "--image-tokens", IMAGE])
+    result = subprocess.run(
+        [sys.executable, "-m", "datapipe", *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0
+    assert result.stdout.isascii()
+    assert "\x1b" not in result.stdout
+    lines = [line.split() for line in result.stdout.splitlines()]
+    for name in ("steps", "packs", "samples", "fill", "padding", "imbalance", "overlong", "time"):
+        assert name in [line[0] for line in lines]
+    bins = lines[lines.index(["tokens", "of", "a", "sample"]) + 1 :]
+    assert sum(int(line[-1]) for line in bins) == SAMPLES
+    assert max(bins, key=lambda line: int(line[-1]))[3] == "#" * 40
+    assert [line[3:-1] for line in bins if line[-1] == "0"] == [[]] * 3
+
+
+def test_unusable_texts_are_left_out_and_counted(
+    run: Run, tmp_path: Path, make_tar: Any, tokenizer: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_tar(tmp_path / "0.tar", [("0.txt", b"hello"), ("1.txt", b"\xff\xfe"), ("2.txt", b"you")])
+    options = ("--tokenizer", tokenizer, "--template", "caption", "--batch-size", 1, "--json")
+    result = run("plan", tmp_path, *options)
+    report = json.loads(result.stdout)
+    assert (report["samples"], report["left_out"]["unusable"]) == (2, 1)
+    assert "they are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--pack", 1024], "give text=TextSpec(tokenizer=..., template=...)"),
+        ([], "give batch_size="),
+        (["--batch-size", 0], "batch_size 0: at least 1"),
+        (["--batch-size", 2, "--world-size", 0], "--world-size 0: at least one rank"),
+        (["--batch-size", 2, "--template", "chatml"], "--template means nothing without"),
+        (["--batch-size", 2, "--max-length", 9], "--max-length means nothing without"),
+        (["--batch-size", 2, "--buckets", "many"], "--buckets 'many'"),
+        (["--batch-size", 2, "--epoch", -1], "epoch -1 is negative"),
+        (["--batch-size", 2, "--step", 99], "has no such step; it has 20"),
+        (["--batch-size", 2, "--where", "wide > 2"], "wide"),
+        (["--batch-size", 2, "--tokenizer", "none.json"], "none.json"),
+    ],
+)
+def test_wrong_options_are_one_message(
+    run: Run, shards: Path, arguments: list[Any], message: str
+) -> None:
+    result = run("plan", shards, *arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--image-tokens", "lots"), ("--overlong", "keep"), ("--template", "no such {{"),
+     ("--max-length", 0)],
+)  # fmt: skip
+def test_wrong_options_of_text_are_named(plan: Run, option: str, value: Any) -> None:
+    result = plan("--batch-size", 2, option, value)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert option.removeprefix("--").replace("-", "_") in result.stderr
+
+
+def test_ctrl_c_while_planning_ends_with_130(plan: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("datapipe.loader.report.summarise", interrupt)
+    result = plan("--batch-size", 2)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "Interrupted; run the same command again" in result.stderr

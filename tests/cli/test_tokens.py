@@ -1,0 +1,83 @@
+"""Token counts of the commands that pack and index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+Run = Callable[..., Any]
+Read = Callable[[Any], dict[str, Any]]
+SAMPLES = 40
+
+
+@pytest.mark.parametrize("command", ["index", "pack"])
+def test_tokens_are_counted_at_pack_time_and_afterwards(
+    read: Read,
+    run: Run,
+    raw: Path,
+    shards: Path,
+    tmp_path: Path,
+    tokenizer: Path,
+    lengths: Any,
+    command: str,
+) -> None:
+    options = ("--tokenizer", tokenizer, "--template", "chatml")
+    places = (shards,) if command == "index" else (raw, tmp_path / "new")
+    report = read(run(command, *places, *options, "--json"))["tokens"]
+    ordered = np.sort(lengths)
+    assert report["failed"] == 0
+    assert report["text"] == {
+        "total": lengths.sum(),
+        "mean": pytest.approx(lengths.mean()),
+        "p50": ordered[SAMPLES // 2 - 1],
+        "p90": ordered[SAMPLES * 9 // 10 - 1],
+        "p99": ordered[-1],
+        "most": ordered[-1],
+    }
+    assert 0 < report["labels"]["total"] < lengths.sum()
+    shown = run(command, *places, *options).stdout
+    assert f"  text tokens  {lengths.sum():,} (mean {lengths.mean():,.1f}, median" in shown
+    assert f"  label tokens {report['labels']['total']:,} (mean" in shown
+
+
+def test_without_a_tokenizer_a_packed_dataset_has_its_index(run: Run, shards: Path) -> None:
+    result = run("index", shards)
+    assert result.exit_code == 1
+    assert "was packed by datapipe and has its index" in result.stderr
+
+
+def test_foreign_tars_are_indexed_and_counted(
+    read: Read, run: Run, tmp_path: Path, make_tar: Any, jpeg: Any, tokenizer: Path
+) -> None:
+    members = [("0.jpg", jpeg(0)), ("0.txt", b"hello"), ("1.txt", b"\xff\xfe no text")]
+    make_tar(tmp_path / "0.tar", members)
+    options = ("--tokenizer", tokenizer, "--template", "caption")
+    report = read(run("index", tmp_path, *options, "--json"))
+    assert (report["samples"], report["tokens"]["failed"]) == (2, 1)
+    lines = run("index", tmp_path, *options).stdout.splitlines()
+    assert lines[0] == f"Indexed {tmp_path}"
+    assert ["failed", "texts", "1"] in [line.split() for line in lines]
+    assert lines[-2].startswith("failed 1: 1.txt: ")
+    assert lines[-1].startswith("all failures: ")
+    assert Path(lines[-1].removeprefix("all failures: ")).exists()
+
+
+def test_a_wrong_tokenizer_stops_a_pack_before_it_begins(
+    run: Run, raw: Path, tmp_path: Path
+) -> None:
+    result = run("pack", raw, tmp_path / "out", "--tokenizer", tmp_path / "no.json")
+    assert result.exit_code == 1
+    assert "no.json" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_counts_nothing(
+    read: Read, run: Run, raw: Path, tmp_path: Path, tokenizer: Path
+) -> None:
+    options = ("--tokenizer", tokenizer, "--template", "chatml", "--dry-run", "--json")
+    assert "tokens" not in read(run("pack", raw, tmp_path / "out", *options))
+    assert not (tmp_path / "out").exists()

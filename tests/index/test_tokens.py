@@ -1,0 +1,430 @@
+"""Token counts lie beside the index: counted once, by one process, and never lost to another."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe import pack_dataset
+from datapipe.errors import IndexMismatch
+from datapipe.index.manifest import Manifest, Shard, read_manifest
+from datapipe.index.tokencount import open_or_count
+from datapipe.index.tokenparts import PartFiles, TextFailure, TokenPart, join_parts
+from datapipe.index.tokens import DTYPES, TokenColumns, open_tokens, present_tokens
+
+DIGEST = "0123456789abcdef" * 4
+OTHER = "f" * 64
+
+
+def make_part(seed: int, samples: int) -> TokenPart:
+    """Counts that depend on `seed` alone; about every third sample failed."""
+    rng = np.random.default_rng(seed)
+    usable = rng.random(samples) > 0.3
+    places = rng.integers(0, 3, samples) * usable
+    spans = rng.integers(0, 4, samples) * usable
+    starts = rng.integers(0, 50, spans.sum()).astype(np.int32)
+    return TokenPart(
+        text_tokens=np.where(usable, rng.integers(0, 90, samples), -1).astype(np.int32),
+        label_tokens=(rng.integers(0, 90, samples) * usable).astype(np.int32),
+        places=places,
+        image_at=rng.integers(0, 90, places.sum()).astype(np.int32),
+        spans=spans,
+        label_start=starts,
+        label_stop=starts + np.int32(2),
+        failures=tuple(
+            TextFailure(f"{seed}-{sample}", "no text", "x.txt" * (sample % 2))
+            for sample in np.flatnonzero(~usable)
+        ),
+    )
+
+
+def make_manifest(sizes, *, salt=""):
+    shards = [
+        Shard(
+            name=f"{number}.tar",
+            index=f"{number}.parquet",
+            samples=size,
+            images=0,
+            bytes=1024,
+            index_sha256=hashlib.sha256(f"{salt}{number}".encode()).hexdigest(),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    return Manifest(shards=tuple(shards))
+
+
+class Counter:
+    """Counts shards as `make_part` makes them; says which it was asked for."""
+
+    def __init__(self, manifest, *, stop_at=None):
+        self.asked = []
+        self._manifest = manifest
+        self._stop_at = stop_at
+
+    def __call__(self, parts, missing):
+        for number in missing:
+            if number == self._stop_at:
+                raise KeyboardInterrupt
+            self.asked.append(number)
+            shard = self._manifest.shards[number]
+            parts.write(shard, make_part(number, shard.samples))
+
+
+def count(home, manifest, *, digest=DIGEST, stop_at=None):
+    """The columns, and which shards had to be counted."""
+    counter = Counter(manifest, stop_at=stop_at)
+    columns = open_or_count(home, manifest, digest, image_wrap=(1, 2), count=counter)
+    return columns, counter.asked
+
+
+def refuse(parts, missing):
+    raise AssertionError("counted a second time")
+
+
+def whole(manifest):
+    return join_parts(
+        [make_part(number, shard.samples) for number, shard in enumerate(manifest.shards)]
+    )
+
+
+def assert_holds(columns: TokenColumns, expected: TokenPart) -> None:
+    for name in DTYPES.keys() & vars(expected).keys():
+        assert getattr(columns, name).tolist() == getattr(expected, name).tolist(), name
+    assert np.diff(columns.sample_image_at).tolist() == expected.places.tolist()
+    assert np.diff(columns.sample_label).tolist() == expected.spans.tolist()
+    assert columns.sample_image_at[0] == columns.sample_label[0] == 0
+    failures = [(f.key, f.reason, f.member) for f in expected.failures]
+    found = [(f["key"], f["reason"], f.get("member", "")) for f in columns.failures()]
+    assert found == failures
+    assert columns.failed == len(failures)
+
+
+@pytest.fixture
+def manifest():
+    return make_manifest([5, 1, 0, 7])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=5), st.integers(0, 5))
+def test_columns_hold_what_was_counted_of_every_shard(sizes, keep):
+    manifest = make_manifest(sizes)
+    before = Manifest(shards=manifest.shards[:keep])
+    with tempfile.TemporaryDirectory() as folder:
+        columns, _ = count(Path(folder), before)
+        assert_holds(columns, whole(before))
+        grown, asked = count(Path(folder), manifest)
+        assert_holds(grown, whole(manifest))
+        assert asked == list(range(len(before.shards), len(sizes)))
+
+
+def test_columns_are_plain_npy_files_of_the_types_promised(tmp_path, manifest):
+    columns, _ = count(tmp_path, manifest)
+    assert columns.folder == tmp_path / "tokens-0123456789abcdef"
+    assert columns.image_wrap == (1, 2)
+    for name, dtype in DTYPES.items():
+        stored = np.load(columns.folder / f"{name}.npy")
+        assert stored.dtype == np.dtype(dtype) == getattr(columns, name).dtype
+        assert stored.tolist() == getattr(columns, name).tolist()
+
+
+def test_what_was_counted_is_not_counted_again(tmp_path, manifest):
+    assert open_tokens(tmp_path, manifest, DIGEST) is None
+    columns, _ = count(tmp_path, manifest)
+    again = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
+    assert again.image_wrap == columns.image_wrap
+    assert_holds(again, whole(manifest))
+    assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
+
+
+def test_each_tokenizer_and_template_has_its_own_counts(tmp_path, manifest):
+    assert present_tokens(tmp_path, manifest) == []
+    count(tmp_path, manifest)
+    _, asked = count(tmp_path, manifest, digest=OTHER)
+    assert asked == [0, 1, 2, 3]
+    assert present_tokens(tmp_path, manifest) == [DIGEST, OTHER]
+    assert present_tokens(tmp_path, make_manifest([1])) == []
+
+
+def test_counts_of_a_digest_that_begins_alike_are_not_taken(tmp_path, manifest):
+    count(tmp_path, manifest)
+    alike = DIGEST[:32] + OTHER[:32]
+    assert open_tokens(tmp_path, manifest, alike) is None
+    columns, asked = count(tmp_path, manifest, digest=alike)
+    assert asked == [0, 1, 2, 3]
+    assert columns.digest == alike
+
+
+@pytest.mark.parametrize("harm", ["about", "column", "failures", "version"])
+def test_torn_or_foreign_columns_are_counted_anew(tmp_path, manifest, harm):
+    folder = count(tmp_path, manifest)[0].folder
+    about = folder / "tokens.json"
+    if harm == "about":
+        about.write_text("{")
+    elif harm == "version":
+        about.write_text(json.dumps(json.loads(about.read_text()) | {"version": 0}))
+    else:
+        path = folder / ("image_at.npy" if harm == "column" else "failures.jsonl")
+        path.write_bytes(path.read_bytes()[:-1])
+    assert open_tokens(tmp_path, manifest, DIGEST) is None
+    columns, asked = count(tmp_path, manifest)
+    assert asked == [0, 1, 2, 3]
+    assert_holds(columns, whole(manifest))
+
+
+@pytest.mark.parametrize("values", [np.arange(13.0), np.arange(12, dtype=np.int32)])
+def test_columns_of_another_kind_are_refused(tmp_path, manifest, values):
+    folder = count(tmp_path, manifest)[0].folder
+    np.save(folder / "text_tokens.npy", values)
+    about = json.loads((folder / "tokens.json").read_text())
+    about["sizes"]["text_tokens.npy"] = (folder / "text_tokens.npy").stat().st_size
+    (folder / "tokens.json").write_text(json.dumps(about))
+    with pytest.raises(IndexMismatch, match=r"text_tokens\.npy holds 1.*remove .*counted anew"):
+        open_tokens(tmp_path, manifest, DIGEST)
+
+
+def test_an_interrupted_count_goes_on_at_the_shard_where_it_stopped(tmp_path, manifest):
+    with pytest.raises(KeyboardInterrupt):
+        count(tmp_path, manifest, stop_at=2)
+    assert open_tokens(tmp_path, manifest, DIGEST) is None
+    columns, asked = count(tmp_path, manifest)
+    assert asked == [2, 3]
+    assert_holds(columns, whole(manifest))
+    assert [path.name for path in tmp_path.iterdir()] == [columns.folder.name]
+
+
+def test_a_count_that_did_nothing_leaves_nothing(tmp_path, manifest):
+    with pytest.raises(KeyboardInterrupt):
+        count(tmp_path, manifest, stop_at=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("harm", ["torn", "flipped", "other digest", "other shard"])
+def test_a_part_that_cannot_be_trusted_is_counted_anew(tmp_path, manifest, harm):
+    with pytest.raises(KeyboardInterrupt):
+        count(tmp_path, manifest, stop_at=2)
+    (work,) = tmp_path.iterdir()
+    first, second = sorted(work.glob("*.npz"))
+    if harm == "torn":
+        first.write_bytes(first.read_bytes()[:-40])
+    elif harm == "flipped":
+        content = bytearray(first.read_bytes())
+        content[content.index(b"NUMPY") + 125] ^= 1
+        first.write_bytes(content)
+    elif harm == "other digest":
+        PartFiles(work, OTHER).write(manifest.shards[0], make_part(9, 5))
+    else:
+        first.write_bytes(second.read_bytes())
+    columns, asked = count(tmp_path, manifest)
+    assert asked == [0, 2, 3]
+    assert_holds(columns, whole(manifest))
+
+
+def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
+    columns, _ = count(tmp_path, manifest)
+    failures = columns.failures()
+    assert f"{len(failures)} of 13 samples have a text that cannot be used" in caplog.text
+    assert str(columns.folder / "failures.jsonl") in caplog.text
+    by_shard = {shard.name: len(make_part(n, shard.samples).failures)
+                for n, shard in enumerate(manifest.shards)}  # fmt: skip
+    for name, number in by_shard.items():
+        assert sum(failure["shard"] == name for failure in failures) == number
+
+
+@pytest.fixture
+def waiting():
+    """Is set once somebody waits for another's count."""
+    event = threading.Event()
+
+    class Notice(logging.Handler):
+        def emit(self, record):
+            if "waiting for it" in record.getMessage():
+                event.set()
+
+    notice = Notice()
+    logging.getLogger("datapipe.index.tokencount").addHandler(notice)
+    yield event
+    logging.getLogger("datapipe.index.tokencount").removeHandler(notice)
+
+
+def run_both(tmp_path, manifest, first, second, begun):
+    """Open with two counters, the second once the first has begun; what came of it, in order.
+
+    Each thread opens the lock for itself, as processes do.
+    """
+    results = {}
+
+    def open_with(counter):
+        try:
+            found = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=counter)
+        except RuntimeError as error:
+            found = error
+        results[counter] = found
+
+    threads = [
+        threading.Thread(target=open_with, args=(counter,), daemon=True)
+        for counter in (first, second)
+    ]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+    return results[first], results[second]
+
+
+def test_one_process_counts_and_the_others_wait_for_it(tmp_path, manifest, waiting):
+    begun = threading.Event()
+
+    def slowly(parts, missing):
+        begun.set()
+        assert waiting.wait(60)
+        Counter(manifest)(parts, missing)
+
+    for columns in run_both(tmp_path, manifest, slowly, refuse, begun):
+        assert_holds(columns, whole(manifest))
+    assert [path.name for path in tmp_path.iterdir()] == ["tokens-0123456789abcdef"]
+
+
+def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, manifest, waiting):
+    begun = threading.Event()
+    held = []
+
+    def fail(parts, missing):
+        begun.set()
+        assert waiting.wait(60)
+        raise RuntimeError("no counting today")
+
+    def go_on(parts, missing):
+        with (tmp_path / ".tokens-0123456789abcdef" / "lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held.append(True)
+        Counter(manifest)(parts, missing)
+
+    failed, columns = run_both(tmp_path, manifest, fail, go_on, begun)
+    assert isinstance(failed, RuntimeError)
+    assert held == [True]
+    assert_holds(columns, whole(manifest))
+
+
+_KILLED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import test_tokens as t
+manifest = t.make_manifest([5, 1, 0, 7])
+def hang(parts, missing):
+    parts.write(manifest.shards[0], t.make_part(0, 5))
+    print("begun", flush=True)
+    time.sleep(600)
+t.open_or_count(Path(sys.argv[1]), manifest, t.DIGEST, image_wrap=(0, 0), count=hang)
+"""
+
+
+def test_a_killed_process_blocks_nobody_and_loses_one_shard_at_most(tmp_path, manifest):
+    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"begun\n"
+        os.kill(process.pid, signal.SIGKILL)
+    columns, asked = count(tmp_path, manifest)
+    assert asked == [1, 2, 3]
+    assert_holds(columns, whole(manifest))
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_parts_that_another_machine_takes_away_are_counted_again(tmp_path, manifest, times):
+    asked = []
+
+    def bereft(parts, missing):
+        asked.append(missing)
+        Counter(manifest)(parts, missing)
+        if len(asked) <= times:
+            next(tmp_path.glob(".tokens-*/*.npz")).unlink()
+
+    def open_bereft():
+        return open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=bereft)
+
+    if times == 99:
+        with pytest.raises(IndexMismatch, match="token counts do not last there"):
+            open_bereft()
+    else:
+        assert_holds(open_bereft(), whole(manifest))
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_counts_of_a_read_only_dataset_go_to_the_cache(
+    tmp_path, manifest, monkeypatch, caplog, code
+):
+    home = tmp_path / "home"
+    home.mkdir()
+    mkdir = Path.mkdir
+
+    def denied(self, *args, **kwargs):
+        if self.parent == home:
+            raise OSError(code, "no writing here")
+        return mkdir(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", denied)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    columns, _ = count(home, manifest)
+    assert "token counts go to" in caplog.text
+    assert columns.folder.is_relative_to(tmp_path / "cache")
+    assert list(home.iterdir()) == []
+    again = open_or_count(home, manifest, DIGEST, image_wrap=(0, 0), count=refuse)
+    assert_holds(again, whole(manifest))
+    assert present_tokens(home, manifest) == [DIGEST]
+
+
+def test_a_full_disk_is_not_taken_for_a_read_only_one(tmp_path, manifest, monkeypatch):
+    mkdir = Path.mkdir
+
+    def full(self, *args, **kwargs):
+        if self.parent == tmp_path:
+            raise OSError(errno.ENOSPC, "no room")
+        return mkdir(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(OSError, match="no room"):
+        count(tmp_path, manifest)
+
+
+def test_a_dataset_that_has_grown_counts_its_new_shards_alone(tmp_path, make_folder):
+    out = tmp_path / "out"
+    pack_dataset(make_folder(tmp_path / "a", 6), out, shard_size=4)
+    before = read_manifest(out)
+    old, asked = count(out, before)
+    assert asked == [0, 1]
+    pack_dataset(make_folder(tmp_path / "b", 3), out, shard_size=4, append=True)
+    manifest = read_manifest(out)
+    assert open_tokens(out, manifest, DIGEST) is None
+    grown, asked = count(out, manifest)
+    assert asked == list(range(len(before.shards), len(manifest.shards)))
+    assert_holds(grown, whole(manifest))
+    # Who still reads the old columns keeps them.
+    assert old.text_tokens.tolist() == whole(before).text_tokens.tolist()
+
+
+def test_counts_of_another_dataset_in_the_same_place_are_not_taken(tmp_path, manifest):
+    count(tmp_path, manifest)
+    other = make_manifest([5, 1, 0, 7], salt="other")
+    other = Manifest(shards=(manifest.shards[0], *other.shards[1:]))
+    columns, asked = count(tmp_path, other)
+    assert asked == [1, 2, 3]
+    assert_holds(columns, whole(other))

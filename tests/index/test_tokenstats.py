@@ -1,0 +1,55 @@
+"""Token counts in a few figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.index import tokenstats
+from datapipe.index.tokens import TokenColumns
+from datapipe.index.tokenstats import token_stats
+
+
+def columns_of(lengths: list[int]) -> TokenColumns:
+    text = np.array(lengths, np.int32)
+    none = np.zeros(0, np.int32)
+    return TokenColumns(
+        folder=Path(),
+        digest="",
+        image_wrap=(0, 0),
+        failed=int((text < 0).sum()),
+        text_tokens=text,
+        label_tokens=np.maximum(text, 0) // 2,
+        sample_image_at=np.zeros(len(text) + 1, np.int64),
+        image_at=none,
+        sample_label=np.zeros(len(text) + 1, np.int64),
+        label_start=none,
+        label_stop=none,
+    )
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(-1, 300), max_size=60), chunk=st.integers(1, 70))
+def test_figures_are_those_of_the_texts_that_can_be_used(lengths: list[int], chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenstats, "_CHUNK", chunk)
+        stats = token_stats(columns_of(lengths))
+    usable = sorted(length for length in lengths if length >= 0)
+    assert stats.failed == len(lengths) - len(usable)
+    assert stats.text.total == sum(usable)
+    assert stats.text.most == max(usable, default=0)
+    assert stats.labels.total == sum(length // 2 for length in usable)
+    if usable:
+        assert stats.text.mean == pytest.approx(np.mean(usable))
+        for percent in (50, 90, 99):
+            found = np.percentile(usable, percent, method="inverted_cdf")
+            assert getattr(stats.text, f"p{percent}") == found
+
+
+def test_a_dataset_without_a_usable_text_has_figures() -> None:
+    stats = token_stats(columns_of([-1, -1]))
+    assert (stats.failed, stats.text.mean, stats.text.p99) == (2, 0.0, 0)

@@ -1,0 +1,227 @@
+"""A loader inside Accelerate, torchdata and torch's distributed checkpoints, as it stands."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from datapipe import Loader, PlanError
+from datapipe.testing import assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
+
+
+def take(batches: Iterable[Any], steps: int) -> list[Any]:
+    return list(itertools.islice(batches, steps))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    yield
+    gc.collect()  # frameworks keep iterators in reference cycles
+    for thread in threading.enumerate():
+        if thread.name.startswith("datapipe-worker"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Any]:
+    accelerate = pytest.importorskip("accelerate")
+    yield accelerate.Accelerator(cpu=True)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+
+
+@pytest.mark.parametrize("steps", [0, 3, 5])
+def test_accelerate_saves_and_loads_where_the_loader_stands(
+    make: Make, tmp_path: Path, accelerator: Any, steps: int
+) -> None:
+    def prepare() -> tuple[Any, Any, Loader]:
+        model = torch.nn.Linear(1, 1)
+        return accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+
+    loader = make(batch_size=8)
+    model, optimizer, prepared = prepare()
+    assert prepared is loader
+    accelerator.register_for_checkpointing(loader)
+    for batch in take(loader, steps):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch["pixel_values"].float().mean().reshape(1, 1)).sum())
+            optimizer.step()
+    accelerator.save_state(str(tmp_path / "saved"))
+
+    take(loader, 2)
+    accelerator.load_state(str(tmp_path / "saved"))
+    whole = make(batch_size=8)
+    expected = [*whole, *whole][steps:]
+    assert_same_batches([*loader, *([] if steps == 5 else loader)], expected)
+
+
+def test_accelerate_carries_the_state_to_a_new_process(
+    make: Make, tmp_path: Path, accelerator: Any
+) -> None:
+    loader = make(batch_size=8)
+    accelerator.register_for_checkpointing(loader)
+    take(loader, 2)
+    accelerator.save_state(str(tmp_path / "saved"))
+    accelerator._custom_objects.clear()  # a new process registers a new loader
+    fresh = make(batch_size=8)
+    accelerator.register_for_checkpointing(fresh)
+    accelerator.load_state(str(tmp_path / "saved"))
+    assert_same_batches(fresh, list(make(batch_size=8))[2:])
+
+
+RANK = """
+import sys
+import torch, accelerate, datapipe
+from datapipe.testing import valid_keys
+accelerator = accelerate.Accelerator(cpu=True)
+loader = datapipe.make_loader(sys.argv[1], batch_size=4, num_workers=1,
+                              image=datapipe.ImageSpec(size=8))
+model = torch.nn.Linear(1, 1)
+model, optimizer, loader = accelerator.prepare(
+    model, torch.optim.SGD(model.parameters(), lr=1e-6), loader)
+accelerator.register_for_checkpointing(loader)
+keys, batches = [], iter(loader)
+for step in range(len(loader)):
+    batch = next(batches)
+    keys += valid_keys([batch])
+    accelerator.backward(model(batch["pixel_values"].float().mean().reshape(1, 1)).sum())
+    optimizer.step()
+    if step == 1:
+        accelerator.save_state(sys.argv[2])
+        accelerator.wait_for_everyone()
+        accelerator.load_state(sys.argv[2])  # one file, written by the first process, serves all
+        batches = iter(loader)
+print(*keys)
+accelerator.end_training()
+"""
+
+
+def test_processes_of_accelerate_share_the_epoch_and_one_state(
+    packed: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("accelerate")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    command = [sys.executable, "-c", RANK, str(packed), str(tmp_path / "saved")]
+    processes = [
+        subprocess.Popen(
+            command,
+            env=os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    seen = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert len(seen[0] + seen[1]) == len({*seen[0], *seen[1]}) == 37
+
+
+def test_a_loader_is_what_frameworks_call_stateful(make: Make) -> None:
+    theirs = pytest.importorskip("torchdata.stateful_dataloader.stateful").Stateful
+    assert isinstance(make(), Stateful)
+    assert isinstance(make(), theirs)
+
+
+@pytest.mark.parametrize("steps", [0, 2, 5, 7])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_nodes_of_torchdata_resume_exactly(make: Make, steps: int, prefetch: int) -> None:
+    nodes = pytest.importorskip("torchdata.nodes")
+
+    def graph() -> Any:
+        node = nodes.IterableWrapper(make(batch_size=8))
+        return nodes.Loader(nodes.Prefetcher(node, prefetch) if prefetch else node)
+
+    def endless(loader: Any) -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    whole = make(batch_size=8)
+    begun = graph()
+    seen = take(endless(begun), steps)
+    resumed = graph()
+    resumed.load_state_dict(begun.state_dict())
+    assert_same_batches(seen + take(endless(resumed), 10 - steps), [*whole, *whole])
+
+
+def test_a_loader_keeps_the_conventions_of_a_stateful_dataloader(make: Make) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def theirs() -> Any:
+        return stateful.StatefulDataLoader(list(range(37)), batch_size=8, num_workers=0)
+
+    def lengths(make_one: Callable[[], Any], steps: int) -> list[int]:
+        """Batches after `steps` and a break, of the rest in a new loader, of the next epoch."""
+        loader, fresh = make_one(), make_one()
+        seen = len(take(loader, steps)) if steps < len(loader) else len(list(loader))
+        fresh.load_state_dict(loader.state_dict())
+        return [len(loader), seen, len(list(fresh)), len(list(fresh)), len(list(loader))]
+
+    for steps in (0, 1, 4, 5):
+        assert lengths(lambda: make(batch_size=8), steps) == lengths(theirs, steps)
+
+
+def test_a_distributed_checkpoint_holds_the_state(make: Make, tmp_path: Path) -> None:
+    loader = make(batch_size=8)
+    seen = take(loader, 3)
+    dcp.save({"loader": loader}, checkpoint_id=tmp_path / "saved")
+    resumed = make(batch_size=8)
+    dcp.load({"loader": resumed}, checkpoint_id=tmp_path / "saved")
+    assert_same_batches([*seen, *resumed], make(batch_size=8))
+    assert len(valid_keys(seen)) == 24
+
+
+def test_asking_for_an_iterator_does_not_use_a_loaded_state_up(make: Make) -> None:
+    loader, resumed = make(batch_size=8), make(batch_size=8)
+    take(loader, 2)
+    resumed.load_state_dict(loader.state_dict())
+    iter(resumed)
+    assert_same_batches(resumed, list(make(batch_size=8))[2:])
+
+
+def test_a_batch_taken_uses_a_loaded_state_up(make: Make) -> None:
+    loader, resumed = make(batch_size=8), make(batch_size=8)
+    take(loader, 2)
+    resumed.load_state_dict(loader.state_dict())
+    take(resumed, 1)
+    assert_same_batches(resumed, make(batch_size=8))
+
+
+def test_an_iterator_that_gave_nothing_yet_follows_set_epoch(make: Make) -> None:
+    loader, expected = make(batch_size=8), make(batch_size=8)
+    iterator = iter(loader)
+    loader.set_epoch(2)
+    expected.set_epoch(2)
+    assert_same_batches(iterator, expected)
+
+
+def test_a_loader_made_before_its_process_group_is_refused(make: Make) -> None:
+    loader, given = make(), make(rank=1, world_size=3)
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        with pytest.raises(PlanError, match=r"made as rank 0 of 1, but .* says 1 of 2"):
+            iter(loader)
+        next(iter(given))
+    finally:
+        dist.destroy_process_group()

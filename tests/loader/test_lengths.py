@@ -1,0 +1,379 @@
+"""Counting tokens: every text once, in order, whoever works on it and whatever is wrong with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from datapipe.decode.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import DecodeError, PlanError, StoreError
+from datapipe.index.dataset import open_dataset
+from datapipe.index.text import parse_json, sample_text
+from datapipe.index.tokens import present_tokens
+from datapipe.loader import lengths
+from datapipe.loader.lengths import count_tokens
+from datapipe.plan.lengths import label_spans, planned
+
+IMAGE = "<image>"
+
+
+class Words:
+    """An encoder of words: a number is trained, `bad` is refused, `<image>` is the place of one."""
+
+    image_wrap = (1, 0)
+
+    def __init__(self, name="words"):
+        self.digest = hashlib.sha256(name.encode()).hexdigest()
+        self.batches: list[int] = []
+
+    def encode(self, texts):
+        self.batches.append(len(texts))
+        return [self._encode(text) for text in texts]
+
+    def _encode(self, sample):
+        words = re.findall(r"<image>|[^\s<]+", sample_text(sample.caption, sample.record))
+        if "bad" in words:
+            return DecodeError("a bad word")
+        plain = [word for word in words if word != IMAGE]
+        places = [i for i, word in enumerate(words) if word == IMAGE]
+        if len(places) != sample.images:
+            places = [0] * sample.images
+        return EncodedText(
+            np.array([len(word) for word in plain], np.int32),
+            np.array([place - i for i, place in enumerate(places)], np.int32).clip(0),
+            np.array([word.strip(".?").isdigit() for word in plain], np.bool_),
+        )
+
+
+class Drawn(Words):
+    """An encoder whose results are drawn, whatever the text says."""
+
+    def __init__(self, seed):
+        super().__init__(f"drawn {seed}")
+        self._seed = seed
+
+    def _encode(self, sample):
+        number = int(sample.record["id"].removeprefix("id-"))
+        rng = np.random.default_rng((self._seed, number))
+        length = int(rng.integers(0, 6))
+        if rng.random() < 0.2:
+            return DecodeError("drawn")
+        return EncodedText(
+            rng.integers(0, 9, length).astype(np.int32),
+            np.sort(rng.integers(0, length + 1, sample.images)).astype(np.int32),
+            rng.random(length) < 0.5,
+        )
+
+
+@pytest.fixture
+def dataset(packed, tmp_path):
+    """37 samples in five shards, some with two images and some with none; a copy to count in."""
+    return open_dataset(shutil.copytree(packed, tmp_path / "shards"))
+
+
+@pytest.fixture
+def foreign(tmp_path, make_tar):
+    """A function that opens a shard of the members given, which someone else wrote."""
+
+    def make(members):
+        return open_dataset(make_tar(tmp_path / "foreign" / "a.tar", members).parent)
+
+    return make
+
+
+def samples_of(dataset, members):
+    """What the samples of a dataset of conversations have for text, read by Python's tarfile."""
+    found = members(dataset.folder)
+    columns = dataset.columns
+    for number in range(len(dataset)):
+        record = parse_json(found[columns.key(number)]["json"])
+        images = int(columns.sample_image[number + 1] - columns.sample_image[number])
+        yield SampleText(None, record, images)
+
+
+def assert_counted(tokens, dataset, encoder, samples):
+    """Every column says of each sample what the encoder says of it alone."""
+    for number, sample in enumerate(samples):
+        (text,) = encoder.encode([sample])
+        at = slice(*tokens.sample_image_at[number : number + 2])
+        label = slice(*tokens.sample_label[number : number + 2])
+        spans = np.stack([tokens.label_start[label], tokens.label_stop[label]], axis=1)
+        if isinstance(text, DecodeError):
+            assert tokens.text_tokens[number] == -1
+            assert tokens.label_tokens[number] == len(spans) == at.stop - at.start == 0
+        else:
+            assert tokens.text_tokens[number] == len(text.tokens)
+            assert tokens.image_at[at].tolist() == text.image_at.tolist()
+            assert spans.tolist() == label_spans(text.trained).tolist()
+    assert number + 1 == len(dataset) == len(tokens.text_tokens)
+
+
+def test_columns_say_of_each_sample_what_the_encoder_says(dataset, members):
+    encoder = Words()
+    tokens = count_tokens(dataset, encoder)
+    assert_counted(tokens, dataset, encoder, samples_of(dataset, members))
+    assert tokens.failed == 0
+    assert tokens.image_wrap == (1, 0)
+    assert tokens.label_tokens.tolist() == [2] * 37  # each number is asked and answered once
+    assert present_tokens(dataset.folder, dataset.manifest) == [encoder.digest]
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.integers(0, 2**32))
+def test_labels_are_those_that_the_plan_counts(dataset, members, seed):
+    encoder = Drawn(seed)
+    tokens = count_tokens(dataset, encoder, workers=1)
+    assert_counted(tokens, dataset, encoder, samples_of(dataset, members))
+    expected = planned(
+        tokens.text_tokens,
+        image_at=tokens.image_at,
+        image_counts=np.ones(len(tokens.image_at), np.int64),
+        image_offsets=tokens.sample_image_at,
+        label_start=tokens.label_start,
+        label_stop=tokens.label_stop,
+        label_offsets=tokens.sample_label,
+    )
+    usable = tokens.text_tokens >= 0
+    assert tokens.label_tokens[usable].tolist() == expected.labels[usable].tolist()
+
+
+def test_counts_agree_with_the_real_encoder(dataset, members):
+    words = {word: i for i, word in enumerate(["?", "What", "is", "It", "number", "."])}
+    model = Tokenizer(models.WordLevel({**words, "[UNK]": 6}, unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    model.add_special_tokens(["<|im_start|>", "<|im_end|>", IMAGE])
+    encoder = TextEncoder(TextSpec(tokenizer=model, template="chatml"))
+    tokens = count_tokens(dataset, encoder)
+    assert_counted(tokens, dataset, encoder, samples_of(dataset, members))
+    assert tokens.failed == 0
+    assert tokens.text_tokens.min() > 0
+    assert tokens.label_tokens.min() > 0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize(("name", "value"), [("_CHUNK", 3), ("_CHUNK_BYTES", 1), ("_JOIN", 0)])
+def test_workers_and_chunks_do_not_change_the_files(
+    dataset, contents, monkeypatch, workers, name, value
+):
+    folder = count_tokens(dataset, Words(), workers=1).folder
+    expected = contents(folder)
+    shutil.rmtree(folder)
+    monkeypatch.setattr(lengths, name, value)
+    assert contents(count_tokens(dataset, Words(), workers=workers).folder) == expected
+
+
+def test_texts_are_encoded_in_chunks_of_bounded_size(dataset, monkeypatch):
+    monkeypatch.setattr(lengths, "_CHUNK", 3)
+    encoder = Words()
+    count_tokens(dataset, encoder)
+    # Shards have 8 samples, the last one 5.
+    assert sorted(encoder.batches) == [2] * 5 + [3] * 9
+    monkeypatch.setattr(lengths, "_CHUNK_BYTES", 1)
+    encoder = Words("again")
+    count_tokens(dataset, encoder)
+    assert encoder.batches == [1] * 37
+
+
+def test_what_was_counted_is_not_counted_again(dataset):
+    first = count_tokens(dataset, Words())
+    encoder = Words()
+    again = count_tokens(dataset, encoder)
+    assert encoder.batches == []
+    assert again.folder == first.folder
+    assert again.text_tokens.tolist() == first.text_tokens.tolist()
+
+
+def test_a_trained_first_token_counts_where_an_image_stands_before_it(foreign, jpeg):
+    dataset = foreign(
+        [
+            ("a.jpg", jpeg(0)),
+            ("a.txt", b"<image>1 2 three 4"),
+            ("b.jpg", jpeg(1)),
+            ("b.txt", b"1 <image>2 three 4"),
+            ("c.txt", b"1 2 three 4"),
+            ("d.txt", b""),
+            ("e.jpg", jpeg(1)),
+        ]
+    )
+    tokens = count_tokens(dataset, Words())
+    assert tokens.text_tokens.tolist() == [4, 4, 4, 0, 0]
+    assert tokens.label_tokens.tolist() == [3, 2, 2, 0, 0]
+    assert tokens.image_at.tolist() == [0, 1, 0]
+    assert tokens.sample_image_at.tolist() == [0, 1, 2, 2, 2, 3]
+    assert tokens.label_start.tolist() == [0, 3] * 3
+    assert tokens.label_stop.tolist() == [2, 4] * 3
+
+
+def test_the_first_caption_counts_and_comes_before_a_record(foreign):
+    record = json.dumps({"caption": "one two three"}).encode()
+    dataset = foreign(
+        [
+            ("a.json", record),
+            ("a.TXT", b"one two"),
+            ("a.caption", b"one"),
+            ("b.cls", b"7"),
+            ("b.json", record),
+            ("c.1.txt", b"no caption"),
+        ]
+    )
+    assert count_tokens(dataset, Words()).text_tokens.tolist() == [2, 3, 0]
+
+
+def test_a_text_that_cannot_be_used_fails_alone(foreign, caplog):
+    dataset = foreign(
+        [
+            ("a.txt", b"fine"),
+            ("b.txt", b"\xff"),
+            ("b.json", b"{"),
+            ("c.json", b"{"),
+            ("d.txt", b"a bad one"),
+            ("e.txt", b"1 2 3"),
+        ]
+    )
+    tokens = count_tokens(dataset, Words())
+    assert tokens.text_tokens.tolist() == [1, -1, -1, -1, 3]
+    assert tokens.label_tokens.tolist() == [0, 0, 0, 0, 2]
+    assert tokens.sample_label.tolist() == [0, 0, 0, 0, 0, 1]
+    failures = tokens.failures()
+    assert tokens.failed == len(failures) == 3
+    assert failures[0] == {
+        "key": "b",
+        "shard": "a.tar",
+        "reason": "text is not UTF-8 at byte 0",
+        "member": "b.txt",
+    }
+    assert failures[1]["member"] == "c.json"
+    assert "not valid JSON" in failures[1]["reason"]
+    assert failures[2] == {"key": "d", "shard": "a.tar", "reason": "a bad word"}
+    assert "3 of 5 samples have a text that cannot be used" in caplog.text
+
+
+def test_a_shard_of_nothing_but_failures_is_counted(foreign):
+    tokens = count_tokens(foreign([("a.txt", b"\xff"), ("b.txt", b"\xff")]), Words())
+    assert tokens.text_tokens.tolist() == [-1, -1]
+    assert tokens.failed == 2
+
+
+def test_what_lies_between_texts_is_not_read(foreign, monkeypatch):
+    large = bytes(100_000)
+    members = [m for key in "abc" for m in ((f"{key}.bin", large), (f"{key}.txt", b"one two"))]
+    dataset = foreign(members)
+    read, pread = [], os.pread
+
+    def counted(descriptor, size, offset):
+        read.append(size)
+        return pread(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    assert count_tokens(dataset, Words()).text_tokens.tolist() == [2, 2, 2]
+    assert sum(read) == 3 * len(b"one two")
+
+
+def damage(dataset, sample, ext):
+    """Change one byte of a member."""
+    columns = dataset.columns
+    member = next(m for m in columns.members(sample) if m.ext == ext)
+    path = dataset.folder / dataset.manifest.shards[columns.shard(sample)].name
+    content = bytearray(path.read_bytes())
+    content[member.offset + member.size // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_text_is_noticed_and_a_damaged_image_is_not_read(dataset):
+    expected = count_tokens(dataset, Words()).text_tokens.tolist()
+    damage(dataset, 11, "json")
+    damage(dataset, 13, "jpg")
+    tokens = count_tokens(dataset, Words("other"))
+    assert tokens.text_tokens.tolist() == [*expected[:11], -1, *expected[12:]]
+    (failure,) = tokens.failures()
+    assert failure["key"] == dataset.columns.key(11)
+    assert failure["shard"] == "shard-000001.tar"
+    assert "shard is damaged" in failure["reason"]
+
+
+def test_a_shard_that_cannot_be_read_ends_the_count_which_goes_on_after_it_is_back(dataset):
+    shard = dataset.folder / "shard-000003.tar"
+    shard.rename(dataset.folder / "away")
+    with pytest.raises(StoreError, match=r"shard-000003\.tar cannot be opened"):
+        count_tokens(dataset, Words())
+    (dataset.folder / "away").rename(shard)
+    encoder = Words()
+    tokens = count_tokens(dataset, encoder)
+    assert sum(encoder.batches) == 37 - 3 * 8
+    assert (tokens.text_tokens > 0).all()
+
+
+def test_an_encoder_that_refuses_the_dataset_ends_the_count_and_leaves_nothing(dataset):
+    before = sorted(dataset.folder.iterdir())
+
+    class Hopeless(Words):
+        def encode(self, texts):
+            raise PlanError("no token for images")
+
+    with pytest.raises(PlanError, match="no token for images"):
+        count_tokens(dataset, Hopeless())
+    assert sorted(dataset.folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_interrupt_ends_the_count_and_keeps_whole_shards(dataset, workers):
+    main = threading.main_thread().ident
+
+    class Interrupted(Words):
+        def encode(self, texts):
+            if "number 32" in sample_text(None, texts[0].record):
+                for _ in range(6000):
+                    if list(dataset.home.glob(".tokens-*/*.npz")):
+                        break
+                    time.sleep(0.01)
+                signal.pthread_kill(main, signal.SIGINT)
+            return super().encode(texts)
+
+    with pytest.raises(KeyboardInterrupt):
+        count_tokens(dataset, Interrupted(), workers=workers)
+    assert not [t for t in threading.enumerate() if t.name.startswith("datapipe-tokens")]
+    assert present_tokens(dataset.folder, dataset.manifest) == []
+    encoder = Words()
+    tokens = count_tokens(dataset, encoder, workers=workers)
+    assert sum(encoder.batches) < 37
+    assert (tokens.text_tokens > 0).all()
+    assert not [path for path in dataset.folder.iterdir() if path.name.startswith(".")]
+
+
+def test_no_worker_is_no_way_to_count(dataset):
+    with pytest.raises(PlanError, match="workers 0: at least 1"):
+        count_tokens(dataset, Words(), workers=0)
+
+
+def test_counts_of_foreign_shards_lie_with_their_index(foreign, tmp_path, monkeypatch, make_tar):
+    make_tar(tmp_path / "foreign" / "a.tar", [("a.txt", b"one two")])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    dataset = open_dataset(tmp_path / "foreign")
+    tokens = count_tokens(dataset, Words())
+    assert tokens.text_tokens.tolist() == [2]
+    assert (tokens.folder.parent / "dataset.json").exists()
+    assert tokens.folder.is_relative_to(tmp_path / "cache")
+    assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["a.tar"]
+
+
+def test_counting_does_not_wait_for_torch():
+    code = "import sys, datapipe.loader.lengths; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,243 @@
+"""A loader given to Lightning's `Trainer.fit` as it stands: epochs, checkpoints, validation."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from datapipe import Loader
+from datapipe.testing import valid_keys
+
+pl = pytest.importorskip("pytorch_lightning")
+
+Make = Callable[..., Loader]
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_tidy(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.ERROR, "pytorch_lightning"):
+        yield
+    gc.collect()  # trainers keep iterators in reference cycles
+    for thread in threading.enumerate():
+        if thread.name.startswith("datapipe-worker"):
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning:pytorch_lightning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated"),
+]
+
+
+class Model(pl.LightningModule):  # type: ignore[misc, name-defined]
+    """One weight; remembers the keys of the batches it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Linear(1, 1)
+        self.seen: list[list[str]] = []
+        self.validated: list[list[str]] = []
+
+    def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
+        self.seen.append(batch["key"])
+        return self.weight(batch["pixel_values"].float().mean().reshape(1, 1)).sum()
+
+    def validation_step(self, batch: dict[str, Any], index: int) -> None:
+        self.validated += valid_keys([batch])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+
+def trainer_of(*callbacks: Any, **options: Any) -> Any:
+    return pl.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=bool(callbacks),
+        callbacks=list(callbacks),
+        **options,
+    )
+
+
+def fit(loader: Any, *callbacks: Any, resume: Path | None = None, **options: Any) -> Model:
+    model = Model()
+    more = {"ckpt_path": str(resume), "weights_only": False} if resume else {}
+    trainer_of(*callbacks, **options).fit(model, loader, **more)
+    return model
+
+
+def checkpoints(folder: Path, **options: Any) -> Any:
+    """Saves `folder/STEP.ckpt`."""
+    return pl.callbacks.ModelCheckpoint(
+        folder, filename="{step}", auto_insert_metric_name=False, save_top_k=-1, **options
+    )
+
+
+def keys_of(make: Make, epochs: int) -> list[list[str]]:
+    """Keys of every batch of uninterrupted epochs."""
+    loader = make(batch_size=8)
+    return [batch["key"] for _ in range(epochs) for batch in loader]
+
+
+def test_every_epoch_is_the_one_that_a_plain_loop_sees(make: Make) -> None:
+    expected = keys_of(make, 3)
+    assert len({tuple(batch) for batch in expected}) == 15
+    assert fit(make(batch_size=8), max_epochs=3).seen == expected
+
+
+@pytest.mark.parametrize("measure", ["epochs", "steps"])
+def test_a_checkpoint_of_any_step_goes_on_with_the_next_batch(
+    make: Make, tmp_path: Path, measure: str
+) -> None:
+    length: dict[str, Any] = (
+        {"max_epochs": 3} if measure == "epochs" else {"max_epochs": -1, "max_steps": 15}
+    )
+    whole = fit(make(batch_size=8), checkpoints(tmp_path, every_n_train_steps=1), **length)
+    assert whole.seen == keys_of(make, 3)
+    for step in range(1, 15):
+        resumed = fit(make(batch_size=8), resume=tmp_path / f"{step}.ckpt", **length)
+        assert resumed.seen == whole.seen[step:], f"resumed after {step} steps"
+
+
+def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epoch(
+    make: Make, tmp_path: Path
+) -> None:
+    fit(make(batch_size=8), checkpoints(tmp_path), max_epochs=2)
+    for step in (5, 10):
+        resumed = fit(make(batch_size=8), resume=tmp_path / f"{step}.ckpt", max_epochs=4)
+        assert resumed.seen == keys_of(make, 4)[step:]
+
+
+@pytest.mark.parametrize("steps", [3, 5, 8])
+def test_a_run_that_stopped_at_max_steps_can_be_made_longer(
+    make: Make, tmp_path: Path, steps: int
+) -> None:
+    trainer = trainer_of(max_epochs=-1, max_steps=steps)
+    trainer.fit(Model(), make(batch_size=8))
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    resumed = fit(
+        make(batch_size=8), resume=tmp_path / "last.ckpt", max_epochs=-1, max_steps=steps + 7
+    )
+    assert resumed.seen == keys_of(make, 3)[steps : steps + 7]
+
+
+def test_epochs_cut_short_go_on_through_the_dataset(make: Make) -> None:
+    model = fit(make(batch_size=8), max_epochs=5, limit_train_batches=2)
+    assert model.seen == keys_of(make, 2)[: len(model.seen)]
+    assert len(model.seen) == 2 + 2 + 1 + 2 + 2
+
+
+def test_a_loader_made_anew_for_every_epoch_takes_the_epoch_from_the_trainer(make: Make) -> None:
+    model = Model()
+    model.train_dataloader = lambda: make(batch_size=8)
+    trainer_of(max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(model)
+    assert model.seen == keys_of(make, 3)
+
+
+def test_validation_sees_everything_in_order_and_leaves_training_alone(make: Make) -> None:
+    model = Model()
+    trainer = trainer_of(max_epochs=2, val_check_interval=2)
+    trainer.fit(model, make(batch_size=8), make(batch_size=8, shuffle=False))
+    ordered = valid_keys(make(shuffle=False))
+    assert model.validated == ordered[:16] + 4 * ordered  # the sanity check takes two batches
+    assert model.seen == keys_of(make, 2)
+
+
+def test_a_validation_cut_short_always_takes_the_same_part(make: Make) -> None:
+    model = Model()
+    trainer = trainer_of(max_epochs=3, limit_val_batches=2, num_sanity_val_steps=0)
+    trainer.fit(model, make(batch_size=8), make(batch_size=8, shuffle=False))
+    assert model.validated == 3 * valid_keys(make(shuffle=False))[:16]
+
+
+def test_a_run_over_several_epochs_is_one_epoch_of_the_trainer(make: Make, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "epochs": None, "max_steps": 12}
+    whole = fit(make(**options), checkpoints(tmp_path, every_n_train_steps=1), max_epochs=1)
+    assert whole.seen == keys_of(make, 3)[:12]
+    for step in (3, 5, 7):
+        resumed = fit(make(**options), resume=tmp_path / f"{step}.ckpt", max_epochs=1)
+        assert resumed.seen == whole.seen[step:]
+
+
+def test_a_run_that_was_gone_through_is_followed_by_the_next(make: Make) -> None:
+    model = fit(make(batch_size=8, epochs=None, max_steps=7), max_epochs=2)
+    assert model.seen == keys_of(make, 3)[:14]
+
+
+class CountsItsSteps(Model):
+    """Lightning fetches one batch ahead of a loader without a length, and saves what it fetched."""
+
+    def __init__(self, loader: Loader) -> None:
+        super().__init__()
+        self.loader = loader
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+        states[0] = self.loader.state_dict(step=len(self.seen))
+
+
+def test_a_run_without_an_end_is_saved_by_the_step(make: Make, tmp_path: Path) -> None:
+    loader = make(batch_size=8, epochs=None)
+    trainer = trainer_of(checkpoints(tmp_path, every_n_train_steps=1), max_epochs=1, max_steps=8)
+    trainer.fit(CountsItsSteps(loader), loader)
+    for step in (2, 5, 7):
+        resumed = fit(
+            make(batch_size=8, epochs=None), resume=tmp_path / f"{step}.ckpt", max_steps=12
+        )
+        assert resumed.seen == keys_of(make, 3)[step:12]
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import pytorch_lightning as pl
+import torch
+import datapipe
+from datapipe.testing import valid_keys
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def train_dataloader(self):
+        return datapipe.make_loader(sys.argv[1], batch_size=4, num_workers=1,
+                                    image=datapipe.ImageSpec(size=8))
+
+    def training_step(self, batch, index):
+        self.seen += valid_keys([batch])
+        return self.weight(batch["pixel_values"].float().mean().reshape(1, 1)).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+model = Model()
+trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False,
+                     enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(model)
+Path(sys.argv[2], f"{trainer.global_rank}.json").write_text(json.dumps(model.seen))
+"""
+
+
+def test_processes_that_lightning_starts_share_the_epoch(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "train.py"), str(packed), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    seen = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert abs(len(seen[0]) - len(seen[1])) <= 4
+    assert len(seen[0] + seen[1]) == len({*seen[0], *seen[1]}) == 37

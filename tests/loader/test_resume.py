@@ -1,0 +1,181 @@
+"""Every kind of plan goes through the one check of exact resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import datapipe
+from datapipe import ImageSpec, Loader, StateMismatch
+from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+META = ("key", "valid", "num_items_in_batch")
+
+PLANS: list[dict[str, Any]] = [
+    {"batch_size": 4},
+    {"batch_size": 4, "group": 8},
+    {"batch_size": 3, "buckets": 4},
+    {"batch_size": 5, "buckets": (30, 40)},
+    {"max_tokens": 200},
+    {"pack": 200},
+    {"pack": 200, "shuffle": False},
+    {"pack": 200, "shuffle": "shards", "shards_mixed": 2},
+    {"pack": 256, "pack_multiple_of": 16, "batch_size": 2},
+    {"pack": 256, "max_images": 3, "static_shapes": True},
+    {"pack": 200, "where": "images > 0"},
+    {"batch_size": 2, "where": "width >= 170"},
+    {"pack": 200, "exclude": ["000000003", 12, {"epoch": 0, "start": 2, "stop": 5}]},
+    {"pack": 200, "epochs": 2},
+    {"batch_size": 4, "epochs": None, "max_steps": 25},
+    {"pack": 200, "epochs": None, "train_tokens": 2500},
+]
+
+
+@pytest.mark.parametrize("options", PLANS, ids=str)
+def test_every_plan_resumes_exactly(make: Make, text: MakeText, options: dict[str, Any]) -> None:
+    whole = options.get("epochs", 1) == 1 and "exclude" not in options
+    assert_resumes_exactly(
+        lambda **more: make(text=text(), meta=META, image=ImageSpec(size=8), **options, **more),
+        world_sizes=(1, 2, 3) if whole else (1,),
+        stops=(0.0, 0.4, 1.0),
+    )
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataObject) -> None:
+    options: dict[str, Any] = {
+        "seed": data.draw(st.integers(0, 99)),
+        "shuffle": data.draw(st.sampled_from([True, False, "shards"])),
+        "prefetch_factor": data.draw(st.integers(1, 5)),
+        "where": data.draw(st.sampled_from([None, "images < 2", "text_tokens % 2 == 0"])),
+    }
+    kind = data.draw(st.sampled_from(["sample", "buckets", "budget", "pack"]))
+    if kind == "pack":
+        options["pack"] = data.draw(st.integers(100, 600))
+        options["batch_size"] = data.draw(st.integers(1, 3))
+        options["max_images"] = data.draw(st.sampled_from([None, 2, 5]))
+    elif kind == "budget":
+        options["max_tokens"] = data.draw(st.integers(100, 600))
+    else:
+        options["batch_size"] = data.draw(st.integers(1, 9))
+        options["buckets"] = data.draw(st.integers(1, 9)) if kind == "buckets" else None
+    worlds = data.draw(st.lists(st.integers(1, 6), min_size=2, max_size=3, unique=True))
+    spec = text(
+        max_length=data.draw(st.sampled_from([None, 50])),
+        overlong=data.draw(st.sampled_from(["truncate", "drop"])),
+    )
+    assert_resumes_exactly(
+        lambda **more: make(text=spec, meta=META, image=ImageSpec(size=8), **options, **more),
+        world_sizes=worlds,
+        stops=(data.draw(st.floats(0, 1)),),
+    )
+
+
+def test_a_run_with_skipped_samples_resumes_exactly(damaged: Path, text: MakeText) -> None:
+    def make(**more: Any) -> Loader:
+        return datapipe.make_loader(
+            damaged, text=text(), pack=200, meta=META, on_error="skip", **more
+        )
+
+    batches = list(make(num_workers=0))
+    assert any(not batch["valid"].all() for batch in batches)
+    assert_resumes_exactly(make, stops=(0.3, 0.6))
+
+
+def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, text: MakeText) -> None:
+    def order(world_size: int) -> list[str]:
+        ranks = [
+            list(make(text=text(), meta=META, pack=200, group=6, rank=rank, world_size=world_size))
+            for rank in range(world_size)
+        ]
+        return [key for step in zip(*ranks, strict=True) for key in valid_keys(step)]
+
+    assert order(1) == order(2) == order(3) == order(6)
+
+
+def test_a_run_keeps_the_groups_of_its_first_launch(make: Make, text: MakeText) -> None:
+    first = make(text=text(), meta=META, pack=200, rank=0, world_size=4)
+    begun = [valid_keys([next(iter(first))])]
+    state = first.state_dict()
+    assert state["plan"]["group"] == 4
+    second = make(text=text(), meta=META, pack=200, rank=0, world_size=2)
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    assert begun
+
+
+def test_groups_that_were_asked_for_are_compared(make: Make, text: MakeText) -> None:
+    state = make(text=text(), pack=200, group=4).state_dict()
+    with pytest.raises(StateMismatch, match=r"group: 4 in the state, 2 here"):
+        make(text=text(), pack=200, group=2).load_state_dict(state)
+
+
+def test_a_world_size_that_does_not_divide_the_groups_warns(
+    make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = make(text=text(), pack=200, rank=0, world_size=4).state_dict()
+    make(text=text(), pack=200, rank=0, world_size=2).load_state_dict(state)
+    assert not caplog.records
+    make(text=text(), pack=200, rank=0, world_size=3).load_state_dict(state)
+    assert "do not divide" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"pack": 201}, "pack"),
+        ({"pack_window": 3}, "pack_window"),
+        ({"where": "images > 0"}, "where"),
+        ({"max_images": 3}, "max_images"),
+        ({"text": {"image_tokens": 7}}, "text.image_tokens"),
+        ({"text": {"template": "caption"}}, "text.tokenizer"),
+    ],
+    ids=str,
+)
+def test_a_state_of_another_plan_names_the_difference(
+    make: Make, text: MakeText, change: dict[str, Any], name: str
+) -> None:
+    state = make(text=text(), pack=200).state_dict()
+    options = {"pack": 200, **change, "text": text(**change.get("text", {}))}
+    with pytest.raises(StateMismatch, match=f"{name}: .* in the state, .* here"):
+        make(**options).load_state_dict(state)
+
+
+def test_the_state_is_small_and_json(make: Make, text: MakeText) -> None:
+    loader = make(text=text(), pack=200, where="images > 0")
+    next(iter(loader))
+    state = loader.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    assert len(json.dumps(state)) < 1200
+
+
+def test_ranks_that_share_a_folder_share_blocks(
+    make: Make, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datapipe.plan.epoch import EpochPlan
+
+    def batches() -> list[Any]:
+        return list(make(text=text(), pack=200, meta=META, plan_cache=tmp_path))
+
+    expected = list(make(text=text(), pack=200, meta=META))
+    assert_same_batches(batches(), expected)
+    (kept,) = tmp_path.rglob("*.npy")
+
+    def planned_again(*_: object) -> None:
+        raise AssertionError("the block was planned again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochPlan, "form", planned_again)
+        assert_same_batches(batches(), expected)
+    kept.write_bytes(kept.read_bytes()[:-8] + b"\xff" * 8)
+    assert_same_batches(batches(), expected)

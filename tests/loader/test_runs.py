@@ -1,0 +1,164 @@
+"""Runs of several epochs, of steps and of tokens; what is excluded; a look at the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import EndlessError, Loader, PlanError
+from datapipe.testing import assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+META = ("key", "valid", "num_items_in_batch")
+
+
+def take(loader: Loader, steps: int) -> list[Any]:
+    iterator = iter(loader)
+    return [next(iterator) for _ in range(steps)]
+
+
+def epochs_of(make: Make, count: int, **options: Any) -> list[Any]:
+    loader = make(**options)
+    return [batch for _ in range(count) for batch in loader]
+
+
+def test_a_run_of_several_epochs_is_one_iteration(make: Make) -> None:
+    loader = make(epochs=3)
+    assert len(loader) == 30
+    assert_same_batches(list(loader), epochs_of(make, 3))
+    assert loader.epoch == 3
+
+
+def test_a_run_of_steps_goes_over_epochs_and_ends(make: Make) -> None:
+    loader = make(epochs=None, max_steps=23)
+    assert len(loader) == 23
+    assert_same_batches(list(loader), epochs_of(make, 3)[:23])
+
+
+def test_a_run_of_steps_within_an_epoch_ends_with_either(make: Make) -> None:
+    assert len(make(max_steps=4)) == len(list(make(max_steps=4))) == 4
+    assert len(make(max_steps=400)) == len(list(make(max_steps=400))) == 10
+
+
+def test_a_run_of_tokens_ends_with_the_step_that_reaches_them(make: Make, text: MakeText) -> None:
+    def counted(batches: list[Any]) -> list[int]:
+        return [int(batch["cu_seq_lens_q"][-1]) for batch in batches]
+
+    whole = epochs_of(make, 3, text=text(), pack=200)
+    batches = list(make(text=text(), pack=200, epochs=None, train_tokens=2500))
+    assert_same_batches(batches, whole[: len(batches)])
+    assert sum(counted(batches)) >= 2500 > sum(counted(batches[:-1]))
+
+
+def test_epochs_without_end_have_no_length(make: Make) -> None:
+    loader = make(epochs=None)
+    with pytest.raises(EndlessError, match="max_steps"):
+        len(loader)
+    assert len(take(loader, 25)) == 25
+
+
+def test_a_finished_run_of_steps_stays_finished_when_resumed(make: Make) -> None:
+    loader = make(epochs=None, max_steps=7)
+    list(loader)
+    resumed = make(epochs=None, max_steps=7)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == []
+
+
+def test_after_a_finished_run_the_next_one_goes_on(make: Make) -> None:
+    loader = make(epochs=None, max_steps=7)
+    assert_same_batches([*loader, *loader], epochs_of(make, 2)[:14])
+
+
+def test_leaving_a_run_and_iterating_again_starts_it_over(make: Make) -> None:
+    loader = make(epochs=2)
+    take(loader, 15)
+    assert_same_batches(take(loader, 3), epochs_of(make, 1)[:3])
+
+
+def test_len_of_packs_is_the_number_of_batches(make: Make, text: MakeText) -> None:
+    loader = make(text=text(), pack=200)
+    assert len(loader) == len(list(loader))
+    assert len(loader) == len(list(loader))
+
+
+def test_accumulation_follows_from_the_world_size(make: Make) -> None:
+    assert make(global_batch_size=24).accumulation_steps == 6
+    assert make(global_batch_size=24, rank=1, world_size=3).accumulation_steps == 2
+    assert make().accumulation_steps == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 3}, {"pack": 200}, {"max_tokens": 150}], ids=str
+)
+def test_the_plan_shows_what_every_rank_will_see(
+    make: Make, text: MakeText, options: dict[str, Any]
+) -> None:
+    ranks = [
+        list(make(text=text(), meta=META, rank=rank, world_size=2, **options)) for rank in range(2)
+    ]
+    plan = make(text=text(), rank=0, world_size=2, **options).plan
+    for step in (0, 2, len(ranks[0]) - 1):
+        shown = plan.step(step)
+        for rank in range(2):
+            assert shown.ranks[rank].keys == ranks[rank][step]["key"]
+            assert shown.ranks[rank].valid == ranks[rank][step]["valid"].tolist()
+        assert shown.labels == ranks[0][step]["num_items_in_batch"]
+        assert shown.ranks[0].keys[0] in str(shown)
+    with pytest.raises(PlanError, match=f"has {len(ranks[0])}"):
+        plan.step(len(ranks[0]))
+    with pytest.raises(PlanError, match="step -1"):
+        plan.step(-1)
+
+
+def test_steps_that_are_excluded_do_not_come(make: Make, text: MakeText) -> None:
+    whole = list(make(text=text(), pack=200, meta=META))
+    plan = make(text=text(), pack=200).plan
+    spike = [plan.step(2), plan.step(3).to_dict()]
+    loader = make(text=text(), pack=200, meta=META, exclude=spike)
+    assert len(loader) == len(whole) - 2
+    assert_same_batches(list(loader), whole[:2] + whole[4:])
+
+
+def test_samples_that_are_excluded_become_empty_slots(make: Make, text: MakeText) -> None:
+    whole = list(make(text=text(), pack=200, meta=META))
+    bad = whole[1]["key"][0]
+    batches = list(make(text=text(), pack=200, meta=META, exclude=bad))
+    assert_same_batches(batches[:1] + batches[2:], whole[:1] + whole[2:])
+    batch = batches[1]
+    assert batch["valid"].tolist() == [False] + [True] * (len(batch["key"]) - 1)
+    stop = int(batch["cu_seq_lens_q"][1])
+    assert (batch["labels"][0, :stop] == -100).all()
+    assert torch.equal(batch["input_ids"][0, stop:], whole[1]["input_ids"][0, stop:])
+    assert batch["num_items_in_batch"] == int((batch["labels"] != -100).sum())
+    assert sorted(valid_keys(batches)) == sorted(set(valid_keys(whole)) - {bad})
+
+
+def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make: Make) -> None:
+    loader = make(meta="sample")
+    begun = take(loader, 3)
+    resumed = make(exclude=loader.plan.step(5))
+    resumed.load_state_dict(loader.state_dict())
+    whole = list(make())
+    assert_same_batches(list(resumed), whole[3:5] + whole[6:])
+    assert begun
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        ("nobody", "nobody"),
+        (37, "0 to 36"),
+        (-1, "sample -1"),
+        ([{"epoch": 1}], "loader.plan.step"),
+    ],
+)
+def test_excluding_what_is_not_there_is_refused(make: Make, exclude: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make(exclude=exclude)

@@ -1,0 +1,252 @@
+"""Batches of tokens: padded and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+META = ("key", "valid", "images_per_sample", "num_items_in_batch")
+
+
+def segments(batch: dict[str, Any]) -> list[tuple[int, int]]:
+    bounds = batch["cu_seq_lens_q"].tolist()
+    return list(pairwise(bounds))
+
+
+def one_by_one(make: Make, text: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    """Every sample's own batch, by key."""
+    loader = make(text=text, batch_size=1, meta=META, shuffle=False, **options)
+    return {batch["key"][0]: batch for batch in loader}
+
+
+def test_a_padded_batch_is_what_a_model_takes_and_nothing_else(make: Make, text: MakeText) -> None:
+    batch = next(iter(make(text=text(), batch_size=5)))
+    assert batch.keys() == {"pixel_values", "input_ids", "labels", "attention_mask"}
+    assert batch["input_ids"].shape == batch["labels"].shape == batch["attention_mask"].shape
+    assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
+    assert batch["input_ids"].shape[0] == 5
+
+
+def test_a_packed_batch_is_what_a_model_takes_and_nothing_else(make: Make, text: MakeText) -> None:
+    batch = next(iter(make(text=text(), pack=256)))
+    assert batch.keys() == {
+        *("pixel_values", "input_ids", "labels", "position_ids"),
+        *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+    }
+    length = batch["input_ids"].shape[1]
+    assert batch["input_ids"].shape == batch["position_ids"].shape == (1, length)
+    assert batch["cu_seq_lens_q"].dtype == torch.int32
+    assert int(batch["cu_seq_lens_q"][-1]) == length <= 256
+
+
+def test_padding_counts_for_nothing(make: Make, text: MakeText, tokenizer: Path) -> None:
+    pad = Tokenizer.from_file(str(tokenizer)).token_to_id("<|endoftext|>")
+    for batch in make(text=text(), batch_size=6):
+        outside = batch["attention_mask"] == 0
+        assert (batch["labels"][outside] == -100).all()
+        assert (batch["input_ids"][outside] == pad).all()
+        assert (batch["attention_mask"].diff(dim=1) <= 0).all()
+
+
+@pytest.mark.parametrize("pack", [{"pack": 200}, {"pack": 256, "pack_multiple_of": 8}], ids=str)
+def test_packs_hold_the_samples_as_they_are_one_by_one(
+    make: Make, text: MakeText, pack: dict[str, Any]
+) -> None:
+    alone = one_by_one(make, text())
+    seen = []
+    for batch in make(text=text(), meta=META, **pack):
+        images = 0
+        assert len(segments(batch)) == len(batch["key"])
+        for number, (start, stop) in enumerate(segments(batch)):
+            one = alone[batch["key"][number]]
+            length = one["input_ids"].shape[1]
+            assert (stop - start) - length == -length % pack.get("pack_multiple_of", 1)
+            assert torch.equal(batch["input_ids"][0, start : start + length], one["input_ids"][0])
+            assert torch.equal(batch["labels"][0, start : start + length], one["labels"][0])
+            assert (batch["labels"][0, start + length : stop] == -100).all()
+            assert batch["position_ids"][0, start:stop].tolist() == list(range(stop - start))
+            count = int(one["images_per_sample"][0])
+            mine = batch["pixel_values"][images : images + count]
+            assert torch.equal(mine, one["pixel_values"])
+            images += count
+            seen.append(batch["key"][number])
+        assert images == len(batch["pixel_values"])
+    assert sorted(seen) == sorted(alone)
+
+
+def test_no_token_sees_another_sample(make: Make, text: MakeText) -> None:
+    torch.manual_seed(0)
+    embedding = torch.nn.Embedding(1000, 16)
+    for batch in make(text=text(), pack=300, static_shapes=True, meta=META, image=None):
+        x = embedding(batch["input_ids"][0])
+        bounds = batch["cu_seq_lens_q"]
+        segment = torch.bucketize(torch.arange(len(x)), bounds[1:].to(torch.int64), right=True)
+        mask = (segment[:, None] == segment) & torch.ones(len(x), len(x)).tril().bool()
+        attend = torch.nn.functional.scaled_dot_product_attention
+        before = attend(x[None], x[None], x[None], attn_mask=mask)[0]
+        start, stop = segments(batch)[1]
+        x = x.clone()
+        x[start:stop] += 1
+        after = attend(x[None], x[None], x[None], attn_mask=mask)[0]
+        same = (before == after).all(dim=1)
+        assert same[:start].all()
+        assert same[stop:].all()
+        assert not same[start:stop].any()
+        # Nothing predicts the first token of a segment, and padding is no label.
+        assert (batch["labels"][0, bounds[:-1].clamp(max=len(x) - 1).to(torch.int64)] == -100).all()
+
+
+def test_image_tokens_are_as_many_as_the_images_need(
+    make: Make, text: MakeText, tokenizer: Path
+) -> None:
+    image = Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
+    for batch in make(text=text(image_tokens=9), pack=256):
+        assert (batch["input_ids"] == image).sum() == 9 * len(batch["pixel_values"])
+        assert (batch["labels"] != image).all()
+
+
+def test_labels_are_the_turns_of_the_assistant(make: Make, text: MakeText, tokenizer: Path) -> None:
+    decoder = Tokenizer.from_file(str(tokenizer))
+    batch = next(iter(make(text=text(), batch_size=1, shuffle=False)))
+    labels = batch["labels"][batch["labels"] != -100].tolist()
+    assert decoder.decode(labels, skip_special_tokens=False) == "It is 0.<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 4}, {"pack": 200}, {"batch_size": 3, "buckets": 4}]
+)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_labels_of_a_step_are_known_without_asking_the_ranks(
+    make: Make, text: MakeText, options: dict[str, Any], world_size: int
+) -> None:
+    ranks = [
+        list(make(text=text(), meta=META, rank=rank, world_size=world_size, **options))
+        for rank in range(world_size)
+    ]
+    for batches in zip(*ranks, strict=True):
+        counted = sum(int((batch["labels"][..., 1:] != -100).sum()) for batch in batches)
+        assert {batch["num_items_in_batch"] for batch in batches} == {counted}
+
+
+def test_shapes_are_constant_where_asked_for(make: Make, text: MakeText) -> None:
+    shapes = set()
+    for batch in make(text=text(), pack=300, static_shapes=True, max_images=12, max_samples=20):
+        shapes.add(
+            tuple(
+                (name, value.shape if isinstance(value, torch.Tensor) else value)
+                for name, value in batch.items()
+            )
+        )
+        assert batch["cu_seq_lens_q"][-1] == 300
+    assert len(shapes) == 1
+    assert dict(shapes.pop())["pixel_values"] == (12, 3, 32, 32)
+
+
+def test_several_packs_of_a_rank_lie_one_behind_the_other(make: Make, text: MakeText) -> None:
+    single = list(make(text=text(), pack=200, meta=META, group=2))
+    double = list(make(text=text(), pack=200, meta=META, batch_size=2))
+    assert [key for batch in single for key in batch["key"]] == [
+        key
+        for batch in double
+        for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
+        if valid
+    ]
+    assert max(batch["input_ids"].shape[1] for batch in double) > 200
+
+
+def test_buckets_put_samples_of_similar_length_together(make: Make, text: MakeText) -> None:
+    def padding(**options: Any) -> float:
+        masks = [b["attention_mask"].float() for b in make(text=text(), **options)]
+        return 1 - sum(float(m.sum()) for m in masks) / sum(m.numel() for m in masks)
+
+    assert padding(batch_size=4, buckets=8) < 0.5 * padding(batch_size=4)
+
+
+def test_a_token_budget_bounds_every_batch(make: Make, text: MakeText) -> None:
+    batches = list(make(text=text(), max_tokens=180, meta=META))
+    assert max(batch["input_ids"].numel() for batch in batches) <= 180
+    assert max(len(batch["key"]) for batch in batches) > 1
+    assert sorted(key for batch in batches for key in batch["key"]) == sorted(
+        one_by_one(make, text())
+    )
+
+
+def test_overlong_samples_are_refused_dropped_or_cut(make: Make, text: MakeText) -> None:
+    lengths = {k: b["input_ids"].shape[1] for k, b in one_by_one(make, text()).items()}
+    limit = int(np.median(list(lengths.values())))
+    with pytest.raises(PlanError, match=r"more than the .* tokens that fit.*overlong='drop'"):
+        make(text=text(max_length=limit), batch_size=1)
+    with pytest.raises(PlanError, match=r"tokens"):
+        make(text=text(), pack=limit)
+    fitting = {key for key, length in lengths.items() if length <= limit}
+    dropped = one_by_one(make, text(max_length=limit, overlong="drop"))
+    assert dropped.keys() == fitting
+    cut = one_by_one(make, text(max_length=limit, overlong="truncate"))
+    assert cut.keys() == lengths.keys()
+    whole = one_by_one(make, text())
+    for key, batch in cut.items():
+        kept = batch["input_ids"].shape[1]
+        assert kept <= limit
+        assert torch.equal(batch["input_ids"], whole[key]["input_ids"][:, :kept])
+        images = len(batch["pixel_values"])
+        assert torch.equal(batch["pixel_values"], whole[key]["pixel_values"][:images])
+
+
+def test_where_filters_on_sizes_and_tokens(make: Make, text: MakeText) -> None:
+    whole = one_by_one(make, text())
+    few = one_by_one(make, text(), where="images >= 1 and tokens < 40")
+    assert 0 < len(few) < len(whole)
+    assert few.keys() == {
+        key
+        for key, batch in whole.items()
+        if batch["images_per_sample"][0] >= 1 and batch["input_ids"].shape[1] < 40
+    }
+
+
+def test_where_on_tokens_needs_a_tokenizer(make: Make) -> None:
+    with pytest.raises(PlanError, match=r"text_tokens.*TextSpec"):
+        make(where="text_tokens < 10")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pack": 100}, "TextSpec"),
+        ({"batch_size": 2, "buckets": 3}, "TextSpec"),
+        ({"batch_size": 2, "group": 2}, "TextSpec"),
+        ({"batch_size": 2, "train_tokens": 100}, "TextSpec"),
+        ({"batch_size": 2, "meta": "num_items_in_batch"}, "TextSpec"),
+        ({"batch_size": 2, "text": "chatml"}, "TextSpec"),
+        ({}, "batch_size"),
+        ({"batch_size": 2, "static_shapes": True}, "pack"),
+        ({"batch_size": 2, "where": "widht > 3"}, "width"),
+        ({"batch_size": 2, "epochs": 0}, "epochs 0"),
+        ({"batch_size": 2, "global_batch_size": 5}, "global_batch_size 5"),
+    ],
+    ids=str,
+)
+def test_impossible_options_name_the_remedy(
+    packed: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(packed, image=ImageSpec(size=8), **options)
+
+
+def test_image_tokens_that_depend_on_the_image_need_images_of_their_own_size(
+    make: Make, text: MakeText
+) -> None:
+    with pytest.raises(PlanError, match="native"):
+        make(text=text(image_tokens="native"), pack=4096)

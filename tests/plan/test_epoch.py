@@ -1,0 +1,135 @@
+"""Blocks and units of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import PlanError
+from datapipe.plan.epoch import EpochPlan, Source
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.units import Units
+
+Blocks = Callable[..., Any]
+MakeSource = Callable[..., Source]
+
+
+def samples_of(plan: EpochPlan) -> list[int]:
+    return plan.samples(0, plan.source.count).tolist()
+
+
+def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
+    plan = EpochPlan(Source(count=7), PlanOptions(shuffle=False, seed=3), epoch=4)
+    assert plan.samples(2, 6).tolist() == [2, 3, 4, 5]
+
+
+def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
+    orders = {
+        tuple(samples_of(EpochPlan(Source(count=50), PlanOptions(shuffle=True, seed=seed), epoch)))
+        for seed in range(4)
+        for epoch in range(4)
+    }
+    assert len(orders) == 16
+
+
+def test_negative_and_huge_seeds_are_seeds_like_any_other() -> None:
+    for seed in (-1, 2**70):
+        plan = EpochPlan(Source(count=20), PlanOptions(shuffle=True, seed=seed), epoch=0)
+        assert sorted(samples_of(plan)) == list(range(20))
+
+
+def test_a_selection_names_the_samples_that_take_part() -> None:
+    chosen = np.array([3, 5, 8, 13])
+    source = Source(count=4, select=lambda places: chosen[places])
+    plan = EpochPlan(source, PlanOptions(shuffle=True, seed=0), epoch=0)
+    assert sorted(samples_of(plan)) == chosen.tolist()
+
+
+def test_shards_are_mixed_a_few_at_a_time(source: MakeSource) -> None:
+    shards = np.full(50, 20)
+    options = PlanOptions(shuffle="shards", shards_mixed=4, seed=1)
+    plan = EpochPlan(source(1000, shards=shards), options, epoch=0)
+    order = np.array(samples_of(plan))
+    assert sorted(order.tolist()) == list(range(1000))
+    for window in (order[:960] // 20).reshape(-1, 80):
+        assert len(set(window.tolist())) == 4
+
+
+def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
+    options = PlanOptions(
+        shuffle=True, seed=0, pack=72, pack_multiple_of=8, max_images=4, max_samples=3, block=300
+    )
+    plan = EpochPlan(source(1000), options, epoch=0)
+    for block in range(plan.blocks):
+        units = plan.form(block)
+        assert units.sizes is not None
+        assert units.total(-(-units.sizes.tokens // 8) * 8).max() <= 72
+        assert units.total(units.sizes.images).max() <= 4
+        assert np.diff(units.offsets).max() <= 3
+
+
+def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: MakeSource) -> None:
+    options = PlanOptions(shuffle=True, seed=0, pack=64, block=100)
+    plan = EpochPlan(source(350), options, epoch=2)
+    assert plan.blocks == 4
+    for block in range(4):
+        expected = plan.samples(100 * block, min(100 * block + 100, 350))
+        assert sorted(plan.form(block).samples.tolist()) == sorted(expected.tolist())
+
+
+def test_laying_out_changes_the_order_of_units_alone(source: MakeSource) -> None:
+    options = PlanOptions(shuffle=True, seed=0, pack=64, group=8)
+    plan = EpochPlan(source(500), options, epoch=0)
+    formed = plan.form(0)
+    laid = plan.lay_out(formed, 0, before=3)
+    assert sorted(map(tuple, _split(laid))) == sorted(map(tuple, _split(formed)))
+    assert _split(laid) != _split(formed)
+
+
+def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks: Blocks) -> None:
+    from datapipe.plan.steps import Position, walk
+
+    def spread(group: int) -> float:
+        made = blocks(4000, pack=64, group=group, block=500)
+        images = [
+            step.units.total(step.units.sizes.images).astype(float)
+            for step in walk(made, Position(0), share=8)
+        ]
+        return float(np.mean([i.max() - i.mean() for i in images if len(i) == 8]))
+
+    assert spread(8) < 0.5 * spread(1)
+
+
+def test_packs_without_token_counts_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"TextSpec"):
+        EpochPlan(Source(count=5), PlanOptions(shuffle=True, seed=0, pack=10), epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": "blocks"}, "shuffle 'blocks'"),
+        ({"pack": 0}, "pack 0"),
+        ({"pack": 10, "max_tokens": 10}, "contradict"),
+        ({"pack": 10, "buckets": 10}, "contradict"),
+        ({"pack": 10, "pack_multiple_of": 4}, "no multiple"),
+        ({"max_images": 3}, "contradict"),
+        ({"pack_multiple_of": 3}, "needs pack"),
+        ({"buckets": 0}, "buckets 0"),
+        ({"buckets": ()}, r"buckets \(\)"),
+        ({"buckets": (5, 3)}, "ascending"),
+        ({"group": 0}, "group 0"),
+        ({"shards_mixed": 0}, "shards_mixed 0"),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        PlanOptions(**{"shuffle": True, "seed": 0, **options})
+
+
+def _split(units: Units) -> list[list[int]]:
+    return [part.tolist() for part in np.split(units.samples, units.offsets[1:-1])]

@@ -1,0 +1,195 @@
+"""The global order cannot be told from NumPy's own permutation; weaker shuffles can.
+
+Each statistic is a z-score: about standard normal for a uniformly random order. Keys and seeds are
+fixed, so a test passes or fails for ever, and the weak orders show that each could fail.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from datapipe.plan import order as order_module
+from datapipe.plan.order import Int64, Permutation, ShardOrder
+from datapipe.plan.rng import derive
+
+SIZE = 100_000
+SHARD = 1000
+KEYS = range(8)
+LIMIT = 4.5  # exceeded once in 150,000 looks at a normal score; some 250 are looked at
+
+Statistic = Callable[[Int64], float]
+
+
+def position_correlation(order: Int64) -> float:
+    """Whether what stands early in the dataset comes early (Spearman's rank correlation)."""
+    return float(np.corrcoef(np.arange(len(order)), order)[0, 1] * np.sqrt(len(order) - 1))
+
+
+def serial_correlation(order: Int64) -> float:
+    """Whether samples near each other in the order are alike; the largest over some lags."""
+    lags = (1, 2, 3, 4, 5, 6, 7, 8, 16, 64, 256, 1024)
+    scores = [np.corrcoef(order[:-lag], order[lag:])[0, 1] * np.sqrt(len(order)) for lag in lags]
+    return float(max(scores, key=abs))
+
+
+def shard_mixing(order: Int64) -> float:
+    """Whether every stretch of the order draws evenly from every shard (chi-square)."""
+    shards = len(order) // SHARD
+    cell = (np.arange(len(order)) // SHARD) * shards + order // SHARD
+    counts = np.bincount(cell, minlength=shards**2)
+    expected = SHARD / shards
+    chi = ((counts - expected) ** 2 / expected).sum()
+    freedom = (shards - 1) ** 2
+    return float((chi - freedom) / np.sqrt(2 * freedom))
+
+
+def runs(order: Int64) -> float:
+    """Whether ups and downs alternate as they should (Wald and Wolfowitz: (16 n - 29) / 90)."""
+    size = len(order)
+    rising = np.diff(order) > 0
+    count = 1 + np.count_nonzero(rising[1:] != rising[:-1])
+    return float((count - (2 * size - 1) / 3) / np.sqrt((16 * size - 29) / 90))
+
+
+def gaps(order: Int64) -> float:
+    """Whether distances between neighbours are spread as those of random pairs (chi-square)."""
+    distance = np.abs(order[1::2] - order[::2][: len(order) // 2]) / len(order)
+    # P(distance < d) = 1 - (1 - d)^2, so this is uniform.
+    share = 1 - (1 - distance) ** 2
+    return _evenness(share, bins=200)
+
+
+def low_bits(order: Int64) -> float:
+    """Whether the low bits of neighbours are independent (chi-square over 8 by 8 cells)."""
+    pairs = order[: len(order) // 2 * 2].reshape(-1, 2) % 8
+    return _evenness((pairs[:, 0] * 8 + pairs[:, 1] + 0.5) / 64, bins=64)
+
+
+def _evenness(shares: npt.NDArray[np.float64], bins: int) -> float:
+    counts = np.bincount(np.minimum((shares * bins).astype(np.int64), bins - 1), minlength=bins)
+    expected = len(shares) / bins
+    chi = ((counts - expected) ** 2 / expected).sum()
+    return float((chi - (bins - 1)) / np.sqrt(2 * (bins - 1)))
+
+
+STATISTICS: list[Statistic] = [
+    position_correlation,
+    serial_correlation,
+    shard_mixing,
+    runs,
+    gaps,
+    low_bits,
+]
+
+
+def ours(key: int) -> Int64:
+    return Permutation(SIZE, key)(np.arange(SIZE))
+
+
+def numpys(key: int) -> Int64:
+    return np.random.default_rng(key).permutation(SIZE)
+
+
+def shuffle_buffer(key: int) -> Int64:
+    """What a stream of samples through a buffer of 10,000 gives."""
+    generator = np.random.default_rng(key)
+    buffer, order = list(range(10_000)), []
+    slots = generator.integers(0, len(buffer), SIZE).tolist()
+    for number in range(len(buffer), SIZE):
+        slot = slots[number]
+        order.append(buffer[slot])
+        buffer[slot] = number
+    return np.array([*order, *generator.permutation(buffer).tolist()], np.int64)
+
+
+def shards_in_turn(key: int) -> Int64:
+    return ShardOrder([SHARD] * (SIZE // SHARD), key, shards_mixed=4)(np.arange(SIZE))
+
+
+def stride(key: int) -> Int64:
+    """Steps of constant width through the dataset."""
+    return (np.arange(SIZE) * 38_197 + key) % SIZE
+
+
+def few_rounds(rounds: int) -> Callable[[int], Int64]:
+    def order(key: int) -> Int64:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(order_module, "_ROUNDS", rounds)
+            return ours(key)
+
+    order.__name__ = f"{rounds}_rounds"
+    return order
+
+
+def rising_pairs(key: int) -> Int64:
+    """A uniform order whose pairs of neighbours are sorted."""
+    return np.sort(numpys(key).reshape(-1, 2), axis=1).reshape(-1)
+
+
+# What each statistic must notice, at every key.
+WEAK: dict[Statistic, list[Callable[[int], Int64]]] = {
+    position_correlation: [shuffle_buffer],
+    serial_correlation: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), rising_pairs],
+    shard_mixing: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), few_rounds(3)],
+    runs: [stride, few_rounds(1), rising_pairs],
+    gaps: [shuffle_buffer, shards_in_turn, stride, few_rounds(2), few_rounds(3)],
+    low_bits: [stride, few_rounds(1), few_rounds(2)],
+}
+
+
+def test_every_statistic_is_shown_to_notice_a_weak_order() -> None:
+    assert set(WEAK) == set(STATISTICS)
+
+
+@pytest.mark.parametrize("make", [numpys, ours])
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_the_order_looks_uniformly_random(
+    statistic: Statistic, make: Callable[[int], Int64]
+) -> None:
+    scores = [statistic(make(key)) for key in KEYS]
+    assert max(map(abs, scores)) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("statistic", "weak"), [(statistic, weak) for statistic in WEAK for weak in WEAK[statistic]]
+)
+def test_a_weak_order_does_not_pass(statistic: Statistic, weak: Callable[[int], Int64]) -> None:
+    scores = [statistic(weak(key)) for key in list(KEYS)[:3]]
+    assert min(map(abs, scores)) > LIMIT
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_epochs_are_independent_of_each_other(statistic: Statistic) -> None:
+    # Where an epoch has what stands at each position of the one before: uniform if independent.
+    every = np.arange(SIZE)
+    orders = [Permutation(SIZE, derive(7, epoch)) for epoch in range(9)]
+    moves = [later.inverse(earlier(every)) for earlier, later in pairwise(orders)]
+    assert max(abs(statistic(move)) for move in moves) < LIMIT
+
+
+def test_an_order_that_only_turns_from_epoch_to_epoch_is_noticed() -> None:
+    order = Permutation(SIZE, 7)
+    move = (order.inverse(order(np.arange(SIZE))) + 12_345) % SIZE
+    assert all(abs(statistic(move)) > LIMIT for statistic in (serial_correlation, runs, gaps))
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+@pytest.mark.parametrize("place", [0, 0.5, 1])
+def test_any_sample_may_stand_first_in_the_middle_or_last(size: int, place: float) -> None:
+    position = int(place * (size - 1))
+    samples = [int(Permutation(size, derive(3, epoch))(position)) for epoch in range(4000)]
+    shares = (np.array(samples) + 0.5) / size
+    assert abs(_evenness(shares, bins=50)) < LIMIT
+
+
+@pytest.mark.parametrize("size", [50, 5000])
+def test_a_sample_stays_in_its_place_once_an_epoch_on_average(size: int) -> None:
+    # The number of fixed points of a uniform order is about Poisson of mean and variance 1.
+    every = np.arange(size)
+    fixed = [np.count_nonzero(Permutation(size, key)(every) == every) for key in range(1000)]
+    assert abs(np.mean(fixed) - 1) * np.sqrt(len(fixed)) < LIMIT
+    # The variance of the sample variance of a Poisson number of mean 1 is about 3 / n.
+    assert abs(np.var(fixed) - 1) * np.sqrt(len(fixed) / 3) < LIMIT

@@ -1,0 +1,280 @@
+import itertools
+import logging
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import PlanError
+from datapipe.plan import packing, packing_twin
+from datapipe.plan.options import BLOCK
+from datapipe.plan.packing import pack_lengths, pack_units
+from datapipe.plan.packing_twin import LONGEST_SEARCH, MOST_IMAGES, UNLIMITED
+
+Case = tuple[np.ndarray, np.ndarray, int, int, int, int]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Valid arguments of a packer: lengths, images, capacity, window, max_images, max_samples."""
+    capacity = draw(st.sampled_from([1, 7, 64, 100, 1000, 5000]))
+    longest = draw(st.integers(1, capacity))
+    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=120))
+    max_images = draw(st.sampled_from([1, 3, 8, MOST_IMAGES + 5, UNLIMITED]))
+    most = draw(st.sampled_from([0, 4])) if max_images == UNLIMITED else max_images
+    size = len(lengths)
+    images = draw(st.lists(st.integers(0, most), min_size=size, max_size=size))
+    max_samples = draw(st.sampled_from([1, 2, 5, UNLIMITED]))
+    window = draw(st.integers(1, size))
+    return np.array(lengths), np.array(images), capacity, window, max_images, max_samples
+
+
+@given(case=cases())
+@settings(deadline=None, max_examples=300)
+def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> None:
+    lengths, images, capacity, _, max_images, max_samples = case
+    order, offsets = packing_twin.pack(*case)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert offsets[0] == 0
+    assert offsets[-1] == len(lengths)
+    assert np.diff(offsets).min() >= 1
+    assert np.diff(offsets).max() <= max_samples
+    assert np.add.reduceat(lengths[order], offsets[:-1]).max() <= capacity
+    assert np.add.reduceat(images[order], offsets[:-1]).max() <= max_images
+
+
+@given(case=cases())
+@settings(deadline=None, max_examples=300)
+def test_the_compiled_packer_and_its_twin_agree_bit_for_bit(case: Case) -> None:
+    kernel = pytest.importorskip("datapipe.plan.packing_kernel")
+    for ours, theirs in zip(packing_twin.pack(*case), kernel.pack(*case), strict=True):
+        assert ours.dtype == theirs.dtype == np.int64
+        assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("capacity", [4096, LONGEST_SEARCH + 50_000])
+@pytest.mark.parametrize("limited", [False, True])
+def test_packer_and_twin_agree_on_real_lengths(capacity: int, limited: bool) -> None:
+    kernel = pytest.importorskip("datapipe.plan.packing_kernel")
+    lengths, images = vlm_lengths(4000, capacity)
+    arguments = (lengths, images, capacity, 256, 10 if limited else UNLIMITED, UNLIMITED)
+    for ours, theirs in zip(packing_twin.pack(*arguments), kernel.pack(*arguments), strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize("capacity", [4096, 8192, 16384])
+def test_packs_of_short_captions_and_long_documents_are_as_few_as_possible(capacity: int) -> None:
+    lengths, _ = vlm_lengths(20_000, capacity)
+    _, offsets = pack_units(lengths, capacity)
+    packs = len(offsets) - 1
+    assert packs == -(-lengths.sum() // capacity)
+    assert lengths.sum() / (packs * capacity) >= 0.99
+
+
+def test_a_short_sample_is_not_left_waiting_by_long_ones() -> None:
+    order, offsets = pack_units([10, 10, 1, *[10] * 50], 10, window=4)
+    assert order[offsets[2] : offsets[3]].tolist() == [2]
+
+
+def test_samples_do_not_overtake_those_that_opened_a_pack_before_them() -> None:
+    lengths, _ = vlm_lengths(5000, 4096)
+    order, offsets = pack_units(lengths, 4096)
+    opened_by = order[offsets[:-1]]
+    arriving = opened_by[: len(opened_by) // 2]
+    assert (np.diff(arriving) > 0).all()
+
+
+def test_a_pack_is_filled_exactly_where_its_window_allows() -> None:
+    # 10 + 3 + 2 + 1 is the only set of waiting samples that fills 16 behind the oldest.
+    order, offsets = pack_units([10, 7, 3, 8, 2, 9, 1, 16, 16], 16, window=7)
+    assert sorted(order[: offsets[1]].tolist()) == [0, 2, 4, 6]
+
+
+def test_of_samples_of_equal_length_the_older_goes_first() -> None:
+    order, offsets = pack_units([6, 4, 4, 4, 6, 6, 6], 10, window=4)
+    assert order[: offsets[2]].tolist() == [0, 1, 2, 4]
+
+
+def test_a_window_of_one_sample_packs_in_the_order_given() -> None:
+    order, offsets = pack_units([5, 5, 6, 4, 9, 2], 10, window=1)
+    assert order.tolist() == [0, 1, 2, 3, 4, 5]
+    assert offsets.tolist() == [0, 2, 4, 5, 6]
+
+
+def test_a_pack_may_have_more_samples_than_the_window() -> None:
+    _, offsets = pack_units([1] * 1000, 500, window=3)
+    assert offsets.tolist() == [0, 500, 1000]
+
+
+def test_images_are_limited_beside_tokens() -> None:
+    lengths, images = vlm_lengths(3000, 4096)
+    order, offsets = pack_units(lengths, 4096, images=images, max_images=12)
+    assert np.add.reduceat(images[order], offsets[:-1]).max() == 12
+    needed = max(lengths.sum() / 4096, images.sum() / 12)
+    assert len(offsets) - 1 < 1.05 * needed
+    free, free_offsets = pack_units(lengths, 4096)
+    assert np.add.reduceat(images[free], free_offsets[:-1]).max() > 12
+
+
+def test_packs_get_similar_numbers_of_images_at_no_cost_of_fill() -> None:
+    lengths, images = vlm_lengths(20_000, 8192)
+
+    def spread(order: np.ndarray, offsets: np.ndarray) -> float:
+        return float(np.add.reduceat(images[order], offsets[:-1]).std())
+
+    regardless, regarding = pack_units(lengths, 8192), pack_units(lengths, 8192, images=images)
+    assert spread(*regarding) < 0.85 * spread(*regardless)
+    assert len(regarding[1]) == len(regardless[1])
+
+
+def test_the_limits_of_samples_and_images_hold_together() -> None:
+    lengths, images = vlm_lengths(2000, 4096)
+    order, offsets = pack_units(lengths, 4096, images=images, max_images=8, max_samples=5)
+    assert np.diff(offsets).max() == 5
+    assert np.add.reduceat(images[order], offsets[:-1]).max() == 8
+
+
+def test_packing_lengths_starts_anew_after_a_block() -> None:
+    lengths, _ = vlm_lengths(BLOCK + 5000, 8192)
+    order, offsets = pack_lengths(lengths, 8192, seed=None)
+    first = pack_units(lengths[:BLOCK], 8192)
+    second = pack_units(lengths[BLOCK:], 8192)
+    assert order.tolist() == [*first[0], *(second[0] + BLOCK)]
+    assert offsets.tolist() == [*first[1], *(second[1][1:] + BLOCK)]
+
+
+def test_a_seed_decides_which_samples_come_together() -> None:
+    lengths, images = vlm_lengths(3000, 4096)
+    same = [pack_lengths(lengths, 4096, images=images, max_images=12, seed=5) for _ in range(2)]
+    assert same[0][0].tolist() == same[1][0].tolist()
+    order, offsets = same[0]
+    assert sorted(order.tolist()) == list(range(3000))
+    assert np.add.reduceat(lengths[order], offsets[:-1]).max() <= 4096
+    assert np.add.reduceat(images[order], offsets[:-1]).max() <= 12
+    assert order.tolist() != pack_lengths(lengths, 4096, seed=6)[0].tolist()
+
+
+@pytest.mark.parametrize("max_images", [None, 4])
+def test_the_packs_of_a_seed_never_change_between_releases(max_images: int | None) -> None:
+    # A change here is a change of PLAN_VERSION: saved states would go on in another order.
+    lengths = [(37 * number) % 61 + 1 for number in range(40)]
+    images = [number % 3 for number in range(40)]
+    order, offsets = pack_lengths(
+        lengths, 200, window=16, images=images, max_images=max_images, seed=1
+    )
+    packs = [order[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
+    assert packs == PACKS_OF_SEED_1[max_images]
+
+
+def test_nothing_makes_no_packs() -> None:
+    for order, offsets in (pack_lengths([], 10), pack_units(np.zeros(0, np.int64), 10)):
+        assert order.dtype == offsets.dtype == np.int64
+        assert order.tolist() == []
+        assert offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64])
+def test_lengths_of_any_integer_type_give_the_same_packs(dtype: type) -> None:
+    lengths = np.array([5, 3, 8, 2, 9, 7], dtype)
+    lengths.setflags(write=False)
+    assert pack_units(lengths, 10)[0].tolist() == pack_units([5, 3, 8, 2, 9, 7], 10)[0].tolist()
+
+
+def test_a_capacity_beyond_all_samples_is_one_pack() -> None:
+    _, offsets = pack_units([5, 3, 8], 10**15)
+    assert offsets.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((4, 11, 12), 10), "sample 1 has 11 tokens and a pack holds 10; raise .* to at least 12"),
+        (((4, 0), 10), "sample 1 has 0, and at least 1 is needed"),
+        (((4, -3), 10), "sample 1 has -3"),
+        (((4.0, 2.0), 10), "type float64; give integers"),
+        (((True,), 10), "type bool"),
+        ((([4], [5]), 10), "shape"),
+        (((4,), 0), "capacity 0"),
+        (((1 << 59, 1), 1 << 61), "more than can be added up"),
+    ],
+)
+def test_impossible_lengths_are_refused(arguments: tuple[object, int], message: str) -> None:
+    for pack in (pack_lengths, pack_units):
+        with pytest.raises(PlanError, match=message):
+            pack(*arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"window": 0}, "window 0"),
+        ({"max_images": 2}, "max_images 2 needs images="),
+        ({"max_images": 0, "images": [0, 0]}, "max_images 0"),
+        ({"max_images": 2, "images": [1]}, "2 lengths and 1 numbers of images"),
+        ({"max_images": 2, "images": [1, -1]}, "images: sample 1 has -1"),
+        ({"max_images": 2, "images": [1, 3]}, "sample 1, of 5 tokens, has 3 images and .* holds 2"),
+    ],
+)
+def test_impossible_limits_are_refused(options: dict[str, object], message: str) -> None:
+    for pack in (pack_lengths, pack_units):
+        with pytest.raises(PlanError, match=message):
+            pack([4, 5], 10, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    monkeypatch.delitem(sys.modules, "datapipe.plan.packing_kernel", raising=False)
+    packing.compiled.cache_clear()
+    yield
+    packing.compiled.cache_clear()
+
+
+@pytest.mark.usefixtures("without_numba")
+def test_without_numba_the_twin_packs_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    lengths, _ = vlm_lengths(10_000, 4096)
+    with caplog.at_level(logging.INFO, "datapipe"):
+        for _ in range(2):
+            order, _ = pack_units(lengths, 4096)
+    zeros = np.zeros_like(lengths)
+    twin = packing_twin.pack(lengths, zeros, 4096, 256, UNLIMITED, UNLIMITED)[0]
+    assert order.tolist() == twin.tolist()
+    assert [record.message.count("datapipe[fast]") for record in caplog.records] == [1]
+
+
+def vlm_lengths(samples: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and images of samples that fit: captions and documents, images of 144 tokens."""
+    random = np.random.default_rng(7)
+    median = np.where(random.random(samples) < 0.65, 60, 900)
+    text = np.clip(median * np.exp(random.normal(0, 0.8, samples)), 10, 8000)
+    images = random.choice(9, samples, p=[0.1, 0.62, 0.1, 0.05, 0.05, 0.02, 0.03, 0.01, 0.02])
+    lengths = np.minimum(text.astype(np.int64) + 144 * images, capacity)
+    return lengths, images.astype(np.int64)
+
+
+PACKS_OF_SEED_1: dict[int | None, list[list[int]]] = {
+    None: [
+        [12, 27, 19, 29, 1, 31],
+        [8, 35, 37, 16, 33, 15, 3],
+        [28, 25, 34, 23, 0, 9],
+        [22, 17, 4, 24, 39, 13],
+        [18, 5, 38, 10, 14, 26, 36],
+        [21, 7, 2, 20, 30, 6, 11],
+        [32],
+    ],
+    4: [
+        [12, 29, 1, 31, 18],
+        [27, 19, 34, 3, 8],
+        [35, 0, 33, 15, 16, 36, 28],
+        [25, 9, 39, 13, 23],
+        [22, 30, 7, 37, 24, 6, 21],
+        [26, 11],
+        [14, 10, 4],
+        [32, 17],
+        [2, 20],
+        [38, 5],
+    ],
+}

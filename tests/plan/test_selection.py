@@ -1,0 +1,142 @@
+"""A selection answers as the list of the selected samples would."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import PlanError
+from datapipe.plan import selection as selection_module
+from datapipe.plan.selection import Selection, UInt8, build_directory
+
+
+@st.composite
+def chosen_samples(draw: st.DrawFn) -> np.ndarray:
+    """Whether each of up to some blocks of samples is selected: none, few, most, all, in runs."""
+    size = draw(st.one_of(st.integers(0, 70), st.sampled_from([511, 512, 513, 1024, 2000, 4096])))
+    share = draw(st.sampled_from([0.0, 0.01, 0.5, 0.99, 1.0]))
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    chosen = generator.random(size) < share
+    if draw(st.booleans()):
+        first, last = sorted((draw(st.integers(0, size)), draw(st.integers(0, size))))
+        chosen[first:last] = draw(st.booleans())
+    return chosen
+
+
+def pack(chosen: np.ndarray) -> UInt8:
+    return np.packbits(chosen, bitorder="little")
+
+
+@pytest.fixture(params=["native", "table"], autouse=True)
+def count_bits_both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "table":
+        monkeypatch.setattr(selection_module, "_count", selection_module._count_by_table)
+
+
+@settings(deadline=None)
+@given(chosen=chosen_samples())
+def test_select_names_the_selected_samples_in_order(chosen: np.ndarray) -> None:
+    selection = Selection(pack(chosen), len(chosen))
+    expected = np.flatnonzero(chosen)
+    assert selection.count == len(expected)
+    assert selection.size == len(chosen)
+    assert selection.select(np.arange(len(expected))).tolist() == expected.tolist()
+
+
+@settings(deadline=None)
+@given(chosen=chosen_samples())
+def test_rank_counts_the_selected_samples_before_each(chosen: np.ndarray) -> None:
+    selection = Selection(pack(chosen), len(chosen))
+    expected = np.concatenate(([0], np.cumsum(chosen)))
+    assert selection.rank(np.arange(len(chosen) + 1)).tolist() == expected.tolist()
+
+
+@settings(deadline=None)
+@given(chosen=chosen_samples())
+def test_a_selection_contains_what_was_selected(chosen: np.ndarray) -> None:
+    selection = Selection(pack(chosen), len(chosen))
+    assert selection.contains(np.arange(len(chosen))).tolist() == chosen.tolist()
+    assert [sample in selection for sample in range(-2, len(chosen) + 2)] == [
+        False,
+        False,
+        *chosen.tolist(),
+        False,
+        False,
+    ]
+
+
+@settings(deadline=None)
+@given(chosen=chosen_samples())
+def test_a_directory_holds_the_selected_before_each_block(chosen: np.ndarray) -> None:
+    edges = np.arange(-(-len(chosen) // 512) + 1) * 512
+    expected = [np.count_nonzero(chosen[:edge]) for edge in edges]
+    assert build_directory(pack(chosen)).tolist() == expected
+
+
+def test_positions_are_answered_in_the_shape_and_order_in_which_they_are_asked() -> None:
+    selection = Selection(pack(np.arange(3000) % 3 == 0), 3000)
+    assert selection.select([[7, 1], [999, 7]]).tolist() == [[21, 3], [2997, 21]]
+    assert int(selection.select(4)) == 12
+    assert selection.rank([[21, 22]]).tolist() == [[7, 8]]
+    assert selection.select([]).tolist() == selection.rank([]).tolist() == []
+    assert selection.select([1]).dtype == selection.rank([1]).dtype == np.int64
+
+
+def test_more_is_asked_than_is_answered_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection_module, "_PIECE", 7)
+    chosen = np.random.default_rng(0).random(9000) < 0.3
+    selection = Selection(pack(chosen), 9000)
+    positions = np.random.default_rng(1).permutation(selection.count)
+    samples = selection.select(positions)
+    assert samples.tolist() == np.flatnonzero(chosen)[positions].tolist()
+    assert selection.rank(samples).tolist() == positions.tolist()
+
+
+def test_a_selection_may_be_mapped_from_disk(tmp_path: Path) -> None:
+    chosen = np.random.default_rng(0).random(100_001) < 0.7
+    np.save(tmp_path / "bits.npy", pack(chosen))
+    np.save(tmp_path / "ranks.npy", build_directory(pack(chosen)))
+    selection = Selection(
+        np.load(tmp_path / "bits.npy", mmap_mode="r"),
+        100_001,
+        np.load(tmp_path / "ranks.npy", mmap_mode="r"),
+    )
+    every = np.flatnonzero(chosen)
+    assert selection.select(np.arange(selection.count)).tolist() == every.tolist()
+    assert type(selection.select([0])) is np.ndarray
+
+
+def test_what_is_not_there_is_refused() -> None:
+    selection = Selection(pack(np.arange(20) < 5), 20)
+    for wrong in (-1, 5):
+        with pytest.raises(IndexError, match=f"{wrong} does not lie in 0 ... 4"):
+            selection.select([0, wrong])
+    for wrong in (-1, 21):
+        with pytest.raises(IndexError, match=f"{wrong} does not lie in 0 ... 20"):
+            selection.rank([0, wrong])
+    with pytest.raises(IndexError, match=r"0 \.\.\. 19"):
+        selection.contains([20])
+
+
+@pytest.mark.parametrize(
+    ("bits", "size", "ranks", "message"),
+    [
+        (
+            np.zeros(3, np.uint8),
+            25,
+            None,
+            r"25 samples is uint8 \[4\], and this one is uint8 \[3\]",
+        ),
+        (np.zeros(4, np.int64), 25, None, "this one is int64"),
+        (np.full(4, 255, np.uint8), 25, None, "selects samples past its 25"),
+        (np.zeros(4, np.uint8), 25, np.zeros(3, np.int64), "has 2 entries from zero on, and this"),
+        (np.zeros(4, np.uint8), 25, np.ones(2, np.int64), "build it anew"),
+    ],
+)
+def test_a_bitmap_of_another_dataset_is_refused(
+    bits: UInt8, size: int, ranks: np.ndarray | None, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        Selection(bits, size, ranks)

@@ -1,0 +1,189 @@
+"""Steps, ranks, and what is left out: for every kind of unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import PlanError, StateMismatch
+from datapipe.plan.steps import Exclusion, Position, Step, check_ranks, steps_in, walk
+
+Blocks = Callable[..., Any]
+OrderOf = Callable[[list[Step]], list[int]]
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"shuffle": False},
+    {"pack": 64},
+    {"pack": 64, "max_images": 3, "group": 4},
+    {"pack": 72, "pack_multiple_of": 8, "max_samples": 2, "group": 6},
+    {"buckets": 4, "batch_size": 5, "group": 3},
+    {"buckets": (10, 30), "batch_size": 3},
+    {"max_tokens": 200, "buckets": 3, "group": 2},
+]
+
+kinds = st.sampled_from(KINDS)
+small_blocks = st.sampled_from([7, 16, 50, 1000])
+
+
+def all_steps(blocks: Any, share: int, start: Position | None = None, **more: Any) -> list[Step]:
+    return list(walk(blocks, start or Position(blocks.epoch), share=share, **more))
+
+
+@settings(deadline=None)
+@given(kind=kinds, block=small_blocks, samples=st.integers(1, 150), share=st.integers(1, 9))
+def test_steps_hold_every_sample_once(
+    blocks: Blocks, kind: dict[str, Any], block: int, samples: int, share: int
+) -> None:
+    steps = all_steps(blocks(samples, block=block, **kind), share)
+    seen = np.concatenate([step.units.samples for step in steps])
+    assert sorted(seen.tolist()) == list(range(samples))
+    assert [len(step.units) for step in steps[:-1]] == [share] * (len(steps) - 1)
+    assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
+
+
+@settings(deadline=None)
+@given(
+    kind=kinds,
+    block=small_blocks,
+    samples=st.integers(1, 150),
+    first=st.integers(1, 9),
+    second=st.integers(1, 9),
+    stop=st.floats(0, 1),
+)
+def test_other_ranks_go_on_where_some_stopped(
+    blocks: Blocks,
+    order_of: OrderOf,
+    kind: dict[str, Any],
+    block: int,
+    samples: int,
+    first: int,
+    second: int,
+    stop: float,
+) -> None:
+    whole = all_steps(blocks(samples, block=block, **kind), first)
+    begun = whole[: int(stop * len(whole))]
+    position = begun[-1].stop if begun else Position(0)
+    rest = all_steps(blocks(samples, block=block, **kind), second, position)
+    assert order_of(begun) + order_of(rest) == order_of(whole)
+
+
+@settings(deadline=None)
+@given(
+    kind=kinds,
+    samples=st.integers(1, 100),
+    units_per_rank=st.integers(1, 4),
+    ranks=st.integers(1, 6),
+)
+def test_ranks_together_take_what_the_step_holds_once(
+    blocks: Blocks, kind: dict[str, Any], samples: int, units_per_rank: int, ranks: int
+) -> None:
+    for step in all_steps(blocks(samples, block=40, **kind), units_per_rank * ranks):
+        shares = [
+            step.share(units_per_rank=units_per_rank, rank=rank, world_size=ranks)
+            for rank in range(ranks)
+        ]
+        assert all(len(share.units) == units_per_rank for share in shares)
+        valid = np.concatenate([share.units.samples[share.valid] for share in shares])
+        assert sorted(valid.tolist()) == sorted(step.units.samples.tolist())
+
+
+def test_ranks_take_units_in_turn_and_the_last_step_repeats_its_own(blocks: Blocks) -> None:
+    steps = all_steps(blocks(10, shuffle=False), 4)
+    first = [steps[0].share(units_per_rank=2, rank=rank, world_size=2) for rank in range(2)]
+    assert [share.units.samples.tolist() for share in first] == [[0, 2], [1, 3]]
+    last = [steps[-1].share(units_per_rank=2, rank=rank, world_size=2) for rank in range(2)]
+    assert [share.units.samples.tolist() for share in last] == [[8, 8], [9, 9]]
+    assert [share.valid.tolist() for share in last] == [[True, False], [True, False]]
+
+
+def test_a_last_step_with_fewer_units_than_ranks_gives_every_rank_a_batch(blocks: Blocks) -> None:
+    step = all_steps(blocks(9, shuffle=False), 8)[-1]
+    last = [step.share(units_per_rank=2, rank=rank, world_size=4) for rank in range(4)]
+    assert [share.units.samples.tolist() for share in last] == [[8, 8]] * 4
+    assert sum(int(share.valid.sum()) for share in last) == 1
+
+
+@settings(deadline=None)
+@given(kind=kinds, samples=st.integers(1, 150), share=st.integers(1, 9), drop_last=st.booleans())
+def test_steps_are_counted_without_being_made(
+    blocks: Blocks, kind: dict[str, Any], samples: int, share: int, drop_last: bool
+) -> None:
+    made = blocks(samples, block=50, **kind)
+    units = sum(len(step.units) for step in all_steps(made, 1))
+    steps = all_steps(made, share, drop_last=drop_last)
+    assert steps_in(units, share=share, drop_last=drop_last) == len(steps)
+    assert all(len(step.units) == share for step in steps) or not drop_last
+
+
+ranges = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 25)), max_size=5)
+
+
+@settings(deadline=None)
+@given(
+    kind=kinds, samples=st.integers(1, 60), share=st.integers(1, 9), out=ranges, drop=st.booleans()
+)
+def test_excluded_steps_do_not_come_and_the_others_stay_as_they_are(
+    blocks: Blocks,
+    kind: dict[str, Any],
+    samples: int,
+    share: int,
+    out: list[tuple[int, int]],
+    drop: bool,
+) -> None:
+    made = blocks(samples, block=25, **kind)
+    exclusion = Exclusion(units={0: [(start, start + more) for start, more in out]})
+    whole = all_steps(made, share, drop_last=drop)
+    gone = {unit for start, more in out for unit in range(start, start + more)}
+    rest = [step for step in whole if not gone >= {*range(step.start.consumed, step.stop.consumed)}]
+    left = all_steps(made, share, exclusion=exclusion, drop_last=drop)
+    assert [step.start for step in left] == [step.start for step in rest]
+    assert [step.units.samples.tolist() for step in left] == [
+        step.units.samples.tolist() for step in rest
+    ]
+    assert [step.last for step in left] == [False] * (len(left) - 1) + [True] * bool(left)
+    units = sum(len(step.units) for step in all_steps(made, 1))
+    assert steps_in(units, share=share, drop_last=drop, exclusion=exclusion) == len(left)
+    for step in left:
+        numbers = np.arange(step.start.consumed, step.stop.consumed)
+        of_units = np.repeat(numbers, np.diff(step.units.offsets))
+        assert step.excluded.tolist() == [int(unit) in gone for unit in of_units]
+
+
+def test_an_excluded_sample_is_an_empty_slot_and_counts_no_labels(blocks: Blocks) -> None:
+    made = blocks(40, pack=64)
+    whole = all_steps(made, 3)
+    out = whole[1].units.samples[[0, 2]]
+    left = all_steps(made, 3, exclusion=Exclusion(np.sort(out)))
+    step = left[1]
+    assert step.units.samples.tolist() == whole[1].units.samples.tolist()
+    share = step.share(units_per_rank=3, rank=0, world_size=1)
+    assert share.units.samples[share.excluded].tolist() == out.tolist()
+    assert not share.valid[share.excluded].any()
+    sizes = whole[1].units.sizes
+    assert step.labels == sizes.labels.sum() - sizes.labels[[0, 2]].sum()
+    assert step.tokens == sizes.tokens.sum() - sizes.tokens[[0, 2]].sum()
+    assert left[0].labels == whole[0].labels
+
+
+def test_exclusion_of_one_epoch_leaves_the_others_alone(blocks: Blocks) -> None:
+    exclusion = Exclusion(units={0: [(0, 10)]})
+    assert len(all_steps(blocks(20), 5, exclusion=exclusion)) == 2
+    assert len(all_steps(blocks(20, epoch=1), 5, exclusion=exclusion)) == 4
+
+
+def test_a_position_that_no_block_has_is_refused(blocks: Blocks) -> None:
+    with pytest.raises(StateMismatch, match="unit 50 of block 0, which has 20"):
+        all_steps(blocks(20), 5, replace(Position(0), unit=50))
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 0), (2, 2), (-1, 2), (0, -3)])
+def test_impossible_ranks_are_refused(rank: int, world_size: int) -> None:
+    with pytest.raises(PlanError, match="rank"):
+        check_ranks(rank, world_size)

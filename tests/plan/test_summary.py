@@ -1,0 +1,223 @@
+"""What a plan amounts to, compared with what the ranks get one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.plan import summary as summary_module
+from datapipe.plan.groups import TEXT_LINEAR, TEXT_QUADRATIC
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.steps import Exclusion, Position, Share, Step, walk
+from datapipe.plan.summary import PlanSummary, summarise
+from datapipe.plan.units import Sizes, Units
+
+Blocks = Callable[..., Any]
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"shuffle": False},
+    {"pack": 64},
+    {"pack": 64, "max_images": 3, "group": 4},
+    {"pack": 72, "pack_multiple_of": 8, "max_samples": 2, "group": 6},
+    {"buckets": 4, "batch_size": 5, "group": 3},
+    {"max_tokens": 200, "buckets": 3, "group": 2},
+]
+
+
+def made_of(
+    units: list[list[int]], images: list[list[int]] | None = None, **options: Any
+) -> tuple[Step, PlanOptions]:
+    """A step of units with these lengths of samples, an image being a token."""
+    lengths = np.array([length for unit in units for length in unit])
+    vision = np.array([count for unit in images for count in unit]) if images else 0 * lengths
+    offsets = np.cumsum([0, *(len(unit) for unit in units)])
+    step = Step(
+        units=Units(np.arange(len(lengths)), offsets, Sizes(lengths, lengths // 2, vision, vision)),
+        start=Position(0),
+        stop=Position(0, 0, len(units)),
+        excluded=np.zeros(len(lengths), bool),
+        labels=None,
+        tokens=None,
+        last=True,
+    )
+    return step, PlanOptions(shuffle=False, seed=0, **options)
+
+
+def summary_of(
+    units: list[list[int]],
+    images: list[list[int]] | None = None,
+    *,
+    units_per_rank: int = 1,
+    world_size: int = 1,
+    **options: Any,
+) -> PlanSummary:
+    step, plan = made_of(units, images, **options)
+    return summarise([step], plan, units_per_rank=units_per_rank, world_size=world_size)
+
+
+def cost(share: Share) -> int:
+    sizes = share.units.sizes
+    assert sizes is not None
+    tokens = sizes.tokens.tolist()
+    return sum(TEXT_LINEAR * length + TEXT_QUADRATIC * length**2 for length in tokens)
+
+
+def imbalance(costs: list[int]) -> float:
+    return 1 - np.mean(costs) / max(costs) if max(costs) else 0.0
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    samples=st.integers(1, 150),
+    ranks=st.integers(1, 5),
+    units_per_rank=st.integers(1, 4),
+    together=st.integers(1, 200),
+)
+def test_a_summary_says_what_the_ranks_get(
+    blocks: Blocks,
+    kind: dict[str, Any],
+    samples: int,
+    ranks: int,
+    units_per_rank: int,
+    together: int,
+) -> None:
+    options = PlanOptions(**{"shuffle": True, "seed": 3} | kind)
+    if options.unit == "batch":
+        units_per_rank = 1
+    made = blocks(samples, block=50, **kind)
+    steps = list(walk(made, Position(0), share=units_per_rank * ranks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary_module, "_TOGETHER", together)
+        found = summarise(iter(steps), options, units_per_rank=units_per_rank, world_size=ranks)
+    shares = [
+        [
+            step.share(units_per_rank=units_per_rank, rank=rank, world_size=ranks)
+            for rank in range(ranks)
+        ]
+        for step in steps
+    ]
+    every = [share for step in shares for share in step]
+    valid = [share.valid for share in every]
+    sizes = [share.units.sizes[np.flatnonzero(ok)] for share, ok in zip(every, valid, strict=True)]
+    assert found.steps == len(steps)
+    assert found.units == sum(len(step.units) for step in steps)
+    assert found.samples == samples == sum(int(ok.sum()) for ok in valid)
+    assert found.repeats == sum(len(share.units) for share in every) - found.units
+    assert found.tokens == sum(int(size.tokens.sum()) for size in sizes)
+    assert found.labels == sum(int(size.labels.sum()) for size in sizes)
+    assert found.images == sum(int(size.images.sum()) for size in sizes)
+    assert sum(length_bin.samples for length_bin in found.histogram) == samples
+    if options.pack is not None:
+        places = found.units * options.pack
+    else:
+        places = sum(len(size.tokens) * max(size.tokens, default=0) for size in sizes)
+    assert found.fill == pytest.approx(found.tokens / places)
+    assert found.padding == pytest.approx(1 - found.fill)
+    for name, costs in (
+        ("text_imbalance", [[cost(share) for share in step] for step in shares]),
+        (
+            "image_imbalance",
+            [[int(share.units.sizes.vision.sum()) for share in step] for step in shares],
+        ),
+    ):
+        assert getattr(found, name) == pytest.approx(np.mean([imbalance(each) for each in costs]))
+
+
+def test_fill_of_packs_is_tokens_by_capacity() -> None:
+    found = summary_of([[30, 20], [40], [10, 10, 5]], pack=50)
+    assert found.fill == pytest.approx(115 / 150)
+    assert (found.most_samples, found.most_tokens) == (3, 50)
+    assert found.samples_per_unit == 2
+
+
+def test_fill_of_a_padded_batch_is_tokens_by_its_longest_sample() -> None:
+    found = summary_of([[10, 40], [5]], max_tokens=100)
+    assert found.fill == pytest.approx(55 / (2 * 40 + 5))
+    assert found.most_tokens == 80
+
+
+def test_fixed_batches_are_padded_rank_by_rank() -> None:
+    # Samples are dealt in turn: rank 0 has 10 and 40, rank 1 has 20 and 20.
+    found = summary_of([[10], [20], [40], [20]], units_per_rank=2, world_size=2)
+    assert found.fill == pytest.approx(90 / (2 * 40 + 2 * 20))
+
+
+def test_repeats_are_work_for_their_rank_and_fill_nothing() -> None:
+    found = summary_of([[50], [50], [25]], pack=50, world_size=4)
+    assert (found.repeats, found.units, found.samples) == (1, 3, 3)
+    assert found.fill == pytest.approx(125 / 150)
+    whole, half = TEXT_LINEAR * 50 + 50**2, TEXT_LINEAR * 25 + 25**2
+    assert found.text_imbalance == pytest.approx(1 - (3 * whole + half) / 4 / whole)
+
+
+def test_images_are_balanced_apart_from_text() -> None:
+    found = summary_of([[10], [10]], [[0], [8]], pack=10, world_size=2)
+    assert (found.text_imbalance, found.image_imbalance) == (0, 0.5)
+    assert summary_of([[10], [10]], pack=10, world_size=2).image_imbalance == 0
+
+
+def test_samples_left_out_count_nowhere_but_keep_their_places(blocks: Blocks) -> None:
+    made = blocks(60, pack=64)
+    plan = PlanOptions(shuffle=True, seed=3, pack=64)
+    whole = summarise(walk(made, Position(0), share=1), plan, units_per_rank=1, world_size=1)
+    out = Exclusion(np.arange(10))
+    steps = list(walk(made, Position(0), share=1, exclusion=out))
+    found = summarise(steps, plan, units_per_rank=1, world_size=1)
+    assert (found.samples, found.units) == (50, whole.units)
+    assert found.tokens == sum(step.tokens or 0 for step in steps)
+    assert found.fill == pytest.approx(found.tokens / (whole.units * 64))
+
+
+@settings(deadline=None)
+@given(lengths=st.lists(st.integers(1, 10**9), min_size=1, max_size=30))
+def test_every_length_is_in_its_bin_of_the_histogram(lengths: list[int]) -> None:
+    bins = summary_of([lengths], max_tokens=10**12).histogram
+    for length_bin in bins:
+        inside = [length for length in lengths if length_bin.start <= length < length_bin.stop]
+        assert len(inside) == length_bin.samples
+    assert [length_bin.start for length_bin in bins[1:]] == [each.stop for each in bins[:-1]]
+    assert bins[0].samples
+    assert bins[-1].samples
+
+
+def test_bins_grow_by_half_an_octave() -> None:
+    bins = summary_of([list(range(1, 65))], max_tokens=10**6).histogram
+    assert [each.start for each in bins] == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+
+
+def test_without_tokens_steps_and_samples_are_counted() -> None:
+    step, plan = made_of([[1], [1], [1]])
+    bare = Step(
+        units=Units(step.units.samples, step.units.offsets, None),
+        **{name: getattr(step, name) for name in ("start", "stop", "excluded", "last")},
+        labels=None,
+        tokens=None,
+    )
+    found = summarise([bare], plan, units_per_rank=2, world_size=2)
+    assert (found.steps, found.samples, found.units, found.repeats) == (1, 3, 3, 1)
+    assert (found.tokens, found.fill, found.text_imbalance, found.histogram) == (
+        *(None, None, None),
+        (),
+    )
+
+
+def test_a_plan_without_steps_has_a_summary() -> None:
+    plan = PlanOptions(shuffle=True, seed=0, pack=64)
+    found = summarise([], plan, units_per_rank=1, world_size=8)
+    assert (found.steps, found.units, found.samples) == (0, 0, 0)
+
+
+def test_a_summary_goes_through_json() -> None:
+    found = summary_of([[30, 20], [40]], pack=50, world_size=2)
+    read = json.loads(json.dumps(found.to_dict()))
+    assert read["fill"] == found.fill
+    assert read["histogram"][0] == {"start": 16, "stop": 24, "samples": 1}
+    assert (read["unit"], read["steps"]) == ("pack", 1)

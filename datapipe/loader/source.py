@@ -100,7 +100,8 @@ class Text:
         )
         if self.limit is None or self.spec.overlong != "truncate":
             return sizes
-        long = np.flatnonzero(sizes.tokens > self.limit)
+        # A text that cannot be used has no places of images.
+        long = np.flatnonzero((sizes.tokens > self.limit) & (text >= 0))
         if len(long):
             self._cut(sizes, samples, long)
         return sizes

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -83,8 +84,13 @@ def write_columns(folder: Path, samples: int) -> None:
         column[start + 1 : stop + 1] = column[start] + offsets[: stop - start]
 
 
-def measure(folder: Path, seed: int) -> dict[str, Any]:
+def measure(folder: Path, seed: int, *, cold: bool) -> dict[str, Any]:
     """Times and memory of one process that plans the first step."""
+    if cold:
+        for path in folder.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(folder), str(seed)],
         check=True,
@@ -101,6 +107,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="leave the columns where they are")
+    parser.add_argument("--cold", action="store_true", help="drop the columns' page cache first")
     parser.add_argument("--folder", type=Path, default=Path("build/billion"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
     arguments = parser.parse_args()
@@ -108,7 +115,9 @@ def main() -> None:
         print(f"writing columns of {arguments.samples:,} samples to {arguments.folder}", flush=True)
         write_columns(arguments.folder, arguments.samples)
     try:
-        rounds = [measure(arguments.folder, seed) for seed in range(arguments.rounds)]
+        rounds = [
+            measure(arguments.folder, seed, cold=arguments.cold) for seed in range(arguments.rounds)
+        ]
     finally:
         if not arguments.keep:
             shutil.rmtree(arguments.folder)
@@ -123,7 +132,7 @@ def main() -> None:
     if arguments.json is not None:
         content = {
             "title": f"first step of {arguments.samples:,} samples",
-            "machine": machine("numpy", "numba", cache="warm, as far as it holds 16 GB"),
+            "machine": machine("numpy", "numba", cache="cold" if arguments.cold else "warm"),
             "rounds": rounds,
         }
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")

@@ -130,7 +130,7 @@ def limits(samples: int, rounds: int) -> Iterator[Row]:
         fits = lengths <= capacity
         tokens, carried = lengths[fits], images[fits]
         mean = float(carried.sum() / (tokens.sum() / capacity))
-        for most in (max(round(mean * share), 8) for share in (0.9, 1, 1.15, 1.3, 2)):
+        for most in sorted({max(round(mean * share), 8) for share in (0.9, 1, 1.15, 1.3, 2)}):
             least = max(tokens.sum() / capacity, carried.sum() / most)
             began = time.process_time()
             offsets = pack_units(tokens, capacity, images=carried, max_images=most)[1]

@@ -17,7 +17,7 @@ from datapipe.decode.text.encode import TextEncoder
 from datapipe.decode.text.spec import TextSpec
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.index.gather import gather
+from datapipe.index.gather import gather, gather_counts
 from datapipe.index.tokens import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
@@ -131,8 +131,7 @@ class Text:
     def _images(self, samples: Int64) -> tuple[Int64, Int64]:
         """Images of each of some samples, and the tokens of all of them: int64 [n] each."""
         if isinstance(self.spec.image_tokens, int):
-            first = self.dataset.columns.sample_image
-            images = gather(first, samples + 1) - gather(first, samples)
+            images = gather_counts(self.dataset.columns.sample_image, samples)
             return images, images * self.spec.image_tokens
         counts, offsets = self._image_counts(samples)
         return np.diff(offsets), np.diff(edges(counts)[offsets])

@@ -95,7 +95,7 @@ class EpochPlan:
                 batch_size=options.batch_size,
                 max_tokens=options.max_tokens,
                 buckets=1 if options.buckets is None else options.buckets,
-                key=derive(self._key, block, _BATCHES),
+                key=derive(self._key, block, _BATCHES) if options.shuffle else None,
             )
         return Units(samples[order], offsets, sizes[order])
 

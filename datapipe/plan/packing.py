@@ -25,6 +25,7 @@ Packer = Callable[[Int64, Int64, int, int, int, int], tuple[Int64, Int64]]
 _PACKING = 0x7061636B  # purpose of a derived key
 _FEW = 8192  # samples that the twin packs in less time than loading numba takes
 _SUM_BITS = UNLIMITED.bit_length() - 1  # of any sum of lengths
+_packed = 0  # samples of this process in blocks that are not small
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +68,8 @@ def pack_lengths(
     _check(tokens, capacity, window, carried, max_images, None)
     places = np.arange(len(tokens), dtype=np.int64)
     taken = places if seed is None else Permutation(len(tokens), derive(seed, _PACKING))(places)
+    if len(tokens) > BLOCK:
+        compiled()
     orders, counts = [], []
     for start in range(0, len(tokens), BLOCK):
         block = taken[start : start + BLOCK]
@@ -121,8 +124,7 @@ def pack_units(
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
     if carried is None:
         carried = np.zeros(len(tokens), np.int64)
-    pack = packing_twin.pack if len(tokens) < _FEW else compiled()
-    return pack(
+    return _packer(len(tokens))(
         tokens,
         carried,
         # What no pack can use costs memory for nothing.
@@ -131,6 +133,20 @@ def pack_units(
         UNLIMITED if max_images is None else int(max_images),
         UNLIMITED if max_samples is None else int(max_samples),
     )
+
+
+def _packer(samples: int) -> Packer:
+    """The twin for the first block of a process, the compiled packer once it pays to load it.
+
+    Loading takes as long as the twin needs for a block, compiling for the first time ten times as
+    long, and the first step of a run should not wait for either. Both give the same packs.
+    """
+    global _packed
+    if samples < _FEW:
+        return packing_twin.pack
+    _packed += samples
+    loaded = compiled.cache_info().currsize
+    return compiled() if loaded or _packed > BLOCK else packing_twin.pack
 
 
 @cache

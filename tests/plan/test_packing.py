@@ -2,6 +2,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -278,3 +279,30 @@ PACKS_OF_SEED_1: dict[int | None, list[list[int]]] = {
         [38, 5],
     ],
 }
+
+
+def test_the_first_block_of_a_process_does_not_wait_for_the_compiled_packer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = []
+
+    def compiled() -> packing.Packer:
+        loaded.append(True)
+        return packing.packing_twin.pack
+
+    compiled.cache_info = lambda: SimpleNamespace(currsize=len(loaded))  # type: ignore[attr-defined]
+    monkeypatch.setattr(packing, "compiled", compiled)
+    monkeypatch.setattr(packing, "_packed", 0)
+    lengths = np.full(packing.BLOCK // 2, 100)
+    for blocks in (1, 2, 3):
+        for small in range(5):
+            pack_units(lengths[: 1000 + small], 4096)
+        pack_units(lengths, 4096)
+        assert bool(loaded) == (blocks > 2)
+
+
+def test_many_blocks_at_once_are_worth_the_compiled_packer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "_packed", 0)
+    packing.compiled.cache_clear()
+    pack_lengths(np.full(packing.BLOCK + 1, 1000), 4000)
+    assert packing.compiled.cache_info().currsize

@@ -1,0 +1,129 @@
+"""Batches train a model of Hugging Face as they are: a tiny LLaVA, made from a config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import ImageSpec, Loader
+
+pytest.importorskip("transformers")
+
+from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+IMAGE = ImageSpec(size=16, normalize="clip")
+IMAGE_TOKENS = 4  # (16 / 8) ** 2: sides of the image and of a patch
+META = ("key", "valid", "num_items_in_batch")
+
+
+@pytest.fixture(scope="module", params=["eager", "sdpa"])
+def model(request: pytest.FixtureRequest) -> LlavaForConditionalGeneration:
+    """In float64, so that losses can be compared to many digits."""
+    torch.manual_seed(0)
+    made = LlavaForConditionalGeneration._from_config(
+        LlavaConfig(
+            vision_config=CLIPVisionConfig(
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                image_size=16,
+                patch_size=8,
+            ),
+            text_config=LlamaConfig(
+                hidden_size=32,
+                intermediate_size=64,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                vocab_size=640,
+                max_position_embeddings=1024,
+                # With a cache transformers does not look for packs in position_ids.
+                use_cache=False,
+            ),
+            image_token_index=3,  # <image> of the tokenizer in conftest.py
+            image_seq_length=IMAGE_TOKENS,
+            vision_feature_layer=-1,
+        ),
+        attn_implementation=request.param,
+    )
+    for parameter in made.parameters():
+        if parameter.ndim > 1:  # weights as small as by default hide what attends to what
+            torch.nn.init.normal_(parameter, std=0.2)
+    return made.double().eval()
+
+
+def loss_of(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> float:
+    inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
+    if len(inputs.get("pixel_values", ())) == 0:
+        inputs.pop("pixel_values", None)  # the vision tower refuses a batch of no images
+    else:
+        inputs["pixel_values"] = inputs["pixel_values"].double()
+    with torch.no_grad():
+        return float(model(**inputs).loss)
+
+
+@pytest.fixture(scope="module")
+def losses(
+    model: LlavaForConditionalGeneration, packed: Path, tokenizer: Path
+) -> dict[str, tuple[float, int]]:
+    """By key: summed loss and number of labels of every sample alone."""
+    found = {}
+    spec = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=IMAGE_TOKENS)
+    for batch in datapipe.make_loader(
+        packed, text=spec, image=IMAGE, batch_size=1, shuffle=False, meta=META, num_workers=0
+    ):
+        labels = batch["num_items_in_batch"]
+        found[batch["key"][0]] = (loss_of(model, batch) * labels, labels)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5},
+        {"batch_size": 4, "buckets": 3},
+        {"max_tokens": 300},
+        {"pack": 200},
+        {"pack": 128, "batch_size": 2},
+        {"pack": 256, "pack_multiple_of": 8},
+        {"pack": 200, "exclude": [3, 9, 17]},
+    ],
+    ids=str,
+)
+def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
+    model: LlavaForConditionalGeneration,
+    losses: dict[str, tuple[float, int]],
+    make: Make,
+    text: MakeText,
+    options: dict[str, Any],
+) -> None:
+    spec = text(image_tokens=IMAGE_TOKENS)
+    seen: list[str] = []
+    for batch in make(text=spec, image=IMAGE, meta=META, **options):
+        valid = batch["valid"].tolist()
+        keys = [key for key, counts in zip(batch["key"], valid, strict=True) if counts]
+        assert batch["num_items_in_batch"] == sum(losses[key][1] for key in keys)
+        mean = sum(losses[key][0] for key in keys) / batch["num_items_in_batch"]
+        assert loss_of(model, batch) == pytest.approx(mean, rel=1e-5)
+        seen += keys
+    assert len(seen) == len({*seen}) == len(losses) - len(options.get("exclude", ()))
+
+
+def test_a_batch_with_an_empty_slot_is_taken(
+    model: LlavaForConditionalGeneration, damaged: Path, text: MakeText
+) -> None:
+    spec = text(image_tokens=IMAGE_TOKENS)
+    loader = datapipe.make_loader(
+        damaged, text=spec, image=IMAGE, pack=200, on_error="skip", num_workers=0
+    )
+    assert all(loss_of(model, batch) > 0 for batch in loader)
+    assert loader.skipped > 0

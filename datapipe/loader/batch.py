@@ -31,7 +31,9 @@ FACTS = frozenset(
 )
 """Names in `meta` that are no fields of a JSON member."""
 
-_PIECE = 4  # samples a worker takes at once
+# Samples a worker takes at once: few that hold images, many that are tokenized together.
+_PIECE = 4
+_TEXT_PIECE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,7 @@ class BatchJob:
         if maker.tokens:
             assert sizes is not None, "with a tokenizer every sample has been measured"
             self._tokens = maker.tokens.slots(self.samples, sizes)
+        self._piece = _PIECE if maker.transform else _TEXT_PIECE
         self._pixels: Tensor | None = None
         if maker.transform:
             rows = int(self._rows[-1]) if maker.image_rows is None else maker.image_rows
@@ -104,11 +107,12 @@ class BatchJob:
 
     @property
     def pieces(self) -> int:
-        return -(-len(self.samples) // _PIECE)
+        return -(-len(self.samples) // self._piece)
 
     def run(self, piece: int, watch: Watch) -> None:
         texts: dict[int, SampleText] = {}
-        for slot in range(piece * _PIECE, min((piece + 1) * _PIECE, len(self.samples))):
+        start = piece * self._piece
+        for slot in range(start, min(start + self._piece, len(self.samples))):
             if self.share.excluded[slot]:
                 self._describe_sample(slot)
                 self._bury(slot)
@@ -136,7 +140,8 @@ class BatchJob:
         if self.errors and self._maker.on_error == "raise":
             raise self.errors[min(self.errors)]
         batch: Batch = {}
-        if self._pixels is not None:
+        # Vision towers refuse a batch of no images, and a model that is given none skips them.
+        if self._pixels is not None and (len(self._pixels) or not self._tokens):
             batch["pixel_values"] = self._pixels
         facts: Batch = {
             "images_per_sample": torch.from_numpy(self._images),
@@ -144,7 +149,8 @@ class BatchJob:
             "key": self._keys,
             "valid": torch.from_numpy(self._valid),
             "sample": torch.from_numpy(self.samples),
-            "num_items_in_batch": self._labels,
+            # A loss is divided by it, and 0 / 0 would spoil the weights.
+            "num_items_in_batch": None if self._labels is None else max(1, self._labels),
             **self._fields,
         }
         if self._tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> Exclusion:
     Raises:
         PlanError: it is none of these, or no sample has such a key or number.
     """
-    if isinstance(exclude, str | int | StepView | Mapping) or not isinstance(exclude, Iterable):
+    if isinstance(exclude, str | bytes | int | StepView | Mapping) or not isinstance(
+        exclude, Iterable
+    ):
         exclude = (exclude,)
     keys: list[str] = []
     samples: list[int] = []
@@ -51,7 +54,7 @@ def _range(item: Any) -> tuple[int, int, int]:
     if isinstance(item, StepView):
         return item.epoch, item.start, item.stop
     try:
-        epoch, start, stop = (int(item[name]) for name in ("epoch", "start", "stop"))
+        epoch, start, stop = (index(item[name]) for name in ("epoch", "start", "stop"))
     except (TypeError, KeyError, ValueError, IndexError):
         epoch, start, stop = 0, 0, -1
     if not (epoch >= 0 and 0 <= start <= stop):

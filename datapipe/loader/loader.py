@@ -13,23 +13,22 @@ from typing import Any
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform
-from datapipe.errors import DatapipeError, EndlessError, PlanError, SampleError
+from datapipe.errors import DatapipeError, PlanError, SampleError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch import Batch, BatchJob, BatchMaker
-from datapipe.loader.blocks import BlockFolder, PlannedBlocks
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Executor
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.options import LoaderOptions, as_int
 from datapipe.loader.ranks import check_ranks_hold
 from datapipe.loader.sampler import EpochSampler
+from datapipe.loader.schedule import Schedule
 from datapipe.loader.source import Origin
 from datapipe.loader.state import Run, dump_state, parse_state, saved_group
 from datapipe.loader.tokens import TokenMaker
 from datapipe.loader.view import PlanView
-from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.steps import NOTHING, Exclusion, Position, steps_in, walk
+from datapipe.plan.steps import NOTHING, Exclusion, Position
 from datapipe.store.shards import ShardStore
 
 logger = logging.getLogger(__name__)
@@ -43,8 +42,6 @@ class Loader:
 
     Attributes:
         dataset: what is being read.
-        origin: which samples take part, and how large they are.
-        plan_options: what the global order depends on.
         options: how, with defaults filled in: `num_workers`, `rank`, `world_size`, ...
         skipped: samples that failed and were yielded as empty slots, over all epochs.
     """
@@ -67,12 +64,16 @@ class Loader:
         self.dataset = dataset
         self.options = options
         self.skipped = 0
-        self.origin = origin
-        self.plan_options = plan
         self._group_given = group_given
         self._ranks_found = ranks_found  # in the process group, or for want of one
-        self._exclusion = exclusion
-        self._plan_cache = Path(plan_cache) if plan_cache is not None else None
+        self._schedule = Schedule(
+            fingerprint=dataset.manifest.fingerprint,
+            origin=origin,
+            plan=plan,
+            options=options,
+            exclusion=exclusion,
+            plan_cache=Path(plan_cache) if plan_cache is not None else None,
+        )
         self._store = ShardStore(dataset.folder, [shard.name for shard in dataset.manifest.shards])
         self._maker = BatchMaker(
             dataset=dataset,
@@ -86,7 +87,6 @@ class Loader:
             pool=BufferPool(keep=options.prefetch_factor + 2),
             image_rows=image_rows,
         )
-        self._fingerprint = dataset.manifest.fingerprint
         self._run = Run.at(Position(0))
         self._final = self._run  # once the newest iterator has come to its end
         self._recent: deque[Run] = deque([self._run], maxlen=_REMEMBERED)
@@ -94,7 +94,6 @@ class Loader:
         self._resumes = False  # whether a state was just loaded
         self._finished = False  # whether the newest iterator has come to its end
         self._trainer_epoch: int | None = None
-        self._unit_counts: dict[int, int] = {}
         self._iterator: weakref.ref[LoaderIterator] | None = None
 
     def __len__(self) -> int:
@@ -106,18 +105,8 @@ class Loader:
         Raises:
             EndlessError: epochs follow each other without end. It is a `TypeError` too.
         """
-        options = self.options
-        if options.train_tokens is not None:
-            raise EndlessError(
-                "a run of train_tokens has no known number of steps; measure it in max_steps="
-            )
-        if options.epochs is None:
-            if options.max_steps is None:
-                raise EndlessError("epochs=None has no end; give max_steps= for a length")
-            return options.max_steps
-        first = self._run.start.epoch
-        steps = sum(self._steps_of(epoch) for epoch in range(first, first + options.epochs))
-        return steps if options.max_steps is None else min(steps, options.max_steps)
+        # Where the run of the next iteration begins: after `max_steps`, within an epoch.
+        return self._schedule.count(self._run.position if self._finished else self._run.start)
 
     def __iter__(self) -> LoaderIterator:
         """Start the run over, or go on where a state that was just loaded says.
@@ -143,6 +132,16 @@ class Loader:
         return iterator
 
     @property
+    def origin(self) -> Origin:
+        """Which samples take part, and how large they are."""
+        return self._schedule.origin
+
+    @property
+    def plan_options(self) -> PlanOptions:
+        """What the global order depends on."""
+        return self._schedule.plan
+
+    @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
         return self._run.position.epoch
@@ -160,14 +159,7 @@ class Loader:
     @property
     def plan(self) -> PlanView:
         """What every rank sees at any step."""
-        return PlanView(
-            self.dataset,
-            self._blocks,
-            self._exclusion,
-            self.plan_options,
-            self.options,
-            self.epoch,
-        )
+        return PlanView(self.dataset, self._schedule, self.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Make `epoch` the one to iterate over.
@@ -205,6 +197,7 @@ class Loader:
         """
         run = self._run
         if step is not None:
+            step = as_int("step", step)
             if not 0 <= step <= self._yielded:
                 raise PlanError(f"step {step}: the iterator has yielded {self._yielded} batches")
             back = self._yielded - step
@@ -213,7 +206,7 @@ class Loader:
                     f"step {step} lies {back} batches back, and {len(self._recent)} are remembered"
                 )
             run = self._recent[-1 - back]
-        return dump_state(run, self._fingerprint, self._identity())
+        return dump_state(run, self._schedule.fingerprint, self._schedule.identity())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter(loader)` go on where `state` was taken.
@@ -228,7 +221,10 @@ class Loader:
         if group is not None and not self._group_given:
             options = replace(options, group=group)
         run = parse_state(
-            state, self._fingerprint, self._identity(options), self.origin.source.count
+            state,
+            self._schedule.fingerprint,
+            self._schedule.identity(options),
+            self.origin.source.count,
         )
         if options.group > 1 and options.group % self.options.share:
             logger.warning(
@@ -236,7 +232,7 @@ class Loader:
                 "not divide them: ranks of a step will have less equal work",
                 *(options.group, self.options.share),
             )
-        self.plan_options = options
+        self._schedule = replace(self._schedule, plan=options)
         self.close()
         self._start_at(run)
         self._resumes = True
@@ -274,39 +270,6 @@ class Loader:
         self._yielded = 0
         self._resumes = self._finished = False
 
-    def _identity(self, options: PlanOptions | None = None) -> dict[str, Any]:
-        """What the global order depends on, beside dataset and epoch."""
-        return (options or self.plan_options).to_dict() | self.origin.identity
-
-    def _epoch_plan(self, epoch: int, options: PlanOptions | None = None) -> EpochPlan:
-        return EpochPlan(self.origin.source, options or self.plan_options, epoch)
-
-    def _blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
-        folder = None
-        if self._plan_cache is not None:
-            # Neither do blocks depend on how units are laid out, nor on the last step.
-            identity = self._identity(replace(self.plan_options, group=1, drop_last=False))
-            folder = BlockFolder(self._plan_cache, f"{self._fingerprint} {identity}")
-            if ahead:
-                folder.forget(epoch - 2)
-        return PlannedBlocks(self._epoch_plan(epoch), folder, ahead=ahead)
-
-    def _steps_of(self, epoch: int) -> int:
-        options = self.plan_options
-        if options.unit == "sample":
-            units = self.origin.source.count
-        else:
-            if epoch not in self._unit_counts:
-                self._unit_counts[epoch] = self.plan.count_units(epoch)
-            units = self._unit_counts[epoch]
-        return steps_in(
-            units,
-            share=self.options.share,
-            drop_last=options.drop_last,
-            exclusion=self._exclusion,
-            epoch=epoch,
-        )
-
     def _executor(self, run: Run) -> Executor[BatchJob]:
         return Executor(
             self._jobs(run),
@@ -318,59 +281,23 @@ class Loader:
 
     def _jobs(self, run: Run) -> Iterator[BatchJob]:
         options = self.options
-        while not self._is_over(run):
-            epoch = run.position.epoch
-            fresh = run.position == Position(epoch)
-            for step in walk(
-                self._blocks(epoch, ahead=options.num_workers > 0),
-                run.position,
-                share=options.share,
-                drop_last=self.plan_options.drop_last,
-                exclusion=self._exclusion,
-            ):
-                run = run.after(Position(epoch + 1) if step.last else step.stop, step.tokens)
-                over = self._is_over(run)
-                if over:
-                    run = self._final = self._ended(run)
-                yield BatchJob(
-                    self._maker,
-                    step.share(
-                        units_per_rank=options.units_per_rank,
-                        rank=options.rank,
-                        world_size=options.world_size,
-                    ),
-                    labels=step.labels,
-                    run_after=run,
-                )
-                if over:
-                    return
-            if run.position.epoch == epoch:  # nothing was left of it
-                if fresh and not self._exclusion.units.get(epoch):
-                    raise PlanError(
-                        f"epoch {epoch} has no step: drop_last leaves out the only one, since its "
-                        f"units are fewer than the {options.share} of a step"
-                    )
-                run = replace(run, position=Position(epoch + 1))
-        self._final = self._ended(run)
-
-    def _ended(self, run: Run) -> Run:
-        """A run that is over, as the state has it.
-
-        One of whole epochs gives way to the next, one of steps or tokens stays over when resumed.
-        """
-        return Run.at(run.position) if self._has_all_epochs(run) else run
-
-    def _is_over(self, run: Run) -> bool:
-        options = self.options
-        return (
-            self._has_all_epochs(run)
-            or (options.max_steps is not None and run.steps >= options.max_steps)
-            or (options.train_tokens is not None and run.tokens >= options.train_tokens)
-        )
-
-    def _has_all_epochs(self, run: Run) -> bool:
-        epochs = self.options.epochs
-        return epochs is not None and run.position.epoch - run.start.epoch >= epochs
+        for step, after, over in self._schedule.steps(run):
+            run = after
+            if over:
+                run = self._final = self._schedule.end(run)
+            yield BatchJob(
+                self._maker,
+                step.share(
+                    units_per_rank=options.units_per_rank,
+                    rank=options.rank,
+                    world_size=options.world_size,
+                ),
+                labels=step.labels,
+                run_after=run,
+            )
+            if over:
+                return
+        self._final = self._schedule.end(run)
 
     def take(self, job: BatchJob) -> Batch:
         """Hand a finished job out, counting it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datapipe.decode.spec import ImageSpec
@@ -136,6 +137,15 @@ def make_loader(
         raise PlanError(f"text {text!r} is no TextSpec; give datapipe.TextSpec(...) or None")
     common = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
+    if not isinstance(path, str | PathLike):
+        raise PlanError(f"path {path!r}: give the folder that holds the shards")
+    if not (plan_cache is None or isinstance(plan_cache, str | PathLike)):
+        raise PlanError(f"plan_cache {plan_cache!r}: give a folder, or None for none")
+    if plan_cache is not None and Path(plan_cache).exists() and not Path(plan_cache).is_dir():
+        raise PlanError(f"plan_cache {plan_cache}: this is no folder; give one")
+    names = (meta,) if isinstance(meta, str) else meta
+    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        raise PlanError(f"meta {meta!r}: give names of what each batch carries, as strings")
     plan, units_per_rank = resolve_plan(
         text,
         batch_size=batch_size,
@@ -156,7 +166,7 @@ def make_loader(
     )
     options = LoaderOptions(
         units_per_rank=units_per_rank,
-        meta=(meta,) if isinstance(meta, str) else tuple(meta),
+        meta=tuple(names),
         verify=verify,
         num_workers=default_workers() if num_workers is None else num_workers,
         prefetch_factor=prefetch_factor,
@@ -179,8 +189,12 @@ def make_loader(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
             f"{batch_size} times world_size {world_size}"
         )
+    exclusion = parse_exclude(exclude, dataset)
     if common:
         together = [dataset.manifest.fingerprint, plan.to_dict(), origin.identity, units_per_rank]
+        # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
+        together += [exclusion.samples.tolist(), sorted(exclusion.units.items())]
+        together += [epochs, max_steps, train_tokens]
         check_agreement(hashlib.sha256(json.dumps(together).encode()).hexdigest(), mesh)
     return Loader(
         dataset,
@@ -189,7 +203,7 @@ def make_loader(
         image=image,
         tokens=_tokens(origin, plan, units_per_rank, static_shapes=static_shapes),
         options=options,
-        exclusion=parse_exclude(exclude, dataset),
+        exclusion=exclusion,
         group_given=group is not None,
         ranks_found=common and mesh is None,
         plan_cache=plan_cache,

@@ -18,6 +18,7 @@ BATCH_KEYS = frozenset(
 )
 """Keys that a batch may have by itself."""
 
+_MOST_UNITS = 2**31 - 1
 _OPTIONAL = ("max_skipped", "epochs", "max_steps", "train_tokens", "global_batch_size")
 
 
@@ -83,6 +84,11 @@ class LoaderOptions:
         for name in ("rank", "world_size"):
             object.__setattr__(self, name, as_int(name, getattr(self, name)))
         check_ranks(self.rank, self.world_size)
+        if self.share > _MOST_UNITS:
+            raise PlanError(
+                f"{self.units_per_rank} units for each of {self.world_size} ranks are more than "
+                f"the {_MOST_UNITS} that a step can have; give a smaller batch_size"
+            )
         if self.global_batch_size is not None and self.global_batch_size % self.share:
             raise PlanError(
                 f"global_batch_size {self.global_batch_size} is no multiple of the {self.share} "

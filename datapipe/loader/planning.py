@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from datapipe.decode.text.spec import TextSpec
 from datapipe.errors import PlanError
 from datapipe.loader.options import as_int
@@ -13,6 +15,7 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import check_ranks
 
 _TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
+_MAY_BE_NONE = frozenset({"pack", "max_images", "max_samples", "max_tokens"})
 _BUCKETS = 64  # of a token budget, where nothing is said
 
 
@@ -35,16 +38,22 @@ def resolve_plan(
     Raises:
         PlanError: they are impossible or contradict each other.
     """
+    world_size = as_int("world_size", world_size)
     check_ranks(0, world_size)
-    numbers = {name: _integer(name, value) for name, value in numbers.items()}
+    numbers = {
+        name: _integer(name, value) if name in _MAY_BE_NONE else as_int(name, value)
+        for name, value in numbers.items()
+    }
     batch_size = _integer("batch_size", batch_size)
     if batch_size is not None and batch_size < 1:
         raise PlanError(f"batch_size {batch_size}: at least 1 is needed")
     if numbers["max_tokens"] is not None and buckets is None:
         buckets = _BUCKETS
     plan = PlanOptions(
-        shuffle=shuffle if shuffle == "shards" else bool(shuffle),
-        drop_last=bool(drop_last),
+        shuffle="shards"
+        if isinstance(shuffle, str) and shuffle == "shards"
+        else _flag("shuffle", shuffle),
+        drop_last=_flag("drop_last", drop_last),
         buckets=_buckets(buckets),
         **numbers,
     )
@@ -53,7 +62,7 @@ def resolve_plan(
             f"a plan of {'packs' if plan.unit == 'pack' else 'length buckets'} needs the number of "
             "tokens of every sample; give text=TextSpec(tokenizer=..., template=...)"
         )
-    if static_shapes:
+    if _flag("static_shapes", static_shapes):
         plan = _with_constant_shapes(plan, text)
     units_per_rank = 1
     if plan.unit == "batch":
@@ -86,7 +95,20 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
                 "static_shapes needs max_images= where the number of tokens of an image varies"
             )
         images = plan.pack // text.image_tokens
+        if not images:
+            raise PlanError(
+                f"an image has {text.image_tokens} tokens and a pack {plan.pack}, so none fits; "
+                "give a larger pack, or max_images= where no sample has an image"
+            )
     return replace(plan, max_samples=samples, max_images=images)
+
+
+def _flag(name: str, value: Any) -> bool:
+    # A misspelt "shards" must not become True.
+    if not isinstance(value, bool | np.bool_):
+        also = ", or 'shards'" if name == "shuffle" else ""
+        raise PlanError(f"{name} {value!r}: give True or False{also}")
+    return bool(value)
 
 
 def _integer(name: str, value: Any) -> int | None:
@@ -96,6 +118,6 @@ def _integer(name: str, value: Any) -> int | None:
 def _buckets(buckets: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
     if buckets is None:
         return None
-    if isinstance(buckets, Sequence):
+    if isinstance(buckets, Sequence | np.ndarray) and not isinstance(buckets, str | bytes):
         return tuple(as_int("buckets", boundary) for boundary in buckets)
     return as_int("buckets", buckets)

@@ -82,7 +82,7 @@ def parse_state(
         ) from error
     if (version, plan_version) != (STATE_VERSION, PLAN_VERSION):
         raise StateMismatch(
-            f"state has version {version} and plan version {plan_version}, this datapipe reads "
+            f"state has version {version!r} and plan version {plan_version!r}, this datapipe reads "
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
         )
     different = _differences(saved_plan, plan)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.blocks import PlannedBlocks
-from datapipe.loader.options import LoaderOptions, as_int
-from datapipe.plan.options import PlanOptions
-from datapipe.plan.steps import Exclusion, Position, Step, walk
-from datapipe.progress import Progress
+from datapipe.loader.options import as_int
+from datapipe.loader.schedule import Schedule
+from datapipe.plan.steps import Position, Step, walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +78,13 @@ class PlanView:
     def __init__(
         self,
         dataset: Dataset,
-        blocks: Callable[[int], PlannedBlocks],
-        exclusion: Exclusion,
-        plan: PlanOptions,
-        options: LoaderOptions,
+        schedule: Schedule,
         epoch: int,
     ) -> None:
         self._dataset = dataset
-        self._blocks = blocks
-        self._exclusion = exclusion
-        self._plan = plan
-        self._options = options
+        self._schedule = schedule
+        self._plan = schedule.plan
+        self._options = schedule.options
         self._epoch = epoch
 
     def step(self, step: int, *, epoch: int | None = None) -> StepView:
@@ -106,7 +101,7 @@ class PlanView:
         """
         step = as_int("step", step)
         epoch = self._epoch if epoch is None else as_int("epoch", epoch)
-        blocks = self._blocks(epoch)
+        blocks = self._schedule.blocks(epoch)
         position = self._locate(blocks, step * self._options.share) if step >= 0 else None
         found = None
         if position is not None:
@@ -115,27 +110,14 @@ class PlanView:
         if found is None:
             raise PlanError(
                 f"step {step}: epoch {epoch} has no such step; it has "
-                f"{-(-self.count_units(epoch) // self._options.share)}"
+                f"{-(-self._schedule.count_units(epoch) // self._options.share)}"
             )
         return self._view(step, found)
 
     def steps(self, *, epoch: int | None = None) -> Iterator[Step]:
         """All steps of an epoch as arrays, what is left out included."""
         epoch = self._epoch if epoch is None else epoch
-        return self._walk(self._blocks(epoch), Position(epoch))
-
-    def count_units(self, epoch: int) -> int:
-        """Number of units of an epoch; where they are packs or batches, all of it is planned."""
-        blocks = self._blocks(epoch)
-        if self._plan.unit == "sample":
-            return blocks.plan.source.count
-        units = 0
-        with Progress("planning", unit="sample", total=blocks.plan.source.count) as progress:
-            for block in range(blocks.count):
-                formed = blocks.form(block)
-                units += len(formed)
-                progress.advance(len(formed.samples))
-        return units
+        return self._walk(self._schedule.blocks(epoch), Position(epoch))
 
     def _walk(self, blocks: PlannedBlocks, position: Position) -> Iterator[Step]:
         return walk(blocks, position, share=self._options.share, drop_last=self._plan.drop_last)
@@ -157,7 +139,7 @@ class PlanView:
         return None
 
     def _view(self, number: int, step: Step) -> StepView:
-        excluded = self._exclusion
+        excluded = self._schedule.exclusion
         out = excluded.of_units(step.start.epoch, step.start.consumed, step.stop.consumed)
         step = replace(step, excluded=excluded.mark(step.units, out))
         return StepView(

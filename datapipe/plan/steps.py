@@ -156,12 +156,24 @@ def walk(
 
 
 def steps_in(
-    units: int, *, share: int, drop_last: bool, exclusion: Exclusion = NOTHING, epoch: int = 0
+    units: int,
+    *,
+    share: int,
+    drop_last: bool,
+    exclusion: Exclusion = NOTHING,
+    epoch: int = 0,
+    consumed: int = 0,
 ) -> int:
-    """Number of steps of a whole epoch, out of its number of units."""
+    """Number of steps of an epoch of so many units, after the first `consumed` of them."""
+    units -= consumed
     steps = units // share if drop_last else -(-units // share)
     left_out = 0
-    for first, end in _merged(exclusion.units.get(epoch, [])):
+    ranges = [
+        (max(first - consumed, 0), end - consumed)
+        for first, end in exclusion.units.get(epoch, ())
+        if end > consumed
+    ]
+    for first, end in _merged(ranges):
         stop = steps if end >= units else min(steps, end // share)
         left_out += max(0, stop + -first // share)
     return steps - left_out

@@ -195,7 +195,21 @@ def test_a_batch_that_is_kept_is_never_written_over(make: Make) -> None:
         ({"max_skipped": -1}, "max_skipped -1"),
         ({"stall_warning": 0}, "stall_warning 0"),
         ({"image": 336}, "image 336 is no ImageSpec"),
+        ({"shuffle": "shard"}, "shuffle 'shard': give True or False, or 'shards'"),
+        ({"shuffle": [True]}, "shuffle"),
+        ({"drop_last": "no"}, "drop_last 'no': give True or False"),
+        ({"static_shapes": 1}, "static_shapes 1: give True or False"),
+        ({"seed": None}, "seed None is no integer"),
+        ({"rank": 0, "world_size": "2"}, "world_size '2' is no integer"),
+        ({"batch_size": 2**62}, "more than the 2147483647"),
+        ({"meta": 5}, "meta 5: give names"),
+        ({"meta": ("key", 5)}, "give names"),
+        ({"plan_cache": 5}, "plan_cache 5: give a folder"),
+        ({"plan_cache": __file__}, "this is no folder"),
+        ({"exclude": b"000000001"}, "exclude b'000000001'"),
+        ({"exclude": {"epoch": 0, "start": 0.5, "stop": 3}}, "exclude"),
     ],
+    ids=str,
 )
 def test_impossible_options_are_refused(make: Make, options: dict[str, Any], cause: str) -> None:
     with pytest.raises(PlanError, match=cause):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -92,11 +93,12 @@ RANK = """
 import sys
 import torch.distributed as dist
 import datapipe
-folder, store, rank, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+folder, store, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+options = eval(sys.argv[4])
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 try:
-    loader = datapipe.make_loader(folder, batch_size=4, seed=seed, num_workers=1,
-                                  image=datapipe.ImageSpec(size=8))
+    loader = datapipe.make_loader(folder, batch_size=4, num_workers=1,
+                                  image=datapipe.ImageSpec(size=8), **options)
     keys = [key for b in loader for key, ok in zip(b["key"], b["valid"].tolist()) if ok]
     print(len(loader), *keys)
 except datapipe.PlanError as error:
@@ -106,26 +108,29 @@ finally:
 """
 
 
-def run_ranks(folder: Path, store: Path, seeds: tuple[int, int]) -> list[str]:
-    """What two ranks of a process group print."""
+def run_ranks(folder: Path, store: Path, *options: dict[str, Any]) -> list[str]:
+    """What ranks of a process group print, by the options of each."""
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder), str(store), str(rank), str(seed)],
+            [sys.executable, "-c", RANK, str(folder), str(store), str(rank), repr(each)],
             stdout=subprocess.PIPE,
             text=True,
         )
-        for rank, seed in enumerate(seeds)
+        for rank, each in enumerate(options)
     ]
     return [process.communicate(timeout=120)[0].strip() for process in processes]
 
 
 def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -> None:
-    ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", (1, 1))]
+    ranks = [out.split() for out in run_ranks(packed, tmp_path / "store", {}, {})]
     assert [steps for steps, *_ in ranks] == ["5", "5"]
     seen = [key for _, *keys in ranks for key in keys]
     assert len(seen) == len(set(seen)) == 37
 
 
-def test_ranks_that_disagree_on_the_plan_are_told_so(packed: Path, tmp_path: Path) -> None:
-    for out in run_ranks(packed, tmp_path / "store", (1, 2)):
+@pytest.mark.parametrize("other", [{"seed": 2}, {"exclude": [3]}, {"max_steps": 2}], ids=str)
+def test_ranks_that_disagree_are_told_so(
+    packed: Path, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    for out in run_ranks(packed, tmp_path / "store", {}, other):
         assert out.startswith("PlanError ranks disagree")

@@ -179,3 +179,12 @@ def test_ranks_that_share_a_folder_share_blocks(
         assert_same_batches(batches(), expected)
     kept.write_bytes(kept.read_bytes()[:-8] + b"\xff" * 8)
     assert_same_batches(batches(), expected)
+
+
+def test_blocks_that_another_version_planned_are_not_used(
+    make: Make, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(make(text=text(), pack=200, plan_cache=tmp_path))
+    monkeypatch.setattr("datapipe.loader.schedule.PLAN_VERSION", 99)
+    list(make(text=text(), pack=200, plan_cache=tmp_path))
+    assert len({kept.parent for kept in tmp_path.rglob("*.npy")}) == 2

@@ -76,6 +76,28 @@ def test_after_a_finished_run_the_next_one_goes_on(make: Make) -> None:
     assert_same_batches([*loader, *loader], epochs_of(make, 2)[:14])
 
 
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"pack": 200}], ids=str)
+def test_a_run_that_begins_within_an_epoch_knows_its_length(
+    make: Make, text: MakeText, options: dict[str, Any]
+) -> None:
+    loader = make(text=text(), epochs=2, max_steps=7, **options)
+    steps = [(len(loader), len(list(loader))) for _ in range(5)]
+    assert all(said == taken for said, taken in steps), steps
+
+
+def test_the_length_counts_what_is_excluded_from_the_rest_of_an_epoch(make: Make) -> None:
+    plan = make().plan
+    loader = make(epochs=1, max_steps=4, exclude=[plan.step(2), plan.step(6), plan.step(8)])
+    steps = [(len(loader), len(list(loader))) for _ in range(3)]
+    assert steps == [(4, 4), (3, 3), (4, 4)]
+
+
+def test_a_run_whose_last_epoch_is_left_out_ends_before_it(make: Make) -> None:
+    loader = make(epochs=2, exclude={"epoch": 1, "start": 0, "stop": 37})
+    assert len(loader) == len(list(loader)) == 10
+    assert loader.epoch == 2
+
+
 def test_leaving_a_run_and_iterating_again_starts_it_over(make: Make) -> None:
     loader = make(epochs=2)
     take(loader, 15)

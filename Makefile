@@ -24,9 +24,12 @@ $(VENV)/.dev: $(VENV)/.base
 
 install: $(VENV)/.dev ## make the environment: library, tests, DALI
 
-demo: $(VENV)/.base ## build a dataset from real photographs, pack it, train on it
+demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, train on it
 	$(BIN)/python tools/make_sample_data.py $(DEMO)/raw --samples 2000 --broken 3
 	$(BIN)/datapipe pack $(DEMO)/raw $(DEMO)/shards --shard-size 64MB
+	$(BIN)/python tools/train_tokenizer.py $(DEMO)/shards $(DEMO)/tokenizer.json
+	$(BIN)/datapipe plan $(DEMO)/shards --pack 4096 --world-size 8 \
+		--tokenizer $(DEMO)/tokenizer.json --template chatml --image-tokens 256
 	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
 
 test: $(VENV)/.dev lint ## lint, types, import layering, tests
@@ -45,6 +48,8 @@ format: $(VENV)/.dev ## bring the code into shape
 bench: $(VENV)/.dev ## measure against peers and against the kernels' own limit
 	$(BIN)/python -m benchmarks.loaders
 	$(BIN)/python -m benchmarks.pack
+	$(BIN)/python -m benchmarks.plan
+	$(BIN)/python -m benchmarks.billion
 
 clean: ## remove what was built, but not the environment
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

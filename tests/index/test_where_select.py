@@ -1,0 +1,235 @@
+"""What `select_where` leaves on disk, and what it says where nothing is kept."""
+
+import errno
+import json
+import multiprocessing
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.errors import PlanError
+from datapipe.index.columns import Columns
+from datapipe.index.where import parse_where, select, select_where
+from datapipe.plan.selection import Selection, build_directory
+
+from .where_columns import columns_of
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> Columns:
+    """More samples than are scanned at a time."""
+    monkeypatch.setattr(select, "_CHUNK", 1024)
+    generator = np.random.default_rng(0)
+    widths = generator.integers(1, 1000, 5003).tolist()
+    return columns_of([(f"{n:06d}", "s", [(width, 9)], n) for n, width in enumerate(widths)])
+
+
+def asked(folder: Path, columns: Columns, expression: str | None = "width < 300", **other):
+    options = {"keep": None, "fingerprint": "f" * 64, "extra": {}} | other
+    where = parse_where(expression) if expression else None
+    return select_where(where, columns, options.pop("extra"), folder=folder, **options)
+
+
+def test_a_selection_is_what_the_expression_keeps(many: Columns, tmp_path: Path) -> None:
+    bits, directory, digest = asked(tmp_path / "where", many)
+    expected = np.flatnonzero(many.image_width < 300)
+    selection = Selection(bits, 5003, directory)
+    assert selection.select(np.arange(selection.count)).tolist() == expected.tolist()
+    assert directory.tolist() == build_directory(bits).tolist()
+    assert len(digest) == 64
+    assert [path.name for path in tmp_path.iterdir()] == ["where"]
+    [found] = (tmp_path / "where").iterdir()
+    assert np.load(found / "bits.npy").tolist() == bits.tolist()
+    assert not bits.flags.owndata
+    assert not bits.flags.writeable
+
+
+def test_a_selection_is_found_again_without_a_look_at_the_samples(
+    many: Columns, tmp_path: Path
+) -> None:
+    first = asked(tmp_path, many, keep=lambda span, _: np.arange(span.start, span.stop) % 2 == 0)
+    assert Selection(first.bits, 5003).select([0]) % 2 == 0
+
+    def never(span: slice, chosen: np.ndarray) -> np.ndarray:
+        raise AssertionError("scanned again")
+
+    again = asked(tmp_path, many, "width<300", keep=never)
+    assert again.bits.tolist() == first.bits.tolist()
+    assert again.digest == first.digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"expression": "width < 301"}, {"fingerprint": "e" * 64}, {"identity": "other limits"}],
+)
+def test_another_question_has_an_answer_of_its_own(
+    many: Columns, tmp_path: Path, other: dict[str, str]
+) -> None:
+    asked(tmp_path, many)
+    asked(tmp_path, many, **other)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_equal_selections_have_equal_digests(many: Columns, tmp_path: Path) -> None:
+    one, same = asked(tmp_path, many), asked(tmp_path, many, "not width >= 300")
+    assert one.digest == same.digest != asked(tmp_path, many, "width < 301").digest
+
+
+def rewrite(path: Path, change: Callable[[bytearray], bytearray]) -> None:
+    path.write_bytes(change(bytearray(path.read_bytes())))
+
+
+def flip_last(data: bytearray) -> bytearray:
+    data[-1] ^= 1
+    return data
+
+
+HARM: dict[str, Callable[[Path], None]] = {
+    "a bit of the bitmap": lambda at: rewrite(at / "bits.npy", flip_last),
+    "a number of the directory": lambda at: rewrite(at / "ranks.npy", flip_last),
+    "torn bitmap": lambda at: rewrite(at / "bits.npy", lambda data: data[:-5]),
+    "empty directory": lambda at: rewrite(at / "ranks.npy", lambda data: bytearray()),
+    "no bitmap": lambda at: (at / "bits.npy").unlink(),
+    "half a note": lambda at: rewrite(at / "where.json", lambda data: data[:20]),
+    "no note": lambda at: (at / "where.json").unlink(),
+    "another version": lambda at: (at / "where.json").write_text(
+        json.dumps(json.loads((at / "where.json").read_text()) | {"version": 0})
+    ),
+    "a note of another kind": lambda at: (at / "where.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_selection_is_made_anew(many: Columns, tmp_path: Path, harm: str) -> None:
+    expected = asked(tmp_path, many).bits.tolist()
+    [place] = tmp_path.iterdir()
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    HARM[harm](place)
+    assert asked(tmp_path, many).bits.tolist() == expected
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert list(tmp_path.iterdir()) == [place]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_replaced_by_the_cache(
+    many: Columns,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mkdtemp = select.tempfile.mkdtemp
+
+    def denied(prefix: str, dir: Path) -> str:
+        if dir == tmp_path / "where":
+            raise OSError(code, "no writing here")
+        return mkdtemp(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(select.tempfile, "mkdtemp", denied)
+    expected = np.flatnonzero(many.image_width < 300).tolist()
+    for messages in (1, 1):
+        found = asked(tmp_path / "where", many)
+        assert np.flatnonzero(np.unpackbits(found.bits, bitorder="little")).tolist() == expected
+        assert caplog.text.count("cannot be written") == messages
+    assert list((tmp_path / "cache").rglob("bits.npy"))
+
+
+def test_a_full_disk_is_no_reason_to_go_elsewhere(
+    many: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mkdtemp = select.tempfile.mkdtemp
+
+    def full(prefix: str, dir: Path) -> str:
+        if dir == tmp_path / "where":
+            raise OSError(errno.ENOSPC, "no space")
+        return mkdtemp(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(select.tempfile, "mkdtemp", full)
+    with pytest.raises(OSError, match="no space"):
+        asked(tmp_path / "where", many)
+    assert not (tmp_path / "cache").exists()
+
+
+def _ask_from_a_process(folder: Path, columns: Columns, _: int) -> str:
+    return asked(folder, columns).digest
+
+
+def test_processes_that_ask_at_once_get_one_answer(many: Columns, tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        digests = pool.map(partial(_ask_from_a_process, tmp_path, many), range(8), chunksize=1)
+    assert set(digests) == {asked(tmp_path, many).digest}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_expression_that_keeps_nothing_says_what_each_term_keeps(
+    many: Columns, tmp_path: Path
+) -> None:
+    count = int((many.image_width < 300).sum())
+    with pytest.raises(PlanError) as caught:
+        asked(tmp_path, many, "width < 300 and height > 9000 and 1 / (images - 1) > 3")
+    assert f"none of 5,003 samples: `width < 300` keeps {count:,}, `height > 9000` keeps 0" in str(
+        caught.value
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_condition_that_keeps_nothing_of_what_the_expression_keeps_is_named(
+    many: Columns, tmp_path: Path
+) -> None:
+    nothing = {"keep": lambda span, _: np.zeros(span.stop - span.start, bool)}
+    with pytest.raises(PlanError, match="the 5,003 that it keeps are all too large, or without"):
+        asked(tmp_path, many, "images == 1", **nothing)
+    with pytest.raises(PlanError, match="none of 5,003 samples takes part"):
+        asked(tmp_path, many, None, **nothing)
+
+
+def test_many_long_terms_make_no_long_message(many: Columns, tmp_path: Path) -> None:
+    term = f"source in ({', '.join(map(repr, map(str, range(100))))})"
+    with pytest.raises(PlanError, match=r"'9'…` keeps 0, .* and 32 more terms; ") as caught:
+        asked(tmp_path, many, " and ".join([term] * 40))
+    assert len(str(caught.value)) < 1000
+
+
+def test_an_error_leaves_nothing_behind(many: Columns, tmp_path: Path) -> None:
+    def refuses(span: slice, chosen: np.ndarray) -> np.ndarray:
+        if span.start:
+            raise PlanError("too long")
+        return np.ones(span.stop - span.start, bool)
+
+    with pytest.raises(PlanError, match="too long"):
+        asked(tmp_path, many, keep=refuses)
+    with pytest.raises(PlanError, match="no column 'foo'"):
+        asked(tmp_path, many, "foo > 3")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_column_is_missed_even_where_the_answer_is_known(
+    many: Columns, tmp_path: Path
+) -> None:
+    asked(tmp_path, many, "tokens >= 0", extra={"tokens": lambda span: np.arange(5003)[span]})
+    with pytest.raises(PlanError, match="tokens needs text="):
+        asked(tmp_path, many, "tokens >= 0")
+
+
+@pytest.mark.parametrize(("samples", "chunk"), list(product([1, 511, 512, 513, 1024], [512, 1024])))
+def test_a_directory_fits_whatever_the_number_of_samples(
+    samples: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "_CHUNK", chunk)
+    columns = columns_of([(str(n), "", [], 1) for n in range(samples)])
+    bits, directory, _ = asked(tmp_path, columns, "images == 0")
+    assert Selection(bits, samples, directory).count == samples
+    assert directory.tolist() == build_directory(bits).tolist()
+
+
+def test_index_and_plan_agree_on_the_blocks_of_a_directory() -> None:
+    from datapipe.plan import selection
+
+    assert select.BLOCK == selection.BLOCK
+    assert select._CHUNK % select.BLOCK == 0

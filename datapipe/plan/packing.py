@@ -59,13 +59,9 @@ def pack_lengths(
     Raises:
         PlanError: a sample fits into no pack, or an argument is impossible.
     """
-    tokens = _integers("lengths", lengths, least=1, most_bits=_SUM_BITS)
-    carried = (
-        None
-        if images is None
-        else _integers("images", images, least=0, most_bits=_SUM_BITS - DENSITY_BITS)
+    tokens, carried = _checked(
+        lengths, images, capacity=capacity, window=window, max_images=max_images
     )
-    _check(tokens, capacity, window, carried, max_images, None)
     places = np.arange(len(tokens), dtype=np.int64)
     taken = places if seed is None else Permutation(len(tokens), derive(seed, _PACKING))(places)
     if len(tokens) > BLOCK:
@@ -113,13 +109,14 @@ def pack_units(
     Raises:
         PlanError: a sample fits into no pack, or an argument is impossible.
     """
-    tokens = _integers("lengths", lengths, least=1, most_bits=_SUM_BITS)
-    carried = (
-        None
-        if images is None
-        else _integers("images", images, least=0, most_bits=_SUM_BITS - DENSITY_BITS)
+    tokens, carried = _checked(
+        lengths,
+        images,
+        capacity=capacity,
+        window=window,
+        max_images=max_images,
+        max_samples=max_samples,
     )
-    _check(tokens, capacity, window, carried, max_images, max_samples)
     if not len(tokens):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
     if carried is None:
@@ -185,42 +182,51 @@ def _integers(name: str, values: npt.ArrayLike, *, least: int, most_bits: int) -
     return np.require(given, np.int64, ("C", "W"))
 
 
-def _check(
-    tokens: Int64,
-    capacity: int,
-    window: int,
-    images: Int64 | None,
-    max_images: int | None,
-    max_samples: int | None,
-) -> None:
-    limits = {
-        "capacity": capacity,
-        "window": window,
-        "max_images": max_images,
-        "max_samples": max_samples,
-    }
+def _checked(
+    lengths: npt.ArrayLike, images: npt.ArrayLike | None, **limits: int | None
+) -> tuple[Int64, Int64 | None]:
+    """Lengths and numbers of images as int64 [n], once they are sure to fit into packs."""
+    tokens = _integers("lengths", lengths, least=1, most_bits=_SUM_BITS)
     for name, value in limits.items():
         if value is not None and value < 1:
             raise PlanError(f"{name} {value}: at least 1 is needed")
-    if images is not None and len(images) != len(tokens):
-        raise PlanError(f"there are {len(tokens)} lengths and {len(images)} numbers of images")
-    if max_images is not None and images is None:
-        raise PlanError(f"max_images {max_images} needs images=, the images of each sample")
-    overlong = np.flatnonzero(tokens > capacity)
-    if overlong.size:
-        first = int(overlong[0])
-        raise PlanError(
-            f"sample {first} has {tokens[first]} tokens and a pack holds {capacity}; "
-            f"raise the capacity to at least {tokens.max()}, or leave out the "
-            f"{overlong.size} samples that are longer"
-        )
-    if images is None or max_images is None:
+    capacity, max_images = limits["capacity"], limits["max_images"]
+    _refuse(
+        tokens,
+        tokens,
+        capacity,
+        "sample {sample} has {tokens} tokens and a pack holds {limit}; raise the capacity to at "
+        "least {most}, or leave out the {count} samples that are longer",
+    )
+    if images is None:
+        if max_images is not None:
+            raise PlanError(f"max_images {max_images} needs images=, the images of each sample")
+        return tokens, None
+    carried = _integers("images", images, least=0, most_bits=_SUM_BITS - DENSITY_BITS)
+    if len(carried) != len(tokens):
+        raise PlanError(f"there are {len(tokens)} lengths and {len(carried)} numbers of images")
+    _refuse(
+        carried,
+        tokens,
+        max_images,
+        "sample {sample}, of {tokens} tokens, has {value} images and a pack holds {limit}; raise "
+        "max_images to at least {most}, or leave out the {count} samples that have more",
+    )
+    return tokens, carried
+
+
+def _refuse(values: Int64, tokens: Int64, limit: int | None, message: str) -> None:
+    """Refuse values above a limit; the message may name the first."""
+    if limit is None or not len(above := np.flatnonzero(values > limit)):
         return
-    laden = np.flatnonzero(images > max_images)
-    if laden.size:
-        first = int(laden[0])
-        raise PlanError(
-            f"sample {first}, of {tokens[first]} tokens, has {images[first]} images and a pack "
-            f"holds {max_images}; raise max_images to at least {images.max()}, or leave out the "
-            f"{laden.size} samples that have more"
+    first = int(above[0])
+    raise PlanError(
+        message.format(
+            sample=first,
+            tokens=tokens[first],
+            value=values[first],
+            limit=limit,
+            most=values.max(),
+            count=len(above),
         )
+    )

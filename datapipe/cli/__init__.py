@@ -1,5 +1,19 @@
 """The `datapipe` command: parse, call, print. A module for each subcommand."""
 
-from datapipe.cli.command import app, main
+__all__ = ["main"]
 
-__all__ = ["app", "main"]
+
+def main() -> None:
+    """Entry point of the command."""
+    try:
+        # Here, so that Ctrl-C during the imports is none of their business.
+        from datapipe.cli.command import run
+
+        run()
+    except KeyboardInterrupt:
+        import os
+        import sys
+
+        print("\nInterrupted.", file=sys.stderr)
+        # Modules that are half imported may fail when the interpreter ends.
+        os._exit(130)

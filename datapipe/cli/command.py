@@ -25,8 +25,8 @@ for _command in (pack, index, plan):
     app.command()(_command)
 
 
-def main() -> None:
-    """Entry point of the command."""
+def run() -> None:
+    """Run the command that the arguments name."""
     for stream in (sys.stdout, sys.stderr):  # file names need not be text
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -43,7 +43,7 @@ def index(
 
     With --tokenizer, also count the tokens of every text, of shards that datapipe packed too.
     """
-    with user_errors("run the same command again; what is done is kept"):
+    with user_errors("run the same command again; shards that are done are kept"):
         if not shards.is_dir():
             what = "is a file" if shards.exists() else "no such folder"
             raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")

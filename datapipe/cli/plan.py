@@ -49,6 +49,10 @@ def plan(
         int | None, typer.Option(help="Samples (with --pack packs) that a rank takes in a step.")
     ] = None,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
+    group: Annotated[
+        int | None,
+        typer.Option(help="Units of equal cost, of a run first launched on other ranks."),
+    ] = None,
     where: Annotated[
         str | None, typer.Option(help="Samples that take part, such as 'width >= 336'.")
     ] = None,
@@ -67,11 +71,12 @@ def plan(
         typer.Option(help="Tokens of an image: a number, per-tile or native.  [default: 576]"),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(help="Tokens of a sample at most, images included.")
+        int | None,
+        typer.Option(help="Tokens of a sample at most, images included."),
     ] = None,
     overlong: Annotated[
         str | None,
-        typer.Option(help="truncate, drop or raise where samples are longer.  [default: raise]"),
+        typer.Option(help="truncate, drop or raise where samples are longer.  [default: drop]"),
     ] = None,
     step: Annotated[
         int | None, typer.Option(help="Print what every rank sees at this step instead.")
@@ -82,16 +87,21 @@ def plan(
 ) -> None:
     """Plan an epoch as training will, and say what comes of it.
 
-    Tokens are counted on first use with a tokenizer and a template. Samples whose text cannot be
-    used are left out and counted, as make_loader does with on_error="skip".
+    Tokens are counted on first use with a tokenizer and a template.
+
+    Samples with unusable texts are left out, as with on_error="skip".
+
+    So are overlong ones; make_loader refuses them if not told otherwise.
     """
-    with user_errors("run the same command again; tokens that were counted are kept"):
+    with user_errors("run the same command again; shards whose tokens were counted are kept"):
+        if tokenizer is None:
+            _refuse_without_tokenizer(batch_size, pack=pack, max_tokens=max_tokens, buckets=buckets)
         text = text_spec(
             tokenizer,
             template=template,
             image_tokens=_image_tokens(image_tokens),
             max_length=max_length,
-            overlong=overlong,
+            overlong=overlong or (None if tokenizer is None else "drop"),
         )
         if world_size < 1:
             raise PlanError(f"--world-size {world_size}: at least one rank is needed")
@@ -110,6 +120,7 @@ def plan(
             where=where,
             shuffle=shuffle,
             seed=seed,
+            group=group,
             drop_last=drop_last,
             on_error="skip",
             num_workers=0,
@@ -118,11 +129,24 @@ def plan(
         )
         loader.set_epoch(epoch)
         if step is None:
-            _summarise(loader, shards, as_json=as_json)
+            _summarise(loader, shards, as_json=as_json, overlong=overlong)
             return
         view = loader.plan.step(step)
         # Keys and sources of foreign shards may hold anything.
         print(json.dumps(view.to_dict()) if as_json else _shown_lines(str(view)))
+
+
+def _refuse_without_tokenizer(batch_size: int | None, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise PlanError(
+                f"--{name.replace('_', '-')} needs the tokens of every sample; give --tokenizer "
+                "and --template"
+            )
+    if batch_size is None:
+        raise PlanError(
+            "give --batch-size, or --pack or --max-tokens with --tokenizer and --template"
+        )
 
 
 def _shown_lines(text: str) -> str:
@@ -148,7 +172,7 @@ def _buckets(value: str | None) -> int | list[int] | None:
     return numbers if "," in value else numbers[0]
 
 
-def _summarise(loader: Loader, shards: Path, *, as_json: bool) -> None:
+def _summarise(loader: Loader, shards: Path, *, as_json: bool, overlong: str | None) -> None:
     from datapipe.loader.report import report_plan
 
     report = report_plan(loader)
@@ -156,11 +180,13 @@ def _summarise(loader: Loader, shards: Path, *, as_json: bool) -> None:
         print(json.dumps(report.to_dict()))
         return
     ranks = "1 rank" if report.world_size == 1 else f"{report.world_size:,} ranks"
-    print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", _rows(report))
+    tokens = loader.origin.text.spec.image_tokens if loader.origin.text else None
+    rows = _rows(report, tokens, asked=overlong is not None)
+    print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", rows)
     _print_histogram(report.summary.histogram)
 
 
-def _rows(report: PlanReport) -> dict[str, str]:
+def _rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str, str]:
     summary = report.summary
     rows = {"steps": f"{summary.steps:,}"}
     if summary.unit != "sample":
@@ -171,8 +197,10 @@ def _rows(report: PlanReport) -> dict[str, str]:
         )
     rows["samples"] = f"{summary.samples:,} of {report.dataset_samples:,}"
     if summary.repeats:
-        rows["repeats"] = f"{summary.repeats:,} units, in the last step"
-    rows |= _token_rows(report)
+        unit = {"sample": "samples", "batch": "batches", "pack": "packs"}[summary.unit]
+        share = summary.repeats / (summary.units + summary.repeats) * summary.steps
+        rows["repeats"] = f"{summary.repeats:,} {unit}, {share:.0%} of the last step"
+    rows |= _token_rows(report, image_tokens, asked=asked)
     left_out = report.to_dict()["left_out"]
     rows |= {
         f"left out, {_REASONS[reason]}": f"{count:,}" for reason, count in left_out.items() if count
@@ -181,23 +209,32 @@ def _rows(report: PlanReport) -> dict[str, str]:
     return rows
 
 
-def _token_rows(report: PlanReport) -> dict[str, str]:
+def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str, str]:
     summary = report.summary
     if summary.tokens is None or summary.fill is None or summary.padding is None:
         return {}
     rows = {
         "tokens": f"{summary.tokens:,}",
         "label tokens": f"{summary.labels:,}",
-        "images": f"{summary.images:,}",
+        "images": f"{summary.images:,} of {_image_size(image_tokens)}",
         "fill": f"{summary.fill:.2%}",
         "padding": f"{summary.padding:.2%}",
-        "imbalance of text": f"{summary.text_imbalance:.2%}",
-        "imbalance of images": f"{summary.image_imbalance:.2%}",
     }
-    limit = report.lengths.limit
-    if limit is not None:
-        rows["overlong"] = f"{report.lengths.overlong:,} over {limit:,} tokens"
+    if report.world_size > 1:
+        rows["imbalance of text"] = f"{summary.text_imbalance:.2%}"
+        rows["imbalance of images"] = f"{summary.image_imbalance:.2%}"
+    lengths = report.lengths
+    if lengths.limit is not None:
+        rows["overlong"] = f"{lengths.overlong:,} over {lengths.limit:,} tokens"
+        if lengths.overlong and not asked:
+            rows["overlong"] += "; training refuses them without overlong="
+    if lengths.cut_images or lengths.cut_labels:
+        rows["cut away"] = f"{lengths.cut_images:,} images, {lengths.cut_labels:,} label tokens"
     return rows
+
+
+def _image_size(image_tokens: object) -> str:
+    return f"{image_tokens:,} tokens" if isinstance(image_tokens, int) else f"{image_tokens} tokens"
 
 
 def _print_histogram(histogram: tuple[LengthBin, ...]) -> None:
@@ -206,6 +243,13 @@ def _print_histogram(histogram: tuple[LengthBin, ...]) -> None:
     print("tokens of a sample")
     width = len(f"{histogram[-1].stop - 1:,}")
     signs = bars([length_bin.samples for length_bin in histogram])
+    empty = 0
     for length_bin, row in zip(histogram, signs, strict=True):
+        empty = 0 if length_bin.samples else empty + 1
+        if empty > 1:  # one row stands for a gap
+            continue
+        if empty:
+            print(f"  {'...':>{width}}")
+            continue
         last = f"{length_bin.stop - 1:,}"
         print(f"  {length_bin.start:>{width},} to {last:>{width}}  {row}  {length_bin.samples:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from datapipe.loader.tokens import TokenMaker, TokenSlots
 from datapipe.plan.ragged import edges
 from datapipe.plan.steps import Share
 from datapipe.store.shards import ShardStore
+
+logger = logging.getLogger(__name__)
 
 OnError = Literal["raise", "skip"]
 Batch = dict[str, Any]
@@ -94,6 +97,7 @@ class BatchJob:
             name: [None] * size for name in maker.meta if name not in FACTS or name == "source"
         }
         self.errors: dict[int, SampleError] = {}
+        self._names: set[str] = set()  # fields that samples have
         self._tokens: TokenSlots | None = None
         if maker.tokens:
             assert sizes is not None, "with a tokenizer every sample has been measured"
@@ -159,6 +163,15 @@ class BatchJob:
             batch |= {name: facts[name] for name in ("images_per_sample", "text", "key", "valid")}
         return batch | {name: facts[name] for name in self._maker.meta}
 
+    def warn_of_absent_fields(self) -> None:
+        """Say which fields of `meta` no sample of this batch has: they may be misspelt."""
+        for name in self._fields.keys() - {"source"} - self._names:
+            logger.warning(
+                "meta names %r, which no sample of this batch has; they have %s, and a batch can "
+                "carry %s",
+                *(name, sorted(self._names) or "no fields", sorted(FACTS)),
+            )
+
     def _fill(self, slot: int, watch: Watch) -> SampleText:
         """Read one sample and place its images; returns its text."""
         maker, columns = self._maker, self._maker.dataset.columns
@@ -193,6 +206,8 @@ class BatchJob:
         if not self._tokens or "text" in maker.meta:
             self._text[slot] = sample_text(caption, record)
         if isinstance(record, dict):
+            if self._fields:
+                self._names.update(record)
             for name in self._fields.keys() - {"source"}:
                 self._fields[name][slot] = record.get(name)
         images = columns.sample_image[sample + 1] - columns.sample_image[sample]

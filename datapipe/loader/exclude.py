@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.lookup import find_keys
+from datapipe.loader.state import differences
 from datapipe.loader.view import StepView
 from datapipe.plan.steps import Exclusion
 
 
-def parse_exclude(exclude: Any, dataset: Dataset) -> Exclusion:
+def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenIn]]:
     """Turn what a user gave into sample numbers and ranges of units.
+
+    Returns also the plans that steps were seen in, since a step of another plan is none here.
 
     Args:
         exclude: keys of samples (str), numbers of samples (int), steps as `loader.plan.step`
@@ -33,6 +37,7 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> Exclusion:
     keys: list[str] = []
     samples: list[int] = []
     units: dict[int, list[tuple[int, int]]] = {}
+    plans: list[SeenIn] = []
     for item in exclude:
         if isinstance(item, str):
             keys.append(item)
@@ -41,13 +46,43 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> Exclusion:
         else:
             epoch, start, stop = _range(item)
             units.setdefault(epoch, []).append((start, stop))
+            plan = item.plan if isinstance(item, StepView) else item.get("plan")
+            if isinstance(plan, Mapping):
+                plans.append(SeenIn(f"units {start} to {stop - 1} of epoch {epoch}", plan))
     samples += _numbers(keys, dataset)
     for number in samples:
         if not 0 <= number < len(dataset):
             raise PlanError(
                 f"exclude names sample {number}, the dataset has samples 0 to {len(dataset) - 1}"
             )
-    return Exclusion(np.unique(np.array(samples, np.int64)), units)
+    return Exclusion(np.unique(np.array(samples, np.int64)), units), plans
+
+
+@dataclass(frozen=True)
+class SeenIn:
+    """The plan that excluded units were seen in.
+
+    Attributes:
+        what: names the units.
+        plan: what `Schedule.order` gave.
+    """
+
+    what: str
+    plan: Mapping[str, Any]
+
+    def check(self, plan: Mapping[str, Any], *, but: str | None = None) -> None:
+        """Refuse a plan whose units are others, whatever the option named `but`.
+
+        Raises:
+            PlanError: it is another plan.
+        """
+        there, here = ({k: v for k, v in one.items() if k != but} for one in (self.plan, plan))
+        if different := differences(there, here, "there"):
+            raise PlanError(
+                f"exclude names {self.what}, seen in another plan ({'; '.join(different)}), where "
+                "they hold other samples; give the keys of its samples, or the options of that "
+                "plan, group= included, or load a state of that run"
+            )
 
 
 def _range(item: Any) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from datapipe.index.where import evaluate, parse_where
 from datapipe.loader.source import Origin, Text
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import Int64
+from datapipe.plan.units import Sizes
 
 _CHUNK = 1 << 16  # samples looked at together
 
@@ -56,11 +57,14 @@ class Lengths:
         overlong: samples with more of them, images included, among those for which `where=` holds.
             They are cut, or counted in `left_out`. None where no tokens were counted.
         left_out: samples that take no part.
+        cut_images, cut_labels: images and label tokens that truncation takes away.
     """
 
     limit: int | None
     overlong: int | None
     left_out: LeftOut
+    cut_images: int = 0
+    cut_labels: int = 0
 
 
 def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Lengths:
@@ -75,7 +79,7 @@ def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Leng
     if text is None:
         where = len(dataset) - origin.source.count
         return Lengths(limit=None, overlong=None, left_out=LeftOut(where=where))
-    overlong = 0
+    overlong = images = labels = 0
     counts = dict.fromkeys(LeftOut().to_dict(), 0)
     for start in range(0, len(dataset), _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
@@ -84,15 +88,25 @@ def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Leng
         whole = replace(text, limit=None).measure(numbers)
         long = _over(whole.tokens, text.limit)
         overlong += int((taken & (text.columns.text_tokens[numbers] >= 0) & long).sum())
-        for reason, out in _reasons(text, plan, numbers):
+        sizes = text.measure(numbers)
+        for reason, out in _reasons(text, plan, numbers, sizes):
             counts[reason] += int((taken & out).sum())
             taken = taken & ~out
-    return Lengths(limit=text.limit, overlong=overlong, left_out=LeftOut(**counts))
+        images += int((whole.images - sizes.images)[taken].sum())
+        labels += int((whole.labels - sizes.labels)[taken].sum())
+    return Lengths(
+        limit=text.limit,
+        overlong=overlong,
+        left_out=LeftOut(**counts),
+        cut_images=images,
+        cut_labels=labels,
+    )
 
 
-def _reasons(text: Text, plan: PlanOptions, numbers: Int64) -> Iterator[tuple[str, Bools]]:
+def _reasons(
+    text: Text, plan: PlanOptions, numbers: Int64, sizes: Sizes
+) -> Iterator[tuple[str, Bools]]:
     """Each reason, and whom it leaves out."""
-    sizes = text.measure(numbers)
     yield "unusable", text.columns.text_tokens[numbers] < 0
     yield "overlong", _over(sizes.tokens, text.limit)
     yield "images", _over(sizes.images, plan.max_images)

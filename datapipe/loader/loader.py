@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -17,6 +17,7 @@ from datapipe.errors import DatapipeError, PlanError, SampleError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch import Batch, BatchJob, BatchMaker
 from datapipe.loader.buffers import BufferPool
+from datapipe.loader.exclude import SeenIn
 from datapipe.loader.executor import Executor
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.options import LoaderOptions, as_int
@@ -56,6 +57,7 @@ class Loader:
         tokens: TokenMaker | None,
         options: LoaderOptions,
         exclusion: Exclusion = NOTHING,
+        excluded_plans: Sequence[SeenIn] = (),
         group_given: bool = True,
         ranks_found: bool = False,
         plan_cache: str | PathLike[str] | None = None,
@@ -64,6 +66,7 @@ class Loader:
         self.dataset = dataset
         self.options = options
         self.skipped = 0
+        self._excluded_plans = excluded_plans
         self._group_given = group_given
         self._ranks_found = ranks_found  # in the process group, or for want of one
         self._schedule = Schedule(
@@ -91,6 +94,7 @@ class Loader:
         self._final = self._run  # once the newest iterator has come to its end
         self._recent: deque[Run] = deque([self._run], maxlen=_REMEMBERED)
         self._yielded = 0  # by the newest iterator
+        self._looked = False  # at what the first batch lacks
         self._resumes = False  # whether a state was just loaded
         self._finished = False  # whether the newest iterator has come to its end
         self._trainer_epoch: int | None = None
@@ -105,6 +109,7 @@ class Loader:
         Raises:
             EndlessError: epochs follow each other without end. It is a `TypeError` too.
         """
+        self._check_exclusion()
         # Where the run of the next iteration begins: after `max_steps`, within an epoch.
         return self._schedule.count(self._run.position if self._finished else self._run.start)
 
@@ -114,10 +119,12 @@ class Loader:
         An earlier iterator of this loader is closed.
 
         Raises:
-            PlanError: the ranks of the process group are not those that the loader was made with.
+            PlanError: the ranks of the process group are not those that the loader was made with,
+                or `exclude=` has steps of another plan.
         """
         if self._ranks_found:
             check_ranks_hold(self.options.rank, self.options.world_size)
+        self._check_exclusion()
         self.close()
         resumes = self._resumes
         if self._finished:
@@ -228,9 +235,10 @@ class Loader:
         )
         if options.group > 1 and options.group % self.options.share:
             logger.warning(
-                "the run lays %d units out as of equal cost, and the %d that a step takes here do "
-                "not divide them: ranks of a step will have less equal work",
-                *(options.group, self.options.share),
+                "the run was planned for steps of %d units, and one takes %d here, which does not "
+                "divide them: ranks have less equal work, order and resume are as they were; world "
+                "sizes that avoid it are those for which world_size times batch_size divides %d",
+                *(options.group, self.options.share, options.group),
             )
         self._schedule = replace(self._schedule, plan=options)
         self.close()
@@ -241,6 +249,14 @@ class Loader:
         raise DatapipeError(
             "a loader holds threads and open files, so it cannot be copied or sent to another "
             "process; call make_loader there, and carry the state over with state_dict"
+        )
+
+    def __repr__(self) -> str:
+        options, plan = self.options, self.plan_options
+        return (
+            f"<Loader of {self.dataset.folder}: {self.origin.source.count:,} samples, "
+            f"{options.units_per_rank} {'unit' if plan.unit == 'sample' else plan.unit}(s) a step "
+            f"on rank {options.rank} of {options.world_size}, epoch {self.epoch}>"
         )
 
     def close(self) -> None:
@@ -261,6 +277,10 @@ class Loader:
         elif epoch > last and self._run.steps and not self._finished:
             # The trainer cut its epoch short: what is left of the plan's comes next.
             self._resumes = True
+
+    def _check_exclusion(self) -> None:
+        for plan in self._excluded_plans:
+            plan.check(self._schedule.order())
 
     def _start_at(self, run: Run) -> None:
         """Count from here on."""
@@ -302,6 +322,9 @@ class Loader:
     def take(self, job: BatchJob) -> Batch:
         """Hand a finished job out, counting it."""
         batch = job.result()
+        if not self._looked:
+            self._looked = True
+            job.warn_of_absent_fields()
         # Repeats in the last step are samples that other slots or ranks count.
         errors = [job.errors[slot] for slot in sorted(job.errors) if job.share.valid[slot]]
         self._note_skipped(errors)

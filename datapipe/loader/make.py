@@ -189,14 +189,14 @@ def make_loader(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
             f"{batch_size} times world_size {world_size}"
         )
-    exclusion = parse_exclude(exclude, dataset)
+    exclusion, excluded_plans = parse_exclude(exclude, dataset)
     if common:
         together = [dataset.manifest.fingerprint, plan.to_dict(), origin.identity, units_per_rank]
         # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
         together += [exclusion.samples.tolist(), sorted(exclusion.units.items())]
         together += [epochs, max_steps, train_tokens]
         check_agreement(hashlib.sha256(json.dumps(together).encode()).hexdigest(), mesh)
-    return Loader(
+    loader = Loader(
         dataset,
         origin,
         plan=plan,
@@ -204,11 +204,16 @@ def make_loader(
         tokens=_tokens(origin, plan, units_per_rank, static_shapes=static_shapes),
         options=options,
         exclusion=exclusion,
+        excluded_plans=excluded_plans,
         group_given=group is not None,
         ranks_found=common and mesh is None,
         plan_cache=plan_cache,
         image_rows=(plan.max_images or 0) * units_per_rank if static_shapes else None,
     )
+    for seen in excluded_plans:
+        # A state that is loaded next may bring the group with it.
+        seen.check(loader.plan.order, but=None if group is not None else "group")
+    return loader
 
 
 def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> None:

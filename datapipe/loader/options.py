@@ -92,7 +92,8 @@ class LoaderOptions:
         if self.global_batch_size is not None and self.global_batch_size % self.share:
             raise PlanError(
                 f"global_batch_size {self.global_batch_size} is no multiple of the {self.share} "
-                f"units that {self.world_size} ranks take in a step; change batch_size"
+                f"units that {self.world_size} ranks take in a step; give one, such as "
+                f"{-(-self.global_batch_size // self.share) * self.share}, or another batch_size"
             )
 
     @property

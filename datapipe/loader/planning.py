@@ -59,8 +59,8 @@ def resolve_plan(
     )
     if plan.needs_lengths and text is None:
         raise PlanError(
-            f"a plan of {'packs' if plan.unit == 'pack' else 'length buckets'} needs the number of "
-            "tokens of every sample; give text=TextSpec(tokenizer=..., template=...)"
+            f"{_given(plan)} needs the number of tokens of every sample; give "
+            "text=TextSpec(tokenizer=..., template=...)"
         )
     if _flag("static_shapes", static_shapes):
         plan = _with_constant_shapes(plan, text)
@@ -101,6 +101,11 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
                 "give a larger pack, or max_images= where no sample has an image"
             )
     return replace(plan, max_samples=samples, max_images=images)
+
+
+def _given(plan: PlanOptions) -> str:
+    """The option that makes lengths necessary."""
+    return "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from datapipe.errors import PlanError
 from datapipe.loader.leftout import Lengths, look_at_lengths
 from datapipe.loader.loader import Loader
 from datapipe.plan.steps import Step
@@ -48,6 +49,8 @@ class PlanReport:
             "dataset_samples": self.dataset_samples,
             "limit": lengths.limit,
             "overlong": lengths.overlong,
+            "cut_images": lengths.cut_images,
+            "cut_labels": lengths.cut_labels,
             "left_out": {**lengths.left_out.to_dict(), "last_step": self.last_samples},
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
@@ -62,6 +65,9 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     Args:
         loader: whose plan it is; it goes on as if nothing had happened.
         epoch: by default the loader's current one.
+
+    Raises:
+        PlanError: the epoch has no step.
     """
     epoch = loader.epoch if epoch is None else epoch
     options, count = loader.options, loader.origin.source.count
@@ -72,6 +78,11 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             loader.plan_options,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
+        )
+    if not summary.steps:
+        raise PlanError(
+            f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
+            f"than the {options.share} that all ranks take"
         )
     return PlanReport(
         epoch=epoch,

@@ -43,6 +43,10 @@ class Schedule:
         """What the global order depends on, beside dataset and epoch."""
         return (plan or self.plan).to_dict() | self.origin.identity
 
+    def order(self) -> dict[str, Any]:
+        """What the place of a unit in an epoch depends on, with the dataset."""
+        return {"dataset": self.fingerprint} | self.identity()
+
     def blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
         """The blocks of an epoch."""
         plan = EpochPlan(self.origin.source, self.plan, epoch)
@@ -110,7 +114,7 @@ class Schedule:
         options = self.options
         if options.train_tokens is not None:
             raise EndlessError(
-                "a run of train_tokens has no known number of steps; measure it in max_steps="
+                "a run of train_tokens has no known number of steps; measure it in max_steps= alone"
             )
         if options.epochs is None:
             if options.max_steps is None:

@@ -59,10 +59,11 @@ class Text:
         """What decides the number of tokens of each sample."""
         tokens = self.spec.image_tokens
         return {
-            "tokenizer": self.encoder.digest[:16],
+            "tokenizer_and_template": self.encoder.digest[:16],
             "image_tokens": tokens if isinstance(tokens, int | str) else self._probed(),
             "max_length": self.limit,
-            "overlong": self.spec.overlong,
+            # What is dropped shows in the selection.
+            "truncate": self.spec.overlong == "truncate",
         }
 
     def _probed(self) -> str:
@@ -201,6 +202,7 @@ def open_origin(
             limit=min(limits) if limits else None,
         )
         _refuse_failures(opened, on_error)
+        _warn_of_lost_images(opened)
     selection, digest = _select(dataset, opened, plan, where)
     count = len(dataset) if selection is None else selection.count
     return Origin(
@@ -233,13 +235,28 @@ def _refuse_failures(text: Text, on_error: Literal["raise", "skip"]) -> None:
     logger.warning("%s; they are left out", what)
 
 
+def _warn_of_lost_images(text: Text) -> None:
+    """Say so if truncation leaves no room for any image."""
+    least, limit = text.spec.image_tokens, text.limit
+    if text.spec.overlong != "truncate" or limit is None or not isinstance(least, int):
+        return
+    if least > limit and (images := int(text.dataset.columns.sample_image[-1])):
+        logger.warning(
+            "an image has %d tokens and a sample %d at most, so truncation takes all %d images "
+            "away; give a larger limit, or overlong='drop'",
+            *(least, limit, images),
+        )
+
+
 def _select(
     dataset: Dataset, text: Text | None, plan: PlanOptions, where: str | None
 ) -> tuple[Selection | None, str | None]:
     """The samples that take part, with a digest of which; None where all do."""
     if text is None and where is None:
         return None, None
-    identity = json.dumps([text.identity if text else None, plan.max_images], sort_keys=True)
+    # What was selected to drop may not serve who wants to be told.
+    asked = [text.identity, text.spec.overlong] if text else None
+    identity = json.dumps([asked, plan.max_images], sort_keys=True)
     bits, directory, digest = select_where(
         parse_where(where) if where is not None else None,
         dataset.columns,
@@ -274,19 +291,19 @@ class _Keep:
         if self._max_images is not None:
             fits &= sizes.images <= self._max_images
         if text.spec.overlong != "drop" and not fits[usable].all():
-            self._refuse(numbers[usable & ~fits], sizes, numbers[0])
+            self._refuse(numbers[usable & ~fits], sizes, span)
         return usable & (sizes.tokens > 0) & fits
 
-    def _refuse(self, numbers: Int64, sizes: Sizes, start: int) -> None:
+    def _refuse(self, numbers: Int64, sizes: Sizes, span: slice) -> None:
         first = int(numbers[0])
-        tokens, images = sizes.tokens[first - start], sizes.images[first - start]
+        tokens, images = sizes.tokens[first - span.start], sizes.images[first - span.start]
         bounds = [] if self._text.limit is None else [f"{self._text.limit:,} tokens"]
         bounds += [] if self._max_images is None else [f"{self._max_images} images"]
         raise PlanError(
-            f"sample {self._text.dataset.columns.key(first)} has {tokens:,} tokens and {images} "
-            f"images, more than the {' or '.join(bounds)} that fit, as have {len(numbers) - 1:,} "
-            "near it; give TextSpec(overlong='drop') to leave such samples out, 'truncate' to cut "
-            "their tokens, or a larger pack, max_tokens, max_length or max_images"
+            f"{len(numbers):,} of the first {span.stop:,} samples do not fit, such as "
+            f"{self._text.dataset.columns.key(first)} with {tokens:,} tokens and {images} images, "
+            f"more than {' or '.join(bounds)}; give TextSpec(overlong='drop') to leave such "
+            "samples out, 'truncate' to cut their tokens, or a larger limit"
         )
 
 

@@ -77,15 +77,14 @@ def parse_state(
             )
     except (KeyError, TypeError, ValueError) as error:
         raise StateMismatch(
-            f"this is no state of a datapipe loader ({type(error).__name__}: {error}); give what "
-            "`loader.state_dict()` returned"
+            "this is no state of a datapipe loader; give what `loader.state_dict()` returned"
         ) from error
     if (version, plan_version) != (STATE_VERSION, PLAN_VERSION):
         raise StateMismatch(
             f"state has version {version!r} and plan version {plan_version!r}, this datapipe reads "
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
         )
-    different = _differences(saved_plan, plan)
+    different = differences(saved_plan, plan)
     if saved_fingerprint != fingerprint:
         different.insert(
             0, f"dataset: {saved_fingerprint!s:.12}… in the state, {fingerprint:.12}… here"
@@ -129,12 +128,23 @@ def _is_possible(position: Position, samples: int, block: int) -> bool:
     )
 
 
-def _differences(saved: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(
+    saved: Mapping[str, Any], here: Mapping[str, Any], where: str = "in the state"
+) -> list[str]:
+    """Each option in which two plans differ, with both values; `where` says where one was found."""
+    different = _differences(saved, here, where, "")
+    # Which samples are chosen follows from what chooses them.
+    return [text for text in different if not text.startswith("selection:")] or different
+
+
+def _differences(
+    saved: Mapping[str, Any], here: Mapping[str, Any], where: str, prefix: str
+) -> list[str]:
     different = []
     for name in sorted(saved.keys() | here.keys()):
         one, other = saved.get(name), here.get(name)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
-            different += _differences(one, other, f"{prefix}{name}.")
+            different += _differences(one, other, where, f"{prefix}{name}.")
         elif one != other:
-            different.append(f"{prefix}{name}: {one!r} in the state, {other!r} here")
+            different.append(f"{prefix}{name}: {one!r} {where}, {other!r} here")
     return different

@@ -36,6 +36,14 @@ class RankView:
     labels: list[int] | None
     images: list[int] | None
 
+    def _size(self, number: int) -> str:
+        if self.tokens is None or self.labels is None or self.images is None:
+            return ""
+        return (
+            f"  {self.tokens[number]:>6,} tokens, {self.labels[number]:>5,} labels, "
+            f"{self.images[number]:>2} images"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
@@ -47,6 +55,7 @@ class StepView:
         start, stop: its units, counted from the epoch's start.
         labels: tokens predicted in it, over all ranks; None where no tokens were counted.
         ranks: by rank.
+        plan: what the order depends on that the step was seen in: `exclude=` compares it.
     """
 
     step: int
@@ -55,6 +64,7 @@ class StepView:
     stop: int
     labels: int | None
     ranks: list[RankView]
+    plan: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
@@ -66,7 +76,7 @@ class StepView:
             total = "" if view.tokens is None else f", {sum(view.tokens):,} tokens"
             lines.append(f"  rank {view.rank}: {len(view.keys)} samples{total}")
             for number, key in enumerate(view.keys):
-                size = "" if view.tokens is None else f"  {view.tokens[number]:>6,} tokens"
+                size = view._size(number)
                 out = "" if view.valid[number] else "  (not valid)"
                 lines.append(f"    {key}{size}  {view.sources[number]}{out}")
         return "\n".join(lines)
@@ -86,6 +96,11 @@ class PlanView:
         self._plan = schedule.plan
         self._options = schedule.options
         self._epoch = epoch
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """What the order depends on, as JSON has it."""
+        return self._schedule.order()
 
     def step(self, step: int, *, epoch: int | None = None) -> StepView:
         """What all ranks see at a step, counted from the epoch's start with this world size.
@@ -108,9 +123,9 @@ class PlanView:
             # What is left out is there to be looked at.
             found = next(self._walk(blocks, position), None)
         if found is None:
+            steps = -(-self._schedule.count_units(epoch) // self._options.share)
             raise PlanError(
-                f"step {step}: epoch {epoch} has no such step; it has "
-                f"{-(-self._schedule.count_units(epoch) // self._options.share)}"
+                f"step {step}: epoch {epoch} has no such step; its steps are 0 to {steps - 1}"
             )
         return self._view(step, found)
 
@@ -149,6 +164,7 @@ class PlanView:
             stop=step.stop.consumed,
             labels=step.labels,
             ranks=[self._rank(step, rank) for rank in range(self._options.world_size)],
+            plan=self._schedule.order(),
         )
 
     def _rank(self, step: Step, rank: int) -> RankView:

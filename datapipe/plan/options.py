@@ -67,16 +67,24 @@ class PlanOptions:
             if value is not None and value < 1:
                 raise PlanError(f"{name} {value}: at least 1 is needed")
         if self.pack is not None:
-            self._refuse("pack", "max_tokens", "buckets")
+            for name in ("max_tokens", "buckets"):
+                if getattr(self, name) is not None:
+                    raise PlanError(
+                        f"pack={self.pack} and {name}={getattr(self, name)} contradict each other; "
+                        "give one of them"
+                    )
             if self.pack % self.pack_multiple_of:
                 raise PlanError(
                     f"pack {self.pack} is no multiple of pack_multiple_of {self.pack_multiple_of}; "
                     "make it one, so that a full pack can be divided too"
                 )
         else:
-            self._refuse("without pack=", "max_images", "max_samples")
-            if self.pack_multiple_of != 1:
-                raise PlanError("pack_multiple_of needs pack=; leave it out, or give a capacity")
+            for name in ("max_images", "max_samples", "pack_multiple_of", "pack_window"):
+                if getattr(self, name) != getattr(PlanOptions, name):
+                    raise PlanError(
+                        f"{name}={getattr(self, name)} needs pack=; leave it out, or give the "
+                        "tokens of a pack"
+                    )
         self._check_buckets()
 
     @property
@@ -97,11 +105,6 @@ class PlanOptions:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
-
-    def _refuse(self, what: str, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) is not None:
-                raise PlanError(f"{what} and {name}={getattr(self, name)} contradict each other")
 
     def _check_buckets(self) -> None:
         if self.buckets is None or isinstance(self.buckets, int):

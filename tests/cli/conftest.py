@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli import app
+from datapipe.cli.command import app
 from datapipe.decode.text.encode import SampleText, TextEncoder
 
 Run = Callable[..., Any]

@@ -175,3 +175,25 @@ def test_index_again_needs_force_where_shards_changed(run, tmp_path, make_tar):
     make_tar(tmp_path / "1.tar", [("1.txt", b"hi")])
     assert "--force" in run("index", tmp_path).stderr
     assert json.loads(run("index", tmp_path, "--force", "--json").stdout)["samples"] == 2
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(tmp_path):
+    # An import hook interrupts at the first module of that name.
+    program = """
+import builtins, sys
+real = builtins.__import__
+def interrupt(name, *rest):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return real(name, *rest)
+builtins.__import__ = interrupt
+from datapipe.cli import main
+main()
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program, "plan", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "\nInterrupted.\n")

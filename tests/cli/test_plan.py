@@ -62,9 +62,23 @@ def test_overlong_samples_are_counted_whether_dropped_or_cut(
     assert (cut["overlong"], cut["samples"]) == (len(LONG), SAMPLES)
     assert not any(cut["left_out"].values())
     assert dropped["tokens"] + 2 * limit >= cut["tokens"] > dropped["tokens"]
-    refused = plan(*options)
+    assert cut["cut_labels"] > 0 == dropped["cut_labels"]
+    said = plan(*options[:-1])
+    assert f"2 over {limit} tokens; training refuses them" in said.stdout
+    refused = plan(*options, "--overlong", "raise")
     assert refused.exit_code == 1
     assert "overlong='drop'" in refused.stderr
+
+
+def test_images_that_truncation_takes_away_are_counted(
+    plan: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = plan("--pack", IMAGE - 1, "--overlong", "truncate")
+    images = sum(number % 3 for number in range(SAMPLES))
+    assert f"{images} images, " in next(
+        line for line in said.stdout.splitlines() if "cut away" in line
+    )
+    assert f"truncation takes all {images} images away" in caplog.text
 
 
 def test_what_where_leaves_out_is_not_overlong(read: Read, plan: Run) -> None:
@@ -119,9 +133,11 @@ def test_the_plan_is_readable_when_piped(shards: Path, tokenizer: Path) -> None:
     for name in ("steps", "packs", "samples", "fill", "padding", "imbalance", "overlong", "time"):
         assert name in [line[0] for line in lines]
     bins = lines[lines.index(["tokens", "of", "a", "sample"]) + 1 :]
+    gaps = bins.count(["..."])
+    bins = [line for line in bins if line != ["..."]]
+    assert (len(bins), gaps) == (5, 2)  # three bins are empty, in two places
     assert sum(int(line[-1]) for line in bins) == SAMPLES
     assert max(bins, key=lambda line: int(line[-1]))[3] == "#" * 40
-    assert [line[3:-1] for line in bins if line[-1] == "0"] == [[]] * 3
 
 
 def test_unusable_texts_are_left_out_and_counted(
@@ -138,15 +154,16 @@ def test_unusable_texts_are_left_out_and_counted(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--pack", 1024], "give text=TextSpec(tokenizer=..., template=...)"),
-        ([], "give batch_size="),
+        (["--pack", 1024], "--pack needs the tokens of every sample; give --tokenizer"),
+        ([], "give --batch-size, or --pack"),
         (["--batch-size", 0], "batch_size 0: at least 1"),
         (["--batch-size", 2, "--world-size", 0], "--world-size 0: at least one rank"),
         (["--batch-size", 2, "--template", "chatml"], "--template means nothing without"),
         (["--batch-size", 2, "--max-length", 9], "--max-length means nothing without"),
-        (["--batch-size", 2, "--buckets", "many"], "--buckets 'many'"),
+        (["--batch-size", 2, "--buckets", 4], "--buckets needs the tokens"),
+        (["--batch-size", 100, "--drop-last"], "leaves no step"),
         (["--batch-size", 2, "--epoch", -1], "epoch -1 is negative"),
-        (["--batch-size", 2, "--step", 99], "has no such step; it has 20"),
+        (["--batch-size", 2, "--step", 99], "has no such step; its steps are 0 to 19"),
         (["--batch-size", 2, "--where", "wide > 2"], "wide"),
         (["--batch-size", 2, "--tokenizer", "none.json"], "none.json"),
     ],
@@ -163,8 +180,8 @@ def test_wrong_options_are_one_message(
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--image-tokens", "lots"), ("--overlong", "keep"), ("--template", "no such {{"),
-     ("--max-length", 0)],
+    [("--image-tokens", "lots"), ("--buckets", "many"), ("--overlong", "keep"),
+     ("--template", "no such {{"), ("--max-length", 0)],
 )  # fmt: skip
 def test_wrong_options_of_text_are_named(plan: Run, option: str, value: Any) -> None:
     result = plan("--batch-size", 2, option, value)

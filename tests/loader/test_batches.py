@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -278,3 +279,13 @@ def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
     assert (out == 200).all()
     ImageTransform(ImageSpec(size=336, resize="crop")).place(line.transpose(1, 0, 2).copy(), out)
     assert (out == 200).all()
+
+
+def test_a_field_that_no_sample_has_is_named_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        list(make(meta=("keys", "id", "source")))
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert all(re.match(r"meta names 'keys'.*'id'.*'key'", text) for text in warnings)

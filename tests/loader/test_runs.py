@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_the_plan_shows_what_every_rank_will_see(
             assert shown.ranks[rank].valid == ranks[rank][step]["valid"].tolist()
         assert shown.labels == ranks[0][step]["num_items_in_batch"]
         assert shown.ranks[0].keys[0] in str(shown)
-    with pytest.raises(PlanError, match=f"has {len(ranks[0])}"):
+    with pytest.raises(PlanError, match=f"0 to {len(ranks[0]) - 1}"):
         plan.step(len(ranks[0]))
     with pytest.raises(PlanError, match="step -1"):
         plan.step(-1)
@@ -146,6 +147,45 @@ def test_steps_that_are_excluded_do_not_come(make: Make, text: MakeText) -> None
     loader = make(text=text(), pack=200, meta=META, exclude=spike)
     assert len(loader) == len(whole) - 2
     assert_same_batches(list(loader), whole[:2] + whole[4:])
+
+
+def step_of(make: Make, **options: Any) -> Any:
+    return make(rank=0, world_size=2, **options).plan.step(1)
+
+
+@pytest.mark.parametrize(
+    ("other", "cause"),
+    [
+        ({"pack": 100}, "pack: 200 there, 100 here"),
+        ({"seed": 9}, "seed: 0 there, 9 here"),
+        ({"where": "images > 0"}, "where: None there"),
+        ({"group": 3}, "group: 2 there, 3 here"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_a_step_of_another_plan_is_not_excluded_in_silence(
+    make: Make, text: MakeText, other: dict[str, Any], cause: str, as_dict: bool
+) -> None:
+    step = step_of(make, text=text(), pack=200)
+    step = json.loads(json.dumps(step.to_dict())) if as_dict else step
+    options = {"text": text(), "pack": 200} | other
+    with pytest.raises(PlanError, match=cause):
+        make(exclude=step, **options)
+
+
+def test_a_step_seen_on_other_ranks_is_excluded_once_the_state_is_loaded(
+    make: Make, text: MakeText
+) -> None:
+    two = make(text=text(), pack=200, rank=0, world_size=2)
+    step = two.plan.step(1)
+    loader = make(text=text(), pack=200, meta=META, exclude=step)
+    for ask in (iter, len):
+        with pytest.raises(PlanError, match="group: 2 there, 1 here"):
+            ask(loader)
+    loader.load_state_dict(two.state_dict())
+    gone = {key for rank in step.ranks for key in rank.keys}
+    assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
 
 
 def test_samples_that_are_excluded_become_empty_slots(make: Make, text: MakeText) -> None:

@@ -188,7 +188,7 @@ def test_a_token_budget_bounds_every_batch(make: Make, text: MakeText) -> None:
 def test_overlong_samples_are_refused_dropped_or_cut(make: Make, text: MakeText) -> None:
     lengths = {k: b["input_ids"].shape[1] for k, b in one_by_one(make, text()).items()}
     limit = int(np.median(list(lengths.values())))
-    with pytest.raises(PlanError, match=r"more than the .* tokens that fit.*overlong='drop'"):
+    with pytest.raises(PlanError, match=r"do not fit, such as .* more than .*overlong='drop'"):
         make(text=text(max_length=limit), batch_size=1)
     with pytest.raises(PlanError, match=r"tokens"):
         make(text=text(), pack=limit)

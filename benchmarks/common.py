@@ -27,16 +27,22 @@ class Run:
         samples: counted in `seconds`.
         seconds: of steady work.
         startup: seconds before that, which the rate leaves out; None where there is no such thing.
+        consumer: seconds of processor time that the consuming thread spent in `seconds`, or None.
     """
 
     samples: int
     seconds: float
     startup: float | None = None
+    consumer: float | None = None
 
     @property
     def rate(self) -> float:
         """Samples per second."""
         return self.samples / self.seconds
+
+
+class Absent(Exception):
+    """Why a contestant takes no part, or no longer; the message is for the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +52,8 @@ class Contestant:
     Attributes:
         name: short, unique.
         make: called once before the first round; returns what each round calls. Imports the peer,
-            so that an ImportError is reported as "not installed".
+            so that an ImportError is reported as "not installed". Both it and what it returns may
+            raise Absent.
         note: what a reader must know to judge the figure.
     """
 
@@ -69,12 +76,20 @@ class Spread(NamedTuple):
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a contestant: a run for each round, or the reason why there is none."""
+    """What came of a contestant: a run for each round, or the reason why there is none.
+
+    Attributes:
+        name, note: of the contestant.
+        runs: one for each counted round.
+        missing: why there are none.
+        warm_up: the round before, which is the first of its process.
+    """
 
     name: str
     note: str
     runs: list[Run] = field(default_factory=list)
     missing: str = ""
+    warm_up: Run | None = None
 
     @property
     def rate(self) -> Spread:
@@ -85,6 +100,12 @@ class Result:
     def startup(self) -> Spread | None:
         """Seconds."""
         values = [run.startup for run in self.runs if run.startup is not None]
+        return Spread.of(values) if values else None
+
+    @property
+    def consumer(self) -> Spread | None:
+        """Seconds of the consuming thread for each sample."""
+        values = [run.consumer / run.samples for run in self.runs if run.consumer is not None]
         return Spread.of(values) if values else None
 
     def ratio(self, reference: Result) -> Spread:
@@ -105,12 +126,23 @@ def compete(contestants: Sequence[Contestant], rounds: int) -> list[Result]:
             ready.append((result, entry.make()))
         except ImportError as error:
             result.missing = f"not installed: {error}"
+        except Absent as reason:
+            result.missing = str(reason)
     for number in range(rounds + 1):
         turn = number % max(len(ready), 1)
         for result, run in ready[turn:] + ready[:turn]:
-            done = run()
+            if result.missing:
+                continue
+            try:
+                done = run()
+            except Absent as reason:
+                # Without its earlier rounds too: ratios are taken over whole rounds.
+                result.missing, result.runs = str(reason), []
+                continue
             if number:
                 result.runs.append(done)
+            else:
+                result.warm_up = done
             which = f"round {number} of {rounds}" if number else "warm-up"
             print(f"{which}: {result.name}: {done.rate:,.0f}/s", file=sys.stderr, flush=True)
     return results
@@ -194,23 +226,32 @@ def report(
 
 def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> Iterator[list[str]]:
     timed = any(result.startup for result in results)
+    watched = any(result.consumer for result in results)
     ratios = [f"x {reference.name}" for reference in against]
-    yield ["", f"{unit} (min-max)", *ratios, *["start-up s"] * timed, "note"]
+    extra = [*["start-up s (first)"] * timed, *["consumer µs"] * watched]
+    yield ["", f"{unit} (min-max)", *ratios, *extra, "note"]
     for result in results:
         if result.missing:
-            yield [result.name, "-", *["-"] * len(ratios), *["-"] * timed, result.missing]
+            yield [result.name, "-", *["-"] * (len(ratios) + len(extra)), result.missing]
             continue
         startup = f"{result.startup.median:.2f}" if result.startup else "-"
+        if result.startup and result.warm_up and result.warm_up.startup is not None:
+            startup += f" ({result.warm_up.startup:.2f})"
+        consumer = f"{1e6 * result.consumer.median:.0f}" if result.consumer else "-"
         rate = "{:,.0f} ({:,.0f}-{:,.0f})".format(*result.rate)
         values = ["{:.2f} ({:.2f}-{:.2f})".format(*result.ratio(other)) for other in against]
-        yield [result.name, rate, *values, *[startup] * timed, result.note]
+        own = [*[startup] * timed, *[consumer] * watched]
+        yield [result.name, rate, *values, *own, result.note]
 
 
 def _aligned(rows: Iterable[list[str]]) -> Iterator[str]:
+    """The rows as a Markdown table that a terminal shows well too."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
     for row in table:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"| {' | '.join(cells)} |"
 
 
 def _cpu_model() -> str:

@@ -64,6 +64,13 @@ def photographs(samples: int) -> Photos:
     return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
 
 
+def mixed_photographs(samples: int) -> Photos:
+    """Real photographs with sides of 224 to 1344 pixels; made where missing."""
+    raw = _HOME / f"mixed-{samples}"
+    totals = make_sample_data(raw, samples=samples, format="folder", jpeg_only=True)
+    return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+
+
 def _linked(photos: Photos, samples: int) -> Photos:
     raw = _HOME / f"photos-{samples}"
     times, rest = divmod(samples, photos.count)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import simplejpeg
 import torch
 
 from benchmarks.common import Run
 from datapipe import ImageSpec
-from datapipe.decode.transform import ImageTransform
+from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.geometry.sizes import one
+from datapipe.index.imageinfo import probe
+
+T = TypeVar("T")
 
 
 def decode(jpegs: Sequence[bytes], threads: int) -> Run:
@@ -26,28 +32,33 @@ def decode(jpegs: Sequence[bytes], threads: int) -> Run:
 
 def decode_and_place(
     jpegs: Sequence[bytes], threads: int, *, spec: ImageSpec, batch_size: int
-) -> Run:
-    """Decode each JPEG, resize and normalise it as datapipe does, into a batch that is reused."""
-    transform = ImageTransform(spec)
+) -> Callable[[], Run]:
+    """Decode each JPEG, resize and normalise it as datapipe does, into memory that is reused."""
+    transform = make_transform(spec)
+    shapes = [shape_of(transform, data) for data in jpegs]
+    longest = max(map(math.prod, shapes))
     # As many batches as a loader with its usual prefetch cycles through.
-    batches = torch.zeros(2 * threads, batch_size, *transform.shape, dtype=transform.dtype)
+    places = torch.zeros(2 * threads * batch_size, longest, dtype=transform.dtype)
 
-    places = batches.flatten(0, 1)
-    numbers = iter(range(len(jpegs)))  # shared by the threads, as the images are
+    def work(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            shape = shapes[number]
+            place = places[number % len(places), : math.prod(shape)].view(shape)
+            transform.place(transform.decode(jpegs[number]), place)
 
-    def work(images: Iterator[bytes]) -> None:
-        for data in images:
-            place = places[next(numbers) % len(places)]
-            transform.place(transform.decode(data), place)
-
-    return on_threads(work, jpegs, threads)
+    return lambda: on_threads(work, range(len(jpegs)), threads)
 
 
-def on_threads(
-    work: Callable[[Iterator[bytes]], None], items: Sequence[bytes], threads: int
-) -> Run:
+def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:
+    """Shape of the rows of one image in a batch without others."""
+    info = probe(data)
+    width, height = one(info.width, info.height)
+    return int(transform.rows(width, height)[0]), *transform.row_shape(width, height)
+
+
+def on_threads(work: Callable[[Iterator[T]], None], items: Sequence[T], threads: int) -> Run:
     """Share `items` out among threads, each with one thread inside torch's kernels."""
-    shared = iter(items)  # CPython's list iterator may be advanced from any thread
+    shared = iter(items)  # CPython's iterators of lists and ranges may be advanced by any thread
     barrier = threading.Barrier(threads + 1)
     errors: list[BaseException] = []
 

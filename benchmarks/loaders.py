@@ -1,39 +1,106 @@
-"""Images per second of loaders that do the same work on the same machine.
+"""Images per second of loaders that do the same work on the same photographs and cores.
 
 JPEG to RGB, 336x336 antialiased, batches of 32; as float32 in ImageNet's normalisation or as uint8,
-with the caption of each image. A rate begins after as many batches as there are workers, when each
-has its next one begun; the time to an epoch's first batch is the start-up. The two limits are the
-kernels alone, without files, order, batches or anything else around them.
+with the caption of each image. With --mixed, photographs of 224 to 1344 pixels a side, each near
+its own size. Every contestant has a process of its own, stopped while others run, on as many cores
+as there are workers. A rate begins after as many batches as there are workers, when each has its
+next one begun; the time to an epoch's first batch is the start-up; what the consuming thread itself
+does is given for each image. The two limits are the kernels alone, without files, order, batches or
+anything else around them.
+
+benchmarks/peers/install.sh makes the environment of the peers; without it those that are not
+installed here are reported as missing.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
-import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from benchmarks.common import chosen, compete, machine, parse, report
+from benchmarks.data import Photos, mixed_photographs, packed, photographs
+from benchmarks.peers.process import Peer, contestant
+from benchmarks.peers.work import BATCH, MAX_PIXELS, MULTIPLE, SIDE, Task
 
-from benchmarks import kernels
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
-from benchmarks.data import Photos, packed, photographs
-from datapipe import ImageSpec, make_loader
-
-BATCH = 32
-SIDE = 336
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
-_SCALE = torch.tensor([1 / (255 * std) for std in STD]).view(3, 1, 1)
-_SHIFT = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)]).view(3, 1, 1)
+OURS = Peer(name="datapipe", module="ours", note="threads; shards", ours=True)
+TORCH = Peer(
+    name="torch", module="torch_pillow", note="DataLoader + Pillow, processes; loose files"
+)
+LIMITS = (
+    Peer(
+        name="limit: decode",
+        module="limits",
+        options={"which": "decode"},
+        note="threads; libjpeg-turbo alone, from memory",
+        ours=True,
+    ),
+    Peer(
+        name="limit: kernels",
+        module="limits",
+        options={"which": "kernels"},
+        note="threads; decode, resize, normalise into reused memory, from memory",
+        ours=True,
+    ),
+)
+FIXED = (
+    OURS,
+    TORCH,
+    Peer(
+        name="webdataset",
+        module="webdataset_pillow",
+        note="WebLoader + Pillow, processes; shards",
+    ),
+    Peer(
+        name="litdata",
+        module="litdata_pillow",
+        note="StreamingDataLoader + Pillow, processes; its chunks, same JPEG bytes",
+    ),
+    Peer(
+        name="mosaic",
+        module="mosaic_pillow",
+        note="Streaming + Pillow, processes; its shards, same JPEG bytes",
+    ),
+    Peer(
+        name="spdl",
+        module="spdl_ffmpeg",
+        note="threads, FFmpeg's decoder and bilinear filter; loose files",
+    ),
+    Peer(
+        name="ffcv",
+        module="ffcv_jpeg",
+        options={"same_bytes": True},
+        note="threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last",
+    ),
+    Peer(
+        name="ffcv q90",
+        module="ffcv_jpeg",
+        options={"same_bytes": False},
+        note="as ffcv, but its own JPEG encoding at quality 90",
+    ),
+    Peer(
+        name="dali",
+        module="dali_cpu",
+        options={"antialias": True},
+        note="CPU, threads; loose files, no captions",
+    ),
+    Peer(
+        name="dali aliased",
+        module="dali_cpu",
+        options={"antialias": False},
+        note="as dali, but not antialiased: less work",
+    ),
+    *LIMITS,
+)
+MIXED = (
+    OURS,
+    Peer(
+        name="torch",
+        module="torch_pillow",
+        note="DataLoader + Pillow with draft, processes; loose files",
+    ),
+    *LIMITS,
+)
 
 
 def main() -> None:
@@ -43,143 +110,49 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dtype", choices=("float32", "uint8"), default="float32")
-    options = parse(parser, samples=1024, rounds=5)
-    photos = photographs(options.samples)
-    jpegs, shards = photos.read(), packed(photos)
-    where = machine("torch", "datapipe", "webdataset", "pillow", "simplejpeg", cache="warm")
-    entries = contestants(
-        photos, jpegs, shards, workers=options.workers, normalized=options.dtype == "float32"
+    parser.add_argument("--mixed", action="store_true", help="photographs of mixed sizes")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw a bar chart (.svg, .png)"
     )
-    results = compete(chosen(entries, options.only), options.rounds)
+    options = parse(parser, samples=1024, rounds=5)
+    if options.plot is not None:
+        from benchmarks.plot import draw  # before the race: matplotlib may be missing
+    photos = (mixed_photographs if options.mixed else photographs)(options.samples)
+    task = Task(
+        raw=str(photos.raw),
+        shards=str(packed(photos)),
+        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
+        dtype=options.dtype,
+        workers=options.workers,
+        mixed=options.mixed,
+    )
+    where = machine(cache="warm")
+    versions: dict[str, str] = where["versions"]
+    with ExitStack() as stack:
+        peers = MIXED if options.mixed else FIXED
+        entries = [contestant(peer, task, stack, versions) for peer in peers]
+        results = compete(chosen(entries, options.only), options.rounds)
+    title = f"{describe(photos, task)}; {options.workers} workers each, {options.rounds} rounds"
     report(
-        f"Loaders: {photos} -> {SIDE}x{SIDE} antialiased, batches of {BATCH}, {options.dtype}"
-        f"{', ImageNet-normalised' * (options.dtype == 'float32')}; {options.workers} workers "
-        f"each, {options.rounds} rounds",
+        title,
         results,
         where=where,
         references=("limit: kernels", "torch"),
         unit="img/s",
         path=options.json,
     )
+    if options.plot is not None:
+        draw(results, title=title, unit="img/s", path=options.plot)
 
 
-def contestants(
-    photos: Photos, jpegs: list[bytes], shards: Path, *, workers: int, normalized: bool
-) -> list[Contestant]:
-    """All that are compared, ours first and the limits last."""
-    spec = ImageSpec(size=SIDE, normalize="imagenet" if normalized else None)
-    pillow = partial(read_pillow, normalized=normalized)
-    decode = partial(kernels.decode, jpegs, workers)
-    place = partial(kernels.decode_and_place, jpegs, workers, spec=spec, batch_size=BATCH)
-    return [
-        Contestant(
-            name="datapipe",
-            make=partial(make_datapipe, shards, spec, workers),
-            note="threads; shards",
-        ),
-        Contestant(
-            name="torch",
-            make=partial(make_torch, photos, pillow, workers),
-            note="DataLoader + Pillow, processes; loose files",
-        ),
-        Contestant(
-            name="webdataset",
-            make=partial(make_webdataset, shards, pillow, workers),
-            note="WebLoader + Pillow, processes; shards",
-        ),
-        Contestant(
-            name="limit: decode",
-            make=lambda: decode,
-            note="threads; libjpeg-turbo alone, from memory",
-        ),
-        Contestant(
-            name="limit: kernels",
-            make=lambda: place,
-            note="threads; decode, resize, normalise into reused batches, from memory",
-        ),
-    ]
-
-
-def make_datapipe(shards: Path, spec: ImageSpec, workers: int) -> Callable[[], Run]:
-    loader = make_loader(shards, batch_size=BATCH, image=spec, num_workers=workers, drop_last=True)
-    return partial(time_epoch, loader, lambda batch: len(batch["pixel_values"]), skip=workers)
-
-
-def make_torch(
-    photos: Photos, pillow: Callable[[bytes], Tensor], workers: int
-) -> Callable[[], Run]:
-    loader = DataLoader(
-        LooseFiles(photos.paths(), pillow),
-        batch_size=BATCH,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=True,
-        drop_last=True,
-    )
-    return partial(time_epoch, loader, lambda batch: len(batch[0]), skip=workers)
-
-
-def make_webdataset(
-    shards: Path, pillow: Callable[[bytes], Tensor], workers: int
-) -> Callable[[], Run]:
-    import webdataset
-
-    urls = sorted(str(path) for path in shards.glob("*.tar"))
-    # Batches are made in the workers, and by torch's collate, which fills shared memory directly.
-    dataset = (
-        webdataset.WebDataset(urls, shardshuffle=len(urls))
-        .shuffle(100)
-        .to_tuple("jpg", "txt", "__key__")
-        .map_tuple(pillow, bytes.decode, str)
-        .batched(BATCH, collation_fn=default_collate)
-    )
-    loader = webdataset.WebLoader(
-        dataset, batch_size=None, num_workers=workers, persistent_workers=True
-    )
-    return partial(time_epoch, loader, lambda batch: len(batch[0]), skip=workers)
-
-
-class LooseFiles(Dataset[tuple[Tensor, str, str]]):
-    """What a PyTorch user writes for a folder of images with captions."""
-
-    def __init__(self, paths: list[Path], pillow: Callable[[bytes], Tensor]) -> None:
-        self.paths = [str(path) for path in paths]
-        self.pillow = pillow
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, str, str]:
-        stem, _ = os.path.splitext(self.paths[index])
-        with open(self.paths[index], "rb") as image, open(stem + ".txt", "rb") as text:
-            return self.pillow(image.read()), text.read().decode(), stem
-
-
-def read_pillow(data: bytes, *, normalized: bool) -> Tensor:
-    """Pillow's decoder and its antialiased bilinear filter: [3, SIDE, SIDE]."""
-    with Image.open(io.BytesIO(data)) as image:
-        small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1)
-    if not normalized:
-        return pixels.contiguous()
-    planes = pixels.to(torch.float32, memory_format=torch.contiguous_format)
-    return planes.mul_(_SCALE).add_(_SHIFT)
-
-
-def time_epoch(loader: Iterable[Any], size: Callable[[Any], int], *, skip: int) -> Run:
-    """Run through one epoch, counting from the end of the `skip`-th batch on."""
-    begun = time.perf_counter()
-    images = 0
-    startup = since = 0.0
-    for number, batch in enumerate(loader, start=1):
-        now = time.perf_counter()
-        startup = startup or now - begun
-        if number > skip:
-            images += size(batch)
-        elif number == skip:
-            since = now
-    assert images, "the epoch is too short to be timed: take more --samples"
-    return Run(samples=images, seconds=time.perf_counter() - since, startup=startup)
+def describe(photos: Photos, task: Task) -> str:
+    """What is done, with which photographs."""
+    work = f"{SIDE}x{SIDE} antialiased"
+    if task.mixed:
+        most = MAX_PIXELS // MULTIPLE**2
+        work = f"sides in multiples of {MULTIPLE}, at most {most} x {MULTIPLE}x{MULTIPLE} pixels"
+    number = "float32, ImageNet-normalised" if task.normalized else "uint8"
+    return f"Loaders: {photos} -> {work}, batches of {BATCH}, {number}"
 
 
 if __name__ == "__main__":

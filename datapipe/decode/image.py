@@ -11,6 +11,7 @@ import io
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ MAX_PIXELS = 178_956_970
 """Most pixels an image may have: Pillow's own limit against decompression bombs (0.5 GB of RGB)."""
 
 _T = TypeVar("_T")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 # Warnings of libjpeg after which the pixels are still whole; Pillow reads such files too. Stray
 # bytes before the end or a header segment are none of the image's, before any other marker they are
@@ -72,7 +74,79 @@ def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     return orient(pixels, info.orientation)
 
 
-def orient(pixels: Pixels, orientation: int) -> Pixels:
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An image that was decoded for a purpose, perhaps at a part of its size.
+
+    Attributes:
+        pixels: uint8 [h, w, 3], RGB, upright; of any strides.
+        width, height: of the whole image, upright, in pixels, before any scaling.
+    """
+
+    pixels: Pixels
+    width: int
+    height: int
+
+
+def decode_for(
+    data: Encoded,
+    target: Callable[[int, int], tuple[int, int]] | None = None,
+    *,
+    max_pixels: int = MAX_PIXELS,
+) -> Decoded:
+    """Decode one image to upright RGB, no larger than it needs to be.
+
+    Args:
+        data: the encoded image.
+        target: told (height, width) of the upright image, says to what (height, width) it will be
+            resized. A JPEG is then decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at
+            least as long as that. Decoding and resizing then take a quarter to half less time; on
+            photographs the result differs by 3 grey levels on average from that of the whole
+            image, and by 1 where the sides stay twice as long: double the target for that. None
+            decodes the whole image.
+        max_pixels: an image with more is refused.
+
+    Raises:
+        DecodeError: see `decode_rgb`.
+    """
+    info = probe(data)
+    check_size(info, max_pixels)
+    if info.format == "png":
+        check_png(data)
+    width, height = info.upright
+    if info.components in (1, 3):
+        factor = 1
+        if target is not None and info.scalable:
+            factor = _scaling((height, width), target(height, width))
+        pixels = decode_jpeg(data, info, factor=factor)
+        if pixels is not None:
+            pixels = _trim(pixels, info, factor)
+            return Decoded(orient(pixels, info.orientation), width, height)
+    pixels = with_pillow(data, _rgb_pixels)
+    return Decoded(orient(pixels, info.orientation), width, height)
+
+
+def _trim(pixels: Pixels, info: ImageInfo, factor: int) -> Pixels:
+    """Scaled pixels without a last row or column of which most lies outside of the image.
+
+    libjpeg rounds the sides up. What is resized as if it were all image is shifted by that, which
+    costs up to half as many grey levels again as the scaling itself.
+    """
+    if factor == 1:
+        return pixels
+    height, width = ((side + factor // 2) // factor for side in (info.height, info.width))
+    return pixels[:height, :width]
+
+
+def _scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
+    """Largest of 8, 4, 2 and 1 by which `size` can be divided and still cover `target`."""
+    if max(size) < 8:
+        return 1  # libjpeg is told sides, not factors, and of few pixels several give the same
+    most = min(side // wanted for side, wanted in zip(size, target, strict=True))
+    return next((factor for factor in (8, 4, 2) if factor <= most), 1)
+
+
+def orient(pixels: npt.NDArray[_Scalar], orientation: int) -> npt.NDArray[_Scalar]:
     """Turn stored pixels [h, w, ...] upright, as EXIF 2.32, table 6 defines the orientations."""
     if orientation == 1:
         return pixels
@@ -82,7 +156,13 @@ def orient(pixels: Pixels, orientation: int) -> Pixels:
         pixels = pixels[:, ::-1]
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
-    return np.ascontiguousarray(pixels)
+    if pixels.ndim == 2 or orientation == 4:
+        return np.ascontiguousarray(pixels)
+    # A channel at a time: of three bytes that lie together, NumPy copies each by itself.
+    upright = np.empty(pixels.shape, pixels.dtype)
+    for channel in range(pixels.shape[2]):
+        upright[..., channel] = pixels[..., channel]
+    return upright
 
 
 def decode_jpeg(

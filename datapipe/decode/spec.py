@@ -2,106 +2,148 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from datapipe.decode.image import MAX_PIXELS
-from datapipe.errors import PlanError
+from datapipe.decode.normalize import Triple
+from datapipe.decode.presets import NORMALIZATIONS, preset_options
+from datapipe.decode.speccheck import check_spec, mean_and_std
+from datapipe.geometry.anyres import Grids
+from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 
-Resize = Literal["stretch", "pad", "crop"]
-Normalization = str | tuple[tuple[float, float, float], tuple[float, float, float]]
+Resize = Literal["stretch", "pad", "crop", "shortest", "dynamic", "native", "tiles"]
+Normalization = str | tuple[Triple, Triple]
 
-NORMALIZATIONS: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
-    # torchvision's models; OpenAI CLIP's preprocessing; SigLIP's preprocessing. RGB, of 0 to 1.
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
-    "siglip": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-}
-
-_MAX_SIDE = 65_535
-_DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
+_SIDE = 336
+_TILE = 448
+_TILES = 12
+_PATCH = 14
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSpec:
     """Size, fit and number format of images in a batch.
 
+    `resize` says what `pixel_values` look like:
+
+    - "stretch", "pad", "crop": `[images, 3, height, width]`. The aspect ratio is ignored; or the
+      image is fitted inside and the rest filled; or it covers the whole and its centre is kept.
+    - "shortest", "dynamic": `[images, 3, H, W]` of the largest in the batch, zeros to the right and
+      below, with `image_sizes`. The shorter side becomes `size` (the longer one at most 32 times
+      that); or both sides become multiples of `patch * merge` near the image's own.
+    - "native": `[patches, 3 * temporal * patch**2]`, with `image_grid_thw`: as "dynamic", cut into
+      patches in the order in which Qwen2-VL takes them.
+    - "tiles": `[tiles, 3, size, size]`: by the rule of InternVL (`tiles`), or by that of LLaVA-NeXT
+      (`grids`), then with `image_sizes`.
+
     Attributes:
-        size: side of a square in pixels, or (height, width).
-        resize: "stretch" ignores the aspect ratio; "pad" fits the image inside and fills the rest;
-            "crop" covers the whole and keeps the centre. All are bilinear and antialiased.
+        size: side of a square in pixels, or (height, width); of a tile; of the shorter side. None
+            is 336, and 448 for the tiles of InternVL. Dynamic and native sizes take none.
+        resize: see above.
+        interpolation: "bilinear" or "bicubic", antialiased.
         normalize: None, "imagenet", "clip", "siglip", or (mean, std) per channel for values of
             0 to 1.
         dtype: torch.uint8 (0 to 255, without normalisation), torch.float32 or torch.bfloat16 (0 to
             1 before normalisation). None is uint8 without normalisation and float32 with it.
-        fill: RGB of the padding, 0 to 255; None is the mean that is subtracted, or black.
-        max_pixels: an image with more is refused as a `DecodeError`.
+        fill: RGB of the padding of "pad" and `grids`, 0 to 255; None is the mean that is
+            subtracted, or black.
+        crop_from: of "crop": the shorter side is resized to this before the centre is cut out.
+            None is the least that covers.
+        patch: side of a patch in pixels; None is 14 for dynamic and native sizes. Given for the
+            others, it says how many tokens an image has.
+        merge: patches along each side that become one token.
+        temporal: of "native": frames that a patch holds, all of them the image.
+        min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
+            as for Qwen2-VL.
+        tiles: of "tiles": most of an image, the thumbnail not counted. None is 12.
+        grids: of "tiles": canvases (height, width) to choose from, multiples of `size`.
+        thumbnail: of `tiles`: whether an image of several has one more that shows the whole.
+        scaled_decode: JPEGs may be decoded at 1/2, 1/4 or 1/8 where that is large enough: faster,
+            a few grey levels off.
+        random_crop: of "stretch" and "crop": a random part of the image is resized to the whole;
+            its share of the area, (least, most). Its aspect ratio is 3/4 to 4/3.
+        flip: of "stretch" and "crop": probability that an image is mirrored left to right.
+        refuse_above: an image with more pixels is refused as a `DecodeError`.
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
     """
 
-    size: int | tuple[int, int] = 336
+    size: int | tuple[int, int] | None = None
     resize: Resize = "stretch"
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     normalize: Normalization | None = None
     dtype: torch.dtype | None = None
     fill: tuple[int, int, int] | None = None
-    max_pixels: int = MAX_PIXELS
+    crop_from: int | None = None
+    patch: int | None = None
+    merge: int = 1
+    temporal: int = 1
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    tiles: int | None = None
+    grids: Grids | None = None
+    thumbnail: bool = True
+    scaled_decode: bool = False
+    random_crop: tuple[float, float] | None = None
+    flip: float = 0.0
+    refuse_above: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        sides = (self.size,) if isinstance(self.size, int) else self.size
-        if not (
-            isinstance(sides, tuple)
-            and len(sides) == (1 if isinstance(self.size, int) else 2)
-            and all(type(side) is int and 1 <= side <= _MAX_SIDE for side in sides)
-        ):
-            raise PlanError(
-                f"image size {self.size!r}: give a side or (height, width), each a number of "
-                f"pixels from 1 to {_MAX_SIDE:,}"
-            )
-        if not isinstance(self.max_pixels, int) or not 1 <= self.max_pixels <= MAX_PIXELS:
-            raise PlanError(
-                f"max_pixels {self.max_pixels!r}: give a number from 1 to {MAX_PIXELS:,}, which is "
-                "Pillow's own limit"
-            )
-        if self.fill is not None and not (
-            isinstance(self.fill, tuple)
-            and len(self.fill) == 3
-            and all(0 <= value <= 255 for value in self.fill)
-        ):
-            raise PlanError(f"fill {self.fill!r} is not (red, green, blue) of 0 to 255 each")
-        if self.resize not in ("stretch", "pad", "crop"):
-            raise PlanError(f"resize {self.resize!r} is not one of 'stretch', 'pad', 'crop'")
-        if isinstance(self.normalize, str) and self.normalize not in NORMALIZATIONS:
-            raise PlanError(
-                f"normalize {self.normalize!r} is not one of "
-                f"{', '.join(map(repr, NORMALIZATIONS))}; give (mean, std) for other values"
-            )
-        if self.mean_std is not None:
-            mean, std = self.mean_std
-            if not (all(0 <= m <= 1 for m in mean) and all(0 < s < math.inf for s in std)):
-                raise PlanError(
-                    f"normalize {self.normalize!r}: means lie between 0 and 1, standard deviations "
-                    "above 0, for pixel values from 0 to 1; divide those for 0 to 255 by 255"
-                )
-        if self.dtype is not None and self.dtype not in _DTYPES:
-            raise PlanError(f"dtype {self.dtype} is not one of {', '.join(map(str, _DTYPES))}")
-        if self.dtype == torch.uint8 and self.normalize is not None:
-            raise PlanError(
-                "normalised values do not fit into torch.uint8; use torch.float32 or "
-                "torch.bfloat16, or normalize=None"
-            )
+        check_spec(self)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> ImageSpec:
+        """What the image processor of a family of models does.
+
+        Args:
+            name: "imagenet", "clip", "siglip", "qwen2-vl", "internvl" or "llava-next".
+            changes: options that differ from it.
+
+        Raises:
+            PlanError: there is no such preset, or the options contradict each other.
+        """
+        return cls(**preset_options(name) | changes)
 
     @property
     def height(self) -> int:
-        return self.size if isinstance(self.size, int) else self.size[0]
+        """Of a fixed size or a tile, in pixels."""
+        return self._side if not isinstance(self.size, tuple) else self.size[0]
 
     @property
     def width(self) -> int:
-        return self.size if isinstance(self.size, int) else self.size[1]
+        """Of a fixed size or a tile, in pixels."""
+        return self._side if not isinstance(self.size, tuple) else self.size[1]
+
+    @property
+    def _side(self) -> int:
+        if isinstance(self.size, int):
+            return self.size
+        return _TILE if self.resize == "tiles" and self.grids is None else _SIDE
+
+    @property
+    def patch_side(self) -> int:
+        """Of a patch, in pixels."""
+        return _PATCH if self.patch is None else self.patch
+
+    @property
+    def most_tiles(self) -> int:
+        """Tiles of an image by InternVL's rule, the thumbnail not counted."""
+        return _TILES if self.tiles is None else self.tiles
+
+    @property
+    def pixel_limits(self) -> tuple[int, int]:
+        """Least and most pixels of a dynamic or native size."""
+        least = NATIVE_MIN_PIXELS if self.min_pixels is None else self.min_pixels
+        return least, NATIVE_MAX_PIXELS if self.max_pixels is None else self.max_pixels
+
+    @property
+    def random(self) -> bool:
+        """Whether images look different from epoch to epoch."""
+        return self.random_crop is not None or self.flip > 0
 
     @property
     def out_dtype(self) -> torch.dtype:
@@ -111,19 +153,11 @@ class ImageSpec:
         return torch.uint8 if self.normalize is None else torch.float32
 
     @property
-    def mean_std(self) -> tuple[tuple[float, float, float], tuple[float, float, float]] | None:
+    def mean_std(self) -> tuple[Triple, Triple] | None:
         """(mean, std) per channel, None without normalisation."""
         if isinstance(self.normalize, str):
             return NORMALIZATIONS[self.normalize]
-        if self.normalize is None:
-            return None
-        try:
-            mean, std = (tuple(float(v) for v in values) for values in self.normalize)
-        except (TypeError, ValueError):
-            mean, std = (), ()
-        if len(mean) != 3 or len(std) != 3:
-            raise PlanError(f"normalize {self.normalize!r} is not (mean, std) of three values each")
-        return (mean[0], mean[1], mean[2]), (std[0], std[1], std[2])
+        return None if self.normalize is None else mean_and_std(self.normalize)
 
     @property
     def fill_color(self) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,18 +10,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from datapipe.decode.image import Decoded
 from datapipe.decode.text.encode import SampleText
-from datapipe.decode.transform import ImageTransform
-from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.errors import DecodeError, MissingMember, SampleError, TransformError
 from datapipe.index.dataset import Dataset
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.rows import Member
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
-from datapipe.loader.buffers import BufferPool
 from datapipe.loader.executor import Watch
+from datapipe.loader.images import GEOMETRY, ImageMaker, ImageSlots
 from datapipe.loader.state import Run
 from datapipe.loader.tokens import TokenMaker, TokenSlots
-from datapipe.plan.ragged import edges
+from datapipe.loader.usertransform import UserTransform, apply_transform
 from datapipe.plan.steps import Share
 from datapipe.store.shards import ShardStore
 
@@ -30,7 +31,10 @@ OnError = Literal["raise", "skip"]
 Batch = dict[str, Any]
 
 FACTS = frozenset(
-    {"images_per_sample", "text", "key", "valid", "source", "sample", "num_items_in_batch"}
+    {
+        *("images_per_sample", "text", "key", "valid", "source", "sample", "num_items_in_batch"),
+        GEOMETRY,
+    }
 )
 """Names in `meta` that are no fields of a JSON member."""
 
@@ -45,24 +49,24 @@ class BatchMaker:
 
     Attributes:
         dataset, store: where samples lie and how to read them.
-        transform: for images; None leaves images out.
+        images: what becomes of images; None leaves them out.
+        transform: the user's own; None for none.
         tokens: for texts; None hands them out as they are.
         meta: what the batch carries beside what a model takes.
+        seed: of what is random.
         verify: whether members are compared with the checksums taken when they were packed.
         on_error: "raise", or "skip" to leave a failing sample's slot empty.
-        pool: memory for `pixel_values`.
-        image_rows: number of images that `pixel_values` is filled up to; None for none.
     """
 
     dataset: Dataset
     store: ShardStore
-    transform: ImageTransform | None
+    images: ImageMaker | None
+    transform: UserTransform | None
     tokens: TokenMaker | None
     meta: tuple[str, ...]
+    seed: int
     verify: bool
     on_error: OnError
-    pool: BufferPool
-    image_rows: int | None = None
 
 
 class BatchJob:
@@ -73,23 +77,29 @@ class BatchJob:
     """
 
     def __init__(
-        self, maker: BatchMaker, share: Share, *, labels: int | None = None, run_after: Run
+        self,
+        maker: BatchMaker,
+        share: Share,
+        *,
+        epoch: int,
+        labels: int | None = None,
+        run_after: Run,
     ) -> None:
         self.share = share
         self.run_after = run_after
         self.samples = share.units.samples
+        self._epoch = epoch
         self._labels = labels
         self._maker = maker
         size = len(self.samples)
         columns = maker.dataset.columns
         sizes = share.units.sizes
         if sizes is None:
-            self._images = (
+            self._counts = (
                 columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
             )
         else:
-            self._images = sizes.images
-        self._rows = edges(self._images)
+            self._counts = sizes.images
         self._valid = share.valid.copy()
         self._text: list[str] = [""] * size
         self._keys: list[str] = [""] * size
@@ -102,12 +112,12 @@ class BatchJob:
         if maker.tokens:
             assert sizes is not None, "with a tokenizer every sample has been measured"
             self._tokens = maker.tokens.slots(self.samples, sizes)
-        self._piece = _PIECE if maker.transform else _TEXT_PIECE
-        self._pixels: Tensor | None = None
-        if maker.transform:
-            rows = int(self._rows[-1]) if maker.image_rows is None else maker.image_rows
-            self._pixels = maker.pool.lend((rows, *maker.transform.shape), maker.transform.dtype)
-            self._pixels[int(self._rows[-1]) :] = 0
+        self._images: ImageSlots | None = None
+        if maker.images:
+            self._images = maker.images.slots(self.samples, self._counts, epoch)
+        self._piece = _PIECE if maker.images else _TEXT_PIECE
+        self._together = maker.images is not None and maker.images.decoder is not None
+        self._done = itertools.count(1)  # pieces; its `next` cannot be interrupted by a thread
 
     @property
     def pieces(self) -> int:
@@ -130,10 +140,18 @@ class BatchJob:
             failed = self._tokens.fill(texts, self._valid)
             for slot, failure in failed.items():
                 self._fail(slot, self._located(failure, slot, None))
+        if self._together and next(self._done) == self.pieces:
+            # Whoever is the last to read decodes for all.
+            self._decode_together(watch)
 
     def describe(self, slot: int) -> str:
         sample = int(self.samples[slot])
         return f"sample {self._maker.dataset.columns.key(sample)} of {self._shard_name(sample)}"
+
+    @property
+    def blank(self) -> Tensor | None:
+        """Rows of `pixel_values` that hold no image, bool; None where there are none to tell."""
+        return None if self._images is None else self._images.blank
 
     def result(self) -> Batch:
         """The batch as a dict.
@@ -145,10 +163,11 @@ class BatchJob:
             raise self.errors[min(self.errors)]
         batch: Batch = {}
         # Vision towers refuse a batch of no images, and a model that is given none skips them.
-        if self._pixels is not None and (len(self._pixels) or not self._tokens):
-            batch["pixel_values"] = self._pixels
+        if self._images is not None and (len(self._images.pixels) or not self._tokens):
+            batch |= self._images.result()
         facts: Batch = {
-            "images_per_sample": torch.from_numpy(self._images),
+            "images_per_sample": torch.from_numpy(self._counts),
+            GEOMETRY: self._images.geometry() if self._images is not None else None,
             "text": self._text,
             "key": self._keys,
             "valid": torch.from_numpy(self._valid),
@@ -178,10 +197,11 @@ class BatchJob:
         sample = int(self.samples[slot])
         shard = columns.shard(sample)
         self._describe_sample(slot)
-        members = self._wanted(sample, int(self._images[slot]))
+        members = self._wanted(sample, int(self._counts[slot]))
         watch.at(self, slot, "read")
         contents = maker.store.read(shard, members)
-        row = int(self._rows[slot])
+        found = 0
+        waiting: list[Decoded] = []  # for the user's transform
         caption = record = None
         for member, data in zip(members, contents, strict=True):
             try:
@@ -189,29 +209,72 @@ class BatchJob:
                     raise DecodeError(
                         "its bytes are not those that were packed: the shard is damaged"
                     )
-                if is_image_extension(member.ext):
-                    self._place(row, data, slot, watch)
-                    row += 1
+                if self._images is not None and is_image_extension(member.ext):
+                    if self._together:
+                        self._images.keep(slot, found, data)
+                    else:
+                        watch.at(self, slot, "decode")
+                        image = self._images.decode(slot, found, data)
+                        if maker.transform:
+                            waiting.append(image)
+                        else:
+                            watch.at(self, slot, "resize")
+                            self._images.place(slot, found, image)
+                    found += 1
                 elif member.ext.lower() in TEXT_EXTENSIONS:
                     caption = parse_text(data) if caption is None else caption
                 elif record is None:
                     record = parse_json(data)
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        if maker.transform and row != self._rows[slot + 1]:
-            missing = MissingMember(
-                f"{row - self._rows[slot]} images found, the index says {self._images[slot]}"
-            )
+        if self._images is not None and found != self._counts[slot]:
+            missing = MissingMember(f"{found} images found, the index says {self._counts[slot]}")
             raise self._located(missing, slot, None)
-        if not self._tokens or "text" in maker.meta:
+        if not self._tokens or maker.transform or "text" in maker.meta:
             self._text[slot] = sample_text(caption, record)
+        if maker.transform:
+            watch.at(self, slot, "transform")
+            self._apply(maker.transform, slot, waiting, record)
         if isinstance(record, dict):
             if self._fields:
                 self._names.update(record)
             for name in self._fields.keys() - {"source"}:
                 self._fields[name][slot] = record.get(name)
-        images = columns.sample_image[sample + 1] - columns.sample_image[sample]
-        return SampleText(caption, record, int(images))
+        total = columns.sample_image[sample + 1] - columns.sample_image[sample]
+        return SampleText(caption, record, int(total))
+
+    def _decode_together(self, watch: Watch) -> None:
+        assert self._images is not None
+        watch.at(self, 0, "decode")
+        for slot, error in self._images.decode_together().items():
+            self._fail(slot, self._located(error, slot, None))
+
+    def _apply(
+        self, transform: UserTransform, slot: int, images: list[Decoded], record: Any
+    ) -> None:
+        """Let the user's function change a sample, and place its images."""
+        text = self._text[slot]
+        try:
+            made, self._text[slot] = apply_transform(
+                transform,
+                images,
+                text=text,
+                key=self._keys[slot],
+                record=record,
+                seed=self._maker.seed,
+                epoch=self._epoch,
+                sample=int(self.samples[slot]),
+            )
+            if self._tokens and self._text[slot] != text:
+                raise TransformError(
+                    "transform changed the text, whose tokens were counted for the plan; change "
+                    "it when the data is packed"
+                )
+            if self._images is not None:
+                for number, image in enumerate(made):
+                    self._images.place(slot, number, image)
+        except SampleError as error:
+            raise self._located(error, slot, None) from error
 
     def _wanted(self, sample: int, images: int) -> list[Member]:
         """The members that the batch is made of: of the images the first ones alone."""
@@ -219,21 +282,12 @@ class BatchJob:
         for member in self._maker.dataset.columns.members(sample):
             ext = member.ext.lower()
             if is_image_extension(ext):
-                if self._maker.transform is not None and images:
+                if self._maker.images is not None and images:
                     images -= 1
                     members.append(member)
             elif ext in TEXT_EXTENSIONS or ext == "json":
                 members.append(member)
         return members
-
-    def _place(self, row: int, data: bytes, slot: int, watch: Watch) -> None:
-        transform = self._maker.transform
-        assert transform is not None
-        assert self._pixels is not None
-        watch.at(self, slot, "decode")
-        pixels = transform.decode(data)
-        watch.at(self, slot, "resize")
-        transform.place(pixels, self._pixels[row])
 
     def _describe_sample(self, slot: int) -> None:
         columns = self._maker.dataset.columns
@@ -266,8 +320,8 @@ class BatchJob:
             self._fields[name][slot] = None
         if self._tokens:
             self._tokens.bury(slot)
-        if self._pixels is not None:
-            self._pixels[int(self._rows[slot]) : int(self._rows[slot + 1])] = 0
+        if self._images is not None:
+            self._images.bury(slot)
 
 
 def _without_frames(error: SampleError) -> SampleError:

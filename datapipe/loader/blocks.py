@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import threading
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from datapipe.plan.units import Sizes, Units
 
 logger = logging.getLogger(__name__)
 
+_COLUMNS = len(fields(Sizes))
 _HEADER = 4  # samples, units, whether sizes follow, checksum of the rest
 
 
@@ -41,9 +43,12 @@ class BlockFolder:
             return None
         samples, units, sized, checksum = (int(value) for value in flat[:_HEADER])
         body = flat[_HEADER:]
-        if len(body) != samples * (5 if sized else 1) + units + 1 or crc32(body.data) != checksum:
+        if (
+            len(body) != samples * (1 + _COLUMNS * sized) + units + 1
+            or crc32(body.data) != checksum
+        ):
             return None
-        edges = np.cumsum([samples, units + 1, *([samples] * 4 if sized else [])])[:-1]
+        edges = np.cumsum([samples, units + 1, *([samples] * _COLUMNS if sized else [])])[:-1]
         parts: list[Int64] = np.split(body, edges)
         return Units(parts[0], parts[1], Sizes(*parts[2:]) if sized else None)
 
@@ -54,7 +59,7 @@ class BlockFolder:
             [
                 units.samples,
                 units.offsets,
-                *((sizes.tokens, sizes.labels, sizes.images, sizes.vision) if sizes else ()),
+                *(sizes.columns if sizes else ()),
             ]
         )
         header = [len(units.samples), len(units), sizes is not None, crc32(body.data)]

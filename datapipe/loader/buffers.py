@@ -32,10 +32,14 @@ _FREE = _references([np.empty(0, np.uint8)], 0)
 
 
 class BufferPool:
-    """Lends tensors on reused memory; remembers the `keep` newest buffers. For one thread."""
+    """Lends tensors on reused memory; remembers the `keep` newest buffers. For one thread.
 
-    def __init__(self, keep: int) -> None:
+    With `pin`, memory is page-locked, from torch's own cache, which knows what is being copied.
+    """
+
+    def __init__(self, keep: int, *, pin: bool = False) -> None:
         self._keep = keep
+        self.pin = pin
         self._buffers: list[Buffer] = []
 
     @property
@@ -48,6 +52,8 @@ class BufferPool:
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
+        if self.pin:
+            return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         view = self._take(size)[:size].view(_NUMPY[dtype]).reshape(shape)
         tensor = torch.from_numpy(view)
         return tensor.view(dtype) if tensor.dtype != dtype else tensor

@@ -226,6 +226,19 @@ class Executor(Generic[J]):
         self._fill()
         return job
 
+    def ready(self) -> bool:
+        """Whether `next` has a finished job at hand."""
+        while True:
+            try:
+                event = self._team.done.get_nowait()
+            except queue.Empty:
+                return bool(self._window) and not self._left[id(self._window[0])]
+            if event is None or isinstance(event, BaseException):
+                self._team.done.put(event)  # for `next`, whose turn it is to raise
+                return False
+            self._left[id(event)] -= 1
+            del event
+
     def close(self) -> None:
         """Stop the workers and wait for them."""
         self._team.stop()

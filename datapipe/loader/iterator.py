@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from datapipe.errors import DatapipeError
-from datapipe.loader.batch import Batch, BatchJob
-from datapipe.loader.executor import Executor
+from datapipe.errors import DatapipeError, SampleError
+from datapipe.loader.batch import Batch
+from datapipe.loader.device import DeviceFeeder, Sent
+from datapipe.loader.state import Run
+from datapipe.plan.steps import Share
+
+
+class FinishedJob(Protocol):
+    """A step whose batch is made, by whichever worker."""
+
+    share: Share
+    run_after: Run
+    errors: dict[int, SampleError]
+
+    @property
+    def blank(self) -> Tensor | None: ...
+
+    def result(self) -> Batch: ...
+
+    def warn_of_absent_fields(self) -> None: ...
+
+
+class Steps(Protocol):
+    """Hands out the steps of a run, finished and in order."""
+
+    def next(self) -> FinishedJob: ...
+
+    def ready(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Owner(Protocol):
     """The loader that an iterator belongs to."""
 
-    def take(self, job: BatchJob) -> Batch:
-        """Hand a finished job out, counting it."""
+    def count(self, job: FinishedJob) -> None:
+        """Count a batch that is given out."""
         ...
 
     def finish(self) -> None:
@@ -28,9 +57,12 @@ class Owner(Protocol):
 class LoaderIterator(Iterator[Batch]):
     """One pass over a run, or over what is left of it."""
 
-    def __init__(self, loader: Owner, executor: Executor[BatchJob]) -> None:
+    def __init__(self, loader: Owner, executor: Steps, feeder: DeviceFeeder | None = None) -> None:
         self._loader = loader
         self._executor = executor
+        self._feeder = feeder
+        # Batches on their way to the device, or what is wrong with them.
+        self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
         self._closed = False
         self._exhausted = False
         self._busy = threading.Lock()
@@ -56,7 +88,7 @@ class LoaderIterator(Iterator[Batch]):
                 "ended it; call iter(loader) again"
             )
         try:
-            return self._loader.take(self._executor.next())
+            return self._take()
         except StopIteration:
             self._exhausted = True
             self._loader.finish()
@@ -66,17 +98,42 @@ class LoaderIterator(Iterator[Batch]):
             self.close()
             raise
 
+    def _take(self) -> Batch:
+        if self._feeder is None:
+            job = self._executor.next()
+            batch = job.result()
+        else:
+            if not self._sent:
+                self._send(self._feeder)
+            if self._executor.ready():
+                self._send(self._feeder)  # its copy goes on beside the work on this one
+            job, sent = self._sent.popleft()
+            if isinstance(sent, SampleError):
+                raise sent
+            batch = self._feeder.receive(sent)
+        self._loader.count(job)
+        return batch
+
+    def _send(self, feeder: DeviceFeeder) -> None:
+        job = self._executor.next()
+        try:
+            self._sent.append((job, feeder.send(job.result(), blank=job.blank)))
+        except SampleError as error:
+            self._sent.append((job, error))  # once the batches before it were given out
+
     @property
     def closed(self) -> bool:
         """Whether it yields nothing any more."""
         return self._closed
 
-    def reopen(self, executor: Executor[BatchJob]) -> None:
+    def reopen(self, executor: Steps) -> None:
         """Yield other batches than those that were prefetched, none of which was yielded."""
         self._executor = executor
+        self._sent.clear()
         self._closed = False
 
     def close(self) -> None:
         """Stop the workers; the loader's state stays where it is."""
         self._closed = True
+        self._sent.clear()
         self._executor.close()

@@ -28,7 +28,7 @@ class LeftOut:
         where: `where=` does not hold for them.
         unusable: their text cannot be used.
         overlong: dropped, since they are longer than the limit.
-        images: they have more images than `max_images`.
+        images: they have more images than `max_images`, or patches than `max_patches`.
         empty: they have no token.
     """
 
@@ -109,7 +109,7 @@ def _reasons(
     """Each reason, and whom it leaves out."""
     yield "unusable", text.columns.text_tokens[numbers] < 0
     yield "overlong", _over(sizes.tokens, text.limit)
-    yield "images", _over(sizes.images, plan.max_images)
+    yield "images", _over(sizes.images, plan.max_images) | _over(sizes.rows, plan.max_patches)
     yield "empty", sizes.tokens <= 0
 
 

@@ -5,34 +5,39 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DatapipeError, PlanError, SampleError
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch import Batch, BatchJob, BatchMaker
-from datapipe.loader.buffers import BufferPool
+from datapipe.loader.batch import BatchJob, BatchMaker
+from datapipe.loader.device import DeviceFeeder
 from datapipe.loader.exclude import SeenIn
 from datapipe.loader.executor import Executor
-from datapipe.loader.iterator import LoaderIterator
+from datapipe.loader.images import ImageMaker
+from datapipe.loader.iterator import FinishedJob, LoaderIterator, Steps
 from datapipe.loader.options import LoaderOptions, as_int
+from datapipe.loader.process_pool import WorkerPool
+from datapipe.loader.processes import ProcessExecutor, RemoteJob
 from datapipe.loader.ranks import check_ranks_hold
 from datapipe.loader.sampler import EpochSampler
 from datapipe.loader.schedule import Schedule
 from datapipe.loader.source import Origin
 from datapipe.loader.state import Run, dump_state, parse_state, saved_group
 from datapipe.loader.tokens import TokenMaker
+from datapipe.loader.usertransform import UserTransform
 from datapipe.loader.view import PlanView
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import NOTHING, Exclusion, Position
 from datapipe.store.shards import ShardStore
 
 logger = logging.getLogger(__name__)
+
+J = TypeVar("J")
 
 _LOGGED_SKIPS = 10
 _REMEMBERED = 1024  # steps back that `state_dict(step=)` reaches
@@ -53,19 +58,21 @@ class Loader:
         origin: Origin,
         *,
         plan: PlanOptions,
-        image: ImageSpec | None,
+        images: ImageMaker | None,
+        transform: UserTransform | None,
         tokens: TokenMaker | None,
+        feeder: DeviceFeeder | None,
         options: LoaderOptions,
         exclusion: Exclusion = NOTHING,
         excluded_plans: Sequence[SeenIn] = (),
         group_given: bool = True,
         ranks_found: bool = False,
         plan_cache: str | PathLike[str] | None = None,
-        image_rows: int | None = None,
     ) -> None:
         self.dataset = dataset
         self.options = options
         self.skipped = 0
+        self._feeder = feeder
         self._excluded_plans = excluded_plans
         self._group_given = group_given
         self._ranks_found = ranks_found  # in the process group, or for want of one
@@ -81,15 +88,15 @@ class Loader:
         self._maker = BatchMaker(
             dataset=dataset,
             store=self._store,
-            transform=ImageTransform(image) if image else None,
+            images=images,
+            transform=transform,
             tokens=tokens,
             meta=options.meta,
+            seed=plan.seed,
             verify=options.verify,
             on_error=options.on_error,
-            # Those being prepared, the one in use and the one before it.
-            pool=BufferPool(keep=options.prefetch_factor + 2),
-            image_rows=image_rows,
         )
+        self._pool = self._worker_pool() if self._in_processes else None
         self._run = Run.at(Position(0))
         self._final = self._run  # once the newest iterator has come to its end
         self._recent: deque[Run] = deque([self._run], maxlen=_REMEMBERED)
@@ -125,13 +132,13 @@ class Loader:
         if self._ranks_found:
             check_ranks_hold(self.options.rank, self.options.world_size)
         self._check_exclusion()
-        self.close()
+        self._end_iterator()
         resumes = self._resumes
         if self._finished:
             run = Run.at(self._run.position)
         else:
             run = self._run if self._resumes else Run.at(self._run.start)
-        iterator = LoaderIterator(self, self._executor(run))
+        iterator = LoaderIterator(self, self._executor(run), self._feeder)
         self._iterator = weakref.ref(iterator)
         self._start_at(run)
         # Until a batch is taken: frameworks ask for an iterator only to see whether there is one.
@@ -184,7 +191,7 @@ class Loader:
             run = Run.at(Position(epoch))
             iterator = self._iterator() if self._iterator else None
             waits = iterator is not None and not iterator.closed and not self._yielded
-            self.close()
+            self._end_iterator()
             if iterator is not None and waits:
                 iterator.reopen(self._executor(run))
             self._start_at(run)
@@ -241,7 +248,7 @@ class Loader:
                 *(options.group, self.options.share, options.group),
             )
         self._schedule = replace(self._schedule, plan=options)
-        self.close()
+        self._end_iterator()
         self._start_at(run)
         self._resumes = True
 
@@ -261,6 +268,11 @@ class Loader:
 
     def close(self) -> None:
         """Stop the workers and close the files; iterating again opens them again."""
+        self._end_iterator()
+        if self._pool is not None:
+            self._pool.close()
+
+    def _end_iterator(self) -> None:
         iterator = self._iterator() if self._iterator else None
         if iterator is not None:
             iterator.close()
@@ -290,28 +302,47 @@ class Loader:
         self._yielded = 0
         self._resumes = self._finished = False
 
-    def _executor(self, run: Run) -> Executor[BatchJob]:
+    @property
+    def _in_processes(self) -> bool:
+        return self.options.workers == "processes" and self.options.num_workers > 0
+
+    def _worker_pool(self) -> WorkerPool:
+        return WorkerPool(
+            self._maker,
+            num_workers=self.options.num_workers,
+            prefetch_factor=self.options.prefetch_factor,
+            persistent_workers=self.options.persistent_workers,
+            pin_memory=self._maker.images is not None and self._maker.images.pool.pin,
+        )
+
+    def _executor(self, run: Run) -> Steps:
+        if self._pool is not None:
+            return ProcessExecutor(
+                self._jobs(run, partial(RemoteJob, self._maker)),
+                pool=self._pool if self.options.persistent_workers else self._worker_pool(),
+                stall_warning=self.options.stall_warning,
+            )
         return Executor(
-            self._jobs(run),
+            self._jobs(run, partial(BatchJob, self._maker)),
             num_workers=self.options.num_workers,
             ahead=self.options.prefetch_factor,
             stall_warning=self.options.stall_warning,
             on_end=self._store.close,
         )
 
-    def _jobs(self, run: Run) -> Iterator[BatchJob]:
+    def _jobs(self, run: Run, make: Callable[..., J]) -> Iterator[J]:
         options = self.options
         for step, after, over in self._schedule.steps(run):
             run = after
             if over:
                 run = self._final = self._schedule.end(run)
-            yield BatchJob(
-                self._maker,
+            yield make(
                 step.share(
                     units_per_rank=options.units_per_rank,
                     rank=options.rank,
                     world_size=options.world_size,
                 ),
+                epoch=step.start.epoch,
                 labels=step.labels,
                 run_after=run,
             )
@@ -319,9 +350,12 @@ class Loader:
                 return
         self._final = self._schedule.end(run)
 
-    def take(self, job: BatchJob) -> Batch:
-        """Hand a finished job out, counting it."""
-        batch = job.result()
+    def count(self, job: FinishedJob) -> None:
+        """Count a batch that is given out.
+
+        Raises:
+            DatapipeError: more samples were skipped than `max_skipped`.
+        """
         if not self._looked:
             self._looked = True
             job.warn_of_absent_fields()
@@ -334,7 +368,6 @@ class Loader:
         self._resumes = False
         # Who knows the length asks for no batch after the last.
         self._finished = self._run is self._final
-        return batch
 
     def finish(self) -> None:
         """The iterator has come to its end: the next one goes on from there."""

@@ -11,19 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.text.spec import TextSpec
+from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
-from datapipe.index.dataset import open_dataset
+from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.loader.batch import OnError
+from datapipe.loader.buffers import BufferPool
+from datapipe.loader.decoder import DecoderName, choose_path
 from datapipe.loader.exclude import parse_exclude
+from datapipe.loader.images import GEOMETRY, Decoder, ImageMaker
 from datapipe.loader.loader import Loader
-from datapipe.loader.options import LoaderOptions
-from datapipe.loader.planning import resolve_plan
+from datapipe.loader.options import LoaderOptions, Workers
+from datapipe.loader.planning import flag, resolve_plan
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.source import Origin, open_origin
 from datapipe.loader.tokens import TokenMaker
+from datapipe.loader.usertransform import UserTransform
 from datapipe.plan.options import PlanOptions, Shuffle
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -32,12 +38,14 @@ def make_loader(
     *,
     batch_size: int | None = None,
     image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
+    transform: UserTransform | None = None,
     text: TextSpec | None = None,
     pack: int | None = None,
     pack_window: int = 256,
     pack_multiple_of: int = 1,
     max_images: int | None = None,
     max_samples: int | None = None,
+    max_patches: int | None = None,
     static_shapes: bool = False,
     max_tokens: int | None = None,
     buckets: int | Sequence[int] | None = None,
@@ -53,8 +61,14 @@ def make_loader(
     train_tokens: int | None = None,
     global_batch_size: int | None = None,
     meta: str | Sequence[str] = (),
+    decoder: DecoderName = "auto",
+    device: str | torch.device | None = None,
+    channels_last: bool = False,
+    pin_memory: bool = False,
     verify: bool = True,
     num_workers: int | None = None,
+    workers: Workers = "threads",
+    persistent_workers: bool = True,
     prefetch_factor: int = 2,
     on_error: OnError = "raise",
     max_skipped: int | None = None,
@@ -77,11 +91,15 @@ def make_loader(
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch.
         image: what becomes of images; None leaves them out.
+        transform: a function of a sample (a dict with `images`, uint8 [h, w, 3] each, `text`, `key`
+            and `record`) and a `numpy.random.Generator` that is the same for the sample whoever
+            runs it; it returns the sample with other images, or text where there is no `text=`.
         text: how texts become tokens; counted once for a dataset, on first use.
         pack: tokens of a pack. Samples are put together to fill it, and kept apart in it.
         pack_window: samples that wait at most for a pack they fit into.
         pack_multiple_of: pads each sample in a pack to a multiple, for context parallelism.
         max_images, max_samples: of a pack.
+        max_patches: rows of `pixel_values` of a pack: patches of native images, or tiles.
         static_shapes: pad packed batches to constant shapes, for compiled models: tokens to
             `pack`, `cu_seq_lens` to `max_samples` (by default one in 16 tokens), images to
             `max_images` (by default as many as fit).
@@ -108,12 +126,24 @@ def make_loader(
         meta: what else each batch carries: "key", "source", "sample" (its number), "text", "valid",
             "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
             fields of the samples' JSON members, as lists.
+        decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU where `device` is one;
+            "auto" is DALI on a GPU where it is installed and can do what is asked, else "cpu".
+        device: where batches go, one ahead of the training loop: "cuda", say. Images cross the bus
+            as uint8 and are normalised there. None leaves batches in the CPU's memory.
+        channels_last: lay the values of a pixel together, for convolutions; needs `device`.
+        pin_memory: page-locked memory, for loops that carry batches over by themselves.
         verify: compare every member with the checksum that was taken when it was packed, so that
             damage which still decodes is noticed too. Costs about 2 µs for 80 KB. Shards that
             someone else wrote have no checksums.
         num_workers: threads that read and decode. 0 works in the caller's thread, without
             prefetch. None takes this rank's share of the machine's CPUs.
-        prefetch_factor: steps that are prepared ahead.
+        workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
+            interpreter's lock. Batches are the same. Functions must then be importable: defined at
+            the top of a module.
+        persistent_workers: whether worker processes stay from one iteration to the next, until
+            `loader.close()` or the loader is gone; starting them takes seconds.
+        prefetch_factor: steps that are prepared ahead; with worker processes, each of which makes a
+            whole batch, steps that each of them prepares ahead.
         on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
             (zeros, labels -100, not valid); order and shapes do not change. Samples whose text
             cannot be used are then left out of the plan.
@@ -133,6 +163,8 @@ def make_loader(
     """
     if image is not None and not isinstance(image, ImageSpec):
         raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
+    if transform is not None and not callable(transform):
+        raise PlanError(f"transform {transform!r} is no function of a sample and a generator")
     if text is not None and not isinstance(text, TextSpec):
         raise PlanError(f"text {text!r} is no TextSpec; give datapipe.TextSpec(...) or None")
     common = rank is None
@@ -146,6 +178,8 @@ def make_loader(
     names = (meta,) if isinstance(meta, str) else meta
     if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
         raise PlanError(f"meta {meta!r}: give names of what each batch carries, as strings")
+    if GEOMETRY in names and image is None:
+        raise PlanError(f"{GEOMETRY} in meta is about images; give image=ImageSpec(...)")
     plan, units_per_rank = resolve_plan(
         text,
         batch_size=batch_size,
@@ -154,6 +188,7 @@ def make_loader(
         pack_multiple_of=pack_multiple_of,
         max_images=max_images,
         max_samples=max_samples,
+        max_patches=max_patches,
         static_shapes=static_shapes,
         max_tokens=max_tokens,
         buckets=buckets,
@@ -175,6 +210,8 @@ def make_loader(
         rank=rank,
         world_size=world_size,
         stall_warning=stall_warning,
+        workers=workers,
+        persistent_workers=persistent_workers,
         epochs=epochs,
         max_steps=max_steps,
         train_tokens=train_tokens,
@@ -183,7 +220,24 @@ def make_loader(
     if text is None:
         _refuse_without_text(train_tokens, options.meta)
     dataset = open_dataset(path)
-    origin = open_origin(dataset, text, plan, where=where, images=image, on_error=on_error)
+    way = choose_path(
+        decoder,
+        image,
+        device=device,
+        channels_last=flag("channels_last", channels_last),
+        threads=max(1, options.num_workers),
+        # A damaged file shows in its checksum, where there is one.
+        check=not (verify and dataset.columns.checksums),
+        transform=transform is not None,
+        meta=options.meta,
+    )
+    if way.decoder is not None and options.workers == "processes":
+        raise PlanError(
+            "DALI has threads of its own and does not work in processes; give workers='threads', "
+            "or decoder='cpu'"
+        )
+    fitting = make_transform(way.made) if way.made is not None else None
+    origin = open_origin(dataset, text, plan, where=where, image=fitting, on_error=on_error)
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
@@ -200,7 +254,18 @@ def make_loader(
         dataset,
         origin,
         plan=plan,
-        image=image,
+        images=_images(
+            dataset,
+            fitting,
+            plan,
+            options,
+            static_shapes=static_shapes,
+            decoder=way.decoder,
+            pin=flag("pin_memory", pin_memory)
+            or (way.feeder is not None and way.feeder.device.type == "cuda"),
+        ),
+        transform=transform,
+        feeder=way.feeder,
         tokens=_tokens(origin, plan, units_per_rank, static_shapes=static_shapes),
         options=options,
         exclusion=exclusion,
@@ -208,7 +273,6 @@ def make_loader(
         group_given=group is not None,
         ranks_found=common and mesh is None,
         plan_cache=plan_cache,
-        image_rows=(plan.max_images or 0) * units_per_rank if static_shapes else None,
     )
     for seen in excluded_plans:
         # A state that is loaded next may bring the group with it.
@@ -223,6 +287,31 @@ def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> Non
     ):
         if given:
             raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
+
+
+def _images(
+    dataset: Dataset,
+    transform: ImageTransform | None,
+    plan: PlanOptions,
+    options: LoaderOptions,
+    *,
+    static_shapes: bool,
+    decoder: Decoder | None,
+    pin: bool,
+) -> ImageMaker | None:
+    if transform is None:
+        return None
+    rows = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
+    return ImageMaker(
+        transform=transform,
+        columns=dataset.columns,
+        # Those being prepared, the one in use, the one before it and one on its way to a device.
+        pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
+        seed=plan.seed,
+        rows=rows if static_shapes else None,
+        geometry=GEOMETRY in options.meta,
+        decoder=decoder,
+    )
 
 
 def _tokens(

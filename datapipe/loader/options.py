@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from datapipe.errors import PlanError
 from datapipe.loader.batch import OnError
@@ -14,9 +14,12 @@ BATCH_KEYS = frozenset(
     {
         *("pixel_values", "input_ids", "labels", "attention_mask", "position_ids"),
         *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+        *("image_grid_thw", "image_sizes"),
     }
 )
 """Keys that a batch may have by itself."""
+
+Workers = Literal["threads", "processes"]
 
 _MOST_UNITS = 2**31 - 1
 _OPTIONAL = ("max_skipped", "epochs", "max_steps", "train_tokens", "global_batch_size")
@@ -52,6 +55,8 @@ class LoaderOptions:
     rank: int
     world_size: int
     stall_warning: float
+    workers: Workers = "threads"
+    persistent_workers: bool = True
     epochs: int | None = 1
     max_steps: int | None = None
     train_tokens: int | None = None
@@ -77,6 +82,8 @@ class LoaderOptions:
                 raise PlanError(f"{name} {value}: {remedy}")
         if not (isinstance(self.stall_warning, int | float) and 0 < self.stall_warning < 1e6):
             raise PlanError(f"stall_warning {self.stall_warning!r}: give seconds, above 0")
+        if self.workers not in ("threads", "processes"):
+            raise PlanError(f"workers {self.workers!r} is neither 'threads' nor 'processes'")
         if self.on_error not in ("raise", "skip"):
             raise PlanError(f"on_error {self.on_error!r} is neither 'raise' nor 'skip'")
         if taken := BATCH_KEYS & set(self.meta):

@@ -15,7 +15,7 @@ from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import check_ranks
 
 _TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
-_MAY_BE_NONE = frozenset({"pack", "max_images", "max_samples", "max_tokens"})
+_MAY_BE_NONE = frozenset({"pack", "max_images", "max_samples", "max_patches", "max_tokens"})
 _BUCKETS = 64  # of a token budget, where nothing is said
 
 
@@ -52,8 +52,8 @@ def resolve_plan(
     plan = PlanOptions(
         shuffle="shards"
         if isinstance(shuffle, str) and shuffle == "shards"
-        else _flag("shuffle", shuffle),
-        drop_last=_flag("drop_last", drop_last),
+        else flag("shuffle", shuffle),
+        drop_last=flag("drop_last", drop_last),
         buckets=_buckets(buckets),
         **numbers,
     )
@@ -62,7 +62,7 @@ def resolve_plan(
             f"{_given(plan)} needs the number of tokens of every sample; give "
             "text=TextSpec(tokenizer=..., template=...)"
         )
-    if _flag("static_shapes", static_shapes):
+    if flag("static_shapes", static_shapes):
         plan = _with_constant_shapes(plan, text)
     units_per_rank = 1
     if plan.unit == "batch":
@@ -89,10 +89,11 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
         raise PlanError("static_shapes needs pack=; give the tokens of a pack")
     samples = plan.max_samples or max(1, plan.pack // _TOKENS_PER_SAMPLE)
     images = plan.max_images
-    if images is None:
+    if images is None and plan.max_patches is None:
         if text is None or not isinstance(text.image_tokens, int):
             raise PlanError(
-                "static_shapes needs max_images= where the number of tokens of an image varies"
+                "static_shapes needs max_patches= (or max_images=) where the number of tokens of "
+                "an image varies"
             )
         images = plan.pack // text.image_tokens
         if not images:
@@ -108,8 +109,12 @@ def _given(plan: PlanOptions) -> str:
     return "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="
 
 
-def _flag(name: str, value: Any) -> bool:
-    # A misspelt "shards" must not become True.
+def flag(name: str, value: Any) -> bool:
+    """A bool as it was given; a misspelt "shards" must not become True.
+
+    Raises:
+        PlanError: it is none.
+    """
     if not isinstance(value, bool | np.bool_):
         also = ", or 'shards'" if name == "shuffle" else ""
         raise PlanError(f"{name} {value!r}: give True or False{also}")

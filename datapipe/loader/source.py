@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -22,15 +19,16 @@ from datapipe.index.tokens import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.lengths import count_tokens
+from datapipe.loader.vision import ImageSizes, image_sizes
 from datapipe.plan.epoch import Source
-from datapipe.plan.lengths import image_token_counter, planned
+from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import Int64, edges, places
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
-    from datapipe.decode.spec import ImageSpec
+    from datapipe.decode.transform import ImageTransform
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +43,7 @@ class Text:
         dataset: the samples.
         spec, encoder: how.
         columns: tokens of the texts alone.
+        images: what becomes of images.
         limit: tokens that a sample may have, images included; None for no limit.
     """
 
@@ -52,25 +51,19 @@ class Text:
     spec: TextSpec
     encoder: TextEncoder
     columns: TokenColumns
+    images: ImageSizes
     limit: int | None
 
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the number of tokens of each sample."""
-        tokens = self.spec.image_tokens
         return {
             "tokenizer_and_template": self.encoder.digest[:16],
-            "image_tokens": tokens if isinstance(tokens, int | str) else self._probed(),
+            "image_tokens": self.images.name,
             "max_length": self.limit,
             # What is dropped shows in the selection.
             "truncate": self.spec.overlong == "truncate",
         }
-
-    def _probed(self) -> str:
-        """Tells functions of a user apart, which have no name that means anything, by results."""
-        sides = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
-        widths, heights = (side.ravel() for side in np.meshgrid(sides, sides))
-        return hashlib.sha256(self._counter(widths, heights).tobytes()).hexdigest()[:16]
 
     def where_columns(self) -> ExtraColumns:
         """Columns of tokens, as `where=` names them."""
@@ -86,18 +79,22 @@ class Text:
         """Tokens of each image of one sample: int64 [its images]."""
         columns = self.dataset.columns
         images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
-        return self._count(columns.image_width[images], columns.image_height[images])
+        return self.images.count_tokens(
+            columns.image_width[images].astype(np.int64),
+            columns.image_height[images].astype(np.int64),
+        )
 
     def measure(self, samples: Int64) -> Sizes:
         """Sizes of some samples as the batch will have them, cut where that was asked for."""
         columns = self.columns
         text = gather(columns.text_tokens, samples).astype(np.int64)
-        images, vision = self._images(samples)
+        images, vision, rows = self._images(samples)
         sizes = Sizes(
             tokens=text + vision,
             labels=gather(columns.label_tokens, samples).astype(np.int64),
             images=images,
             vision=vision,
+            rows=rows,
         )
         if self.limit is None or self.spec.overlong != "truncate":
             return sizes
@@ -110,7 +107,8 @@ class Text:
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
         """Put the sizes that truncation leaves in the place of those of some samples."""
         columns, chosen = self.columns, samples[long]
-        counts, image_offsets = self._image_counts(chosen)
+        widths, heights, image_offsets = self._image_sides(chosen)
+        counts = self.images.count_tokens(widths, heights)
         image_at, _ = places(columns.sample_image_at, chosen)
         labels, label_offsets = places(columns.sample_label, chosen)
         cut = planned(
@@ -128,29 +126,25 @@ class Text:
         sizes.labels[long] = cut.labels
         sizes.images[long] = cut.images
         sizes.vision[long] = cut.image_tokens
+        rows = edges(self.images.count_rows(widths, heights))
+        sizes.rows[long] = rows[image_offsets[:-1] + cut.images] - rows[image_offsets[:-1]]
 
-    def _images(self, samples: Int64) -> tuple[Int64, Int64]:
-        """Images of each of some samples, and the tokens of all of them: int64 [n] each."""
-        if isinstance(self.spec.image_tokens, int):
+    def _images(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
+        """Images of each of some samples, and the tokens and rows of all of them: int64 [n]."""
+        if isinstance(self.images.tokens, int):
             images = gather_counts(self.dataset.columns.sample_image, samples)
-            return images, images * self.spec.image_tokens
-        counts, offsets = self._image_counts(samples)
-        return np.diff(offsets), np.diff(edges(counts)[offsets])
+            return images, images * self.images.tokens, images
+        widths, heights, offsets = self._image_sides(samples)
+        tokens = edges(self.images.count_tokens(widths, heights))[offsets]
+        rows = edges(self.images.count_rows(widths, heights))[offsets]
+        return np.diff(offsets), np.diff(tokens), np.diff(rows)
 
-    def _image_counts(self, samples: Int64) -> tuple[Int64, Int64]:
-        """Tokens of every image of some samples, sample after sample, and the samples' offsets."""
+    def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
+        """Width and height of every image of some samples, and where each sample's begin."""
         columns = self.dataset.columns
         images, offsets = places(columns.sample_image, samples)
-        if isinstance(self.spec.image_tokens, int):
-            return np.full(len(images), self.spec.image_tokens, np.int64), offsets
-        return self._count(columns.image_width[images], columns.image_height[images]), offsets
-
-    def _count(self, widths: npt.NDArray[np.int32], heights: npt.NDArray[np.int32]) -> Int64:
-        return self._counter(widths.astype(np.int64), heights.astype(np.int64))
-
-    @cached_property
-    def _counter(self) -> Callable[[Int64, Int64], Int64]:
-        return image_token_counter(self.spec.image_tokens)
+        widths = gather(columns.image_width, images).astype(np.int64)
+        return widths, gather(columns.image_height, images).astype(np.int64), offsets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +168,7 @@ def open_origin(
     plan: PlanOptions,
     *,
     where: str | None,
-    images: ImageSpec | None,
+    image: ImageTransform | None,
     on_error: Literal["raise", "skip"],
 ) -> Origin:
     """Find out which samples take part and how large they are, counting tokens where needed.
@@ -186,12 +180,7 @@ def open_origin(
         raise PlanError(f"{dataset.folder} holds no samples")
     opened = None
     if text is not None:
-        if images is not None and isinstance(text.image_tokens, str):
-            raise PlanError(
-                f"image_tokens={text.image_tokens!r} needs images of their own size, and ImageSpec "
-                f"makes all of them {images.width}x{images.height}; give the number of tokens that "
-                "the model makes of such an image"
-            )
+        images = image_sizes(text, image)
         encoder = TextEncoder(text)
         limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens) if limit]
         opened = Text(
@@ -199,6 +188,7 @@ def open_origin(
             spec=text,
             encoder=encoder,
             columns=count_tokens(dataset, encoder),
+            images=images,
             limit=min(limits) if limits else None,
         )
         _refuse_failures(opened, on_error)
@@ -237,7 +227,7 @@ def _refuse_failures(text: Text, on_error: Literal["raise", "skip"]) -> None:
 
 def _warn_of_lost_images(text: Text) -> None:
     """Say so if truncation leaves no room for any image."""
-    least, limit = text.spec.image_tokens, text.limit
+    least, limit = text.images.tokens, text.limit
     if text.spec.overlong != "truncate" or limit is None or not isinstance(least, int):
         return
     if least > limit and (images := int(text.dataset.columns.sample_image[-1])):
@@ -256,12 +246,12 @@ def _select(
         return None, None
     # What was selected to drop may not serve who wants to be told.
     asked = [text.identity, text.spec.overlong] if text else None
-    identity = json.dumps([asked, plan.max_images], sort_keys=True)
+    identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
     bits, directory, digest = select_where(
         parse_where(where) if where is not None else None,
         dataset.columns,
         text.where_columns() if text else {},
-        keep=_Keep(text, plan.max_images) if text else None,
+        keep=_Keep(text, plan) if text else None,
         folder=dataset.home / "where",
         fingerprint=dataset.manifest.fingerprint,
         identity=identity,
@@ -276,9 +266,9 @@ def _select(
 class _Keep:
     """Leaves out samples without a token, and those that are too large where that was asked for."""
 
-    def __init__(self, text: Text, max_images: int | None) -> None:
+    def __init__(self, text: Text, plan: PlanOptions) -> None:
         self._text = text
-        self._max_images = max_images
+        self._plan = plan
 
     def __call__(self, span: slice, chosen: Bools) -> Bools:
         text = self._text
@@ -288,8 +278,10 @@ class _Keep:
         fits = np.ones(len(numbers), bool)
         if text.limit is not None:
             fits &= sizes.tokens <= text.limit
-        if self._max_images is not None:
-            fits &= sizes.images <= self._max_images
+        if self._plan.max_images is not None:
+            fits &= sizes.images <= self._plan.max_images
+        if self._plan.max_patches is not None:
+            fits &= sizes.rows <= self._plan.max_patches
         if text.spec.overlong != "drop" and not fits[usable].all():
             self._refuse(numbers[usable & ~fits], sizes, span)
         return usable & (sizes.tokens > 0) & fits
@@ -298,7 +290,11 @@ class _Keep:
         first = int(numbers[0])
         tokens, images = sizes.tokens[first - span.start], sizes.images[first - span.start]
         bounds = [] if self._text.limit is None else [f"{self._text.limit:,} tokens"]
-        bounds += [] if self._max_images is None else [f"{self._max_images} images"]
+        bounds += [
+            f"{limit:,} {what}"
+            for what in ("images", "patches")
+            if (limit := getattr(self._plan, f"max_{what}")) is not None
+        ]
         raise PlanError(
             f"{len(numbers):,} of the first {span.stop:,} samples do not fit, such as "
             f"{self._text.dataset.columns.key(first)} with {tokens:,} tokens and {images} images, "

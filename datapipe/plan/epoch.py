@@ -85,8 +85,8 @@ class EpochPlan:
                 round_up(sizes.tokens, options.pack_multiple_of),
                 options.pack,
                 window=options.pack_window,
-                images=sizes.images,
-                max_images=options.max_images,
+                images=sizes.rows if options.max_images is None else sizes.images,
+                max_images=options.max_images or options.max_patches,
                 max_samples=options.max_samples,
             )
         else:

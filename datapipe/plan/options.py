@@ -13,6 +13,8 @@ PLAN_VERSION = 2
 BLOCK = 65_536
 """Samples, in their order, that batches and packs are made of together."""
 
+_OF_PACKS = ("pack_multiple_of", "pack_window")
+
 Unit = Literal["sample", "batch", "pack"]
 Shuffle = bool | Literal["shards"]
 
@@ -31,6 +33,7 @@ class PlanOptions:
         pack_window: samples that wait at most for a pack they fit into.
         pack_multiple_of: each sample in a pack is padded to a multiple of this many tokens.
         max_images, max_samples: of a pack.
+        max_patches: rows of `pixel_values` of a pack: patches, or tiles.
         max_tokens: of a padded batch, padding included; units are batches.
         buckets: number of length buckets, or their boundaries in tokens; units are batches.
         batch_size: samples of a batch, where units are batches; None where they are not.
@@ -50,6 +53,7 @@ class PlanOptions:
     pack_multiple_of: int = 1
     max_images: int | None = None
     max_samples: int | None = None
+    max_patches: int | None = None
     max_tokens: int | None = None
     buckets: int | tuple[int, ...] | None = None
     batch_size: int | None = None
@@ -61,12 +65,17 @@ class PlanOptions:
             raise PlanError(f"shuffle {self.shuffle!r} is not True, False or 'shards'")
         for name in (
             *("shards_mixed", "pack", "pack_window", "pack_multiple_of", "max_images"),
-            *("max_samples", "max_tokens", "batch_size", "group", "block"),
+            *("max_samples", "max_patches", "max_tokens", "batch_size", "group", "block"),
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise PlanError(f"{name} {value}: at least 1 is needed")
         if self.pack is not None:
+            if self.max_images is not None and self.max_patches is not None:
+                raise PlanError(
+                    f"max_images={self.max_images} and max_patches={self.max_patches} are two "
+                    "bounds where a pack has one beside its tokens; give one of them"
+                )
             for name in ("max_tokens", "buckets"):
                 if getattr(self, name) is not None:
                     raise PlanError(
@@ -79,7 +88,7 @@ class PlanOptions:
                     "make it one, so that a full pack can be divided too"
                 )
         else:
-            for name in ("max_images", "max_samples", "pack_multiple_of", "pack_window"):
+            for name in ("max_images", "max_patches", "max_samples", *_OF_PACKS):
                 if getattr(self, name) != getattr(PlanOptions, name):
                     raise PlanError(
                         f"{name}={getattr(self, name)} needs pack=; leave it out, or give the "

@@ -19,26 +19,27 @@ class Sizes:
         labels: tokens that are predicted.
         images: that the batch will have.
         vision: cost of the images, in image tokens.
+        rows: of `pixel_values` that the images fill: one each, or as many as tiles or patches.
     """
 
     tokens: Int64
     labels: Int64
     images: Int64
     vision: Int64
+    rows: Int64
+
+    @property
+    def columns(self) -> tuple[Int64, ...]:
+        """All of them, in the order of the fields."""
+        return self.tokens, self.labels, self.images, self.vision, self.rows
 
     def __getitem__(self, chosen: Int64 | slice) -> Sizes:
-        return Sizes(
-            self.tokens[chosen], self.labels[chosen], self.images[chosen], self.vision[chosen]
-        )
+        return Sizes(*(column[chosen] for column in self.columns))
 
     @staticmethod
     def join(parts: Sequence[Sizes]) -> Sizes:
-        return Sizes(
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                for name in ("tokens", "labels", "images", "vision")
-            )
-        )
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return Sizes(*(np.concatenate(column) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,10 @@ class ShardStore:
         # Shard number -> [descriptor, readers using it now], least recently used first.
         self._open: OrderedDict[int, list[int]] = OrderedDict()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process opens the files itself, and may work in another folder.
+        return ShardStore, (self._folder.absolute(), self._names)
+
     def name(self, shard: int) -> str:
         """File name of a shard."""
         return self._names[shard]

@@ -127,7 +127,7 @@ def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged: Pat
 
 def test_too_large_images_are_refused_by_their_header(make: Callable[..., Loader]) -> None:
     with pytest.raises(SampleError, match="more than the limit of 100"):
-        next(iter(make(image=ImageSpec(size=16, max_pixels=100))))
+        next(iter(make(image=ImageSpec(size=16, refuse_above=100))))
 
 
 def test_an_error_of_our_own_is_not_skipped(
@@ -136,7 +136,7 @@ def test_an_error_of_our_own_is_not_skipped(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("datapipe.decode.transform.ImageTransform.place", broken)
+    monkeypatch.setattr("datapipe.decode.fixed.FixedTransform.place", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         list(make(on_error="skip"))
 

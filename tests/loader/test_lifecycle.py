@@ -9,12 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from datapipe import DatapipeError, Loader
-from datapipe.decode.transform import ImageTransform
+from datapipe.decode.fixed import FixedTransform
+from datapipe.geometry.placement import Placement
 from datapipe.loader import executor
 
 Make = Callable[..., Loader]
@@ -126,15 +128,15 @@ def test_the_threads_of_torch_are_as_many_as_before(make: Make) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     inside: list[int] = []
-    place = ImageTransform.place
+    place = FixedTransform.place
 
-    def spy(self: ImageTransform, pixels: object, out: torch.Tensor) -> None:
+    def spy(self: FixedTransform, *given: Any) -> Placement:
         inside.append(torch.get_num_threads())
-        place(self, pixels, out)  # type: ignore[arg-type]
+        return place(self, *given)
 
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ImageTransform, "place", spy)
+            patch.setattr(FixedTransform, "place", spy)
             for _ in make():
                 assert torch.get_num_threads() == 2
         later: list[int] = []
@@ -152,17 +154,17 @@ def test_a_stalled_loader_names_the_sample_and_the_stage(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hold = threading.Event()
-    place = ImageTransform.place
+    place = FixedTransform.place
 
-    def slow(self: ImageTransform, pixels: object, out: torch.Tensor) -> None:
+    def slow(self: FixedTransform, *given: Any) -> Placement:
         hold.wait(30)
-        place(self, pixels, out)  # type: ignore[arg-type]
+        return place(self, *given)
 
     class Release(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             hold.set()
 
-    monkeypatch.setattr(ImageTransform, "place", slow)
+    monkeypatch.setattr(FixedTransform, "place", slow)
     logger = logging.getLogger("datapipe.loader.executor")
     logger.addHandler(release := Release())
     try:
@@ -181,7 +183,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
         begun.set()
         hold.wait(60)
 
-    monkeypatch.setattr(ImageTransform, "decode", hang)
+    monkeypatch.setattr(FixedTransform, "decode", hang)
     monkeypatch.setattr("datapipe.loader.executor._PATIENCE", 0.05)
     iterator = iter(make(num_workers=1, shuffle=False))
     closing = threading.Thread(target=lambda: begun.wait(30) and iterator.close())
@@ -247,14 +249,14 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collecting = threading.Event()
-    place = ImageTransform.place
+    place = FixedTransform.place
 
-    def collect(self: ImageTransform, pixels: object, out: torch.Tensor) -> None:
+    def collect(self: FixedTransform, *given: Any) -> Placement:
         if collecting.wait(30):
             gc.collect()
-        place(self, pixels, out)  # type: ignore[arg-type]
+        return place(self, *given)
 
-    monkeypatch.setattr(ImageTransform, "place", collect)
+    monkeypatch.setattr(FixedTransform, "place", collect)
     gc.disable()
     try:
         cycle: list[object] = [iter(make(num_workers=2))]

@@ -44,13 +44,13 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_open(
 
 def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
     body = """
-from datapipe.decode.transform import ImageTransform
+from datapipe.decode.fixed import FixedTransform
 import os, threading
 def stuck(self, data):
     os.write(1, b"stuck\\n")
     threading.Event().wait(2)
     raise datapipe.DecodeError("late")
-ImageTransform.decode = stuck
+FixedTransform.decode = stuck
 try:
     next(iter(loader))
 except KeyboardInterrupt:

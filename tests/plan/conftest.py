@@ -31,7 +31,7 @@ def make_sizes(samples: int, seed: int = 0) -> Sizes:
     random = np.random.default_rng(seed)
     images = random.integers(0, 4, samples)
     text = random.integers(1, 37, samples)
-    return Sizes(text + 8 * images, text // 2, images, 8 * images)
+    return Sizes(text + 8 * images, text // 2, images, 8 * images, images)
 
 
 def make_source(samples: int, seed: int = 0, **more: Any) -> Source:

@@ -39,7 +39,9 @@ def made_of(
     vision = np.array([count for unit in images for count in unit]) if images else 0 * lengths
     offsets = np.cumsum([0, *(len(unit) for unit in units)])
     step = Step(
-        units=Units(np.arange(len(lengths)), offsets, Sizes(lengths, lengths // 2, vision, vision)),
+        units=Units(
+            np.arange(len(lengths)), offsets, Sizes(lengths, lengths // 2, vision, vision, vision)
+        ),
         start=Position(0),
         stop=Position(0, 0, len(units)),
         excluded=np.zeros(len(lengths), bool),

@@ -1,0 +1,22 @@
+"""What no loader can exceed: the kernels without files, order, batches or anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from benchmarks import kernels
+from benchmarks.common import Run
+from benchmarks.peers.ours import image_spec
+from benchmarks.peers.work import BATCH, Task
+
+PACKAGES = ("torch", "simplejpeg")
+
+
+def make(task: Task, *, which: Literal["decode", "kernels"]) -> Callable[[], Run]:
+    jpegs = [Path(path).read_bytes() for path in task.paths()]
+    if which == "decode":
+        return partial(kernels.decode, jpegs, task.workers)
+    return kernels.decode_and_place(jpegs, task.workers, spec=image_spec(task), batch_size=BATCH)

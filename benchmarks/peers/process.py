@@ -1,0 +1,149 @@
+"""Contestants as processes: each in its own environment, only one of them running at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.common import Absent, Contestant, Run
+from benchmarks.peers.work import Task
+
+ENVIRONMENT = Path("build/peers/env/bin/python")
+_LOGS = Path("build/bench/logs")
+_PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have to be written first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Who takes part.
+
+    Attributes:
+        name: short, unique.
+        module: in benchmarks.peers; has `make(task, **options)` and `PACKAGES`.
+        note: what a reader must know to judge the figure.
+        options: of `make`.
+        ours: runs in this environment, and not in that of the peers.
+    """
+
+    name: str
+    module: str
+    note: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    ours: bool = False
+
+
+def contestant(peer: Peer, task: Task, stack: ExitStack, versions: dict[str, str]) -> Contestant:
+    """`peer` with a process that is started with the others and ended by `stack`.
+
+    Args:
+        peer: who.
+        task: what it is told.
+        stack: closes the process.
+        versions: gains those of the packages that the peer is made of.
+    """
+
+    def make() -> Callable[[], Run]:
+        process = _start(peer)
+        stack.callback(_end, process)
+        order = {"module": peer.module, "options": peer.options, "task": asdict(task)}
+        cores = sorted(os.sched_getaffinity(0))[: task.workers]
+        reply = _ask(process, peer, order | {"cores": cores})
+        if "missing" in reply:
+            hint = "" if ENVIRONMENT.exists() else "; run benchmarks/peers/install.sh"
+            raise Absent(reply["missing"] + hint)
+        versions.update(reply["ready"])
+
+        def run() -> Run:
+            return Run(**_ask(process, peer, {}))
+
+        return run
+
+    return Contestant(name=peer.name, make=make, note=peer.note)
+
+
+def _start(peer: Peer) -> subprocess.Popen[str]:
+    own = peer.ours or not ENVIRONMENT.exists()
+    with _log(peer).open("w") as log:
+        return subprocess.Popen(
+            [sys.executable if own else ENVIRONMENT, "-m", "benchmarks.peers.serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            # A group of its own, so that it is stopped with its workers. In the same session: where
+            # this process dies, the kernel wakes a stopped group and hangs it up.
+            process_group=0,
+        )
+
+
+def _ask(process: subprocess.Popen[str], peer: Peer, question: dict[str, Any]) -> dict[str, Any]:
+    """Wake the process, let it answer, and stop it: what it prefetches must not disturb others.
+
+    Raises:
+        Absent: it died, or gave no answer in time.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    _signal(process, signal.SIGCONT)
+    try:
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
+        line = _line(process.stdout)
+    except BrokenPipeError:
+        line = ""
+    except TimeoutError:
+        raise Absent(f"gave no answer in {_PATIENCE:.0f} s; see {_log(peer)}") from None
+    if not line:
+        last = _log(peer).read_text().strip().splitlines()[-1:] or ["no message"]
+        raise Absent(f"failed: {last[0][:200]}; see {_log(peer)}")
+    _signal(process, signal.SIGSTOP)
+    reply: dict[str, Any] = json.loads(line)
+    return reply
+
+
+def _line(stream: IO[str]) -> str:
+    readable, _, _ = select.select([stream], [], [], _PATIENCE)
+    if not readable:
+        raise TimeoutError
+    return stream.readline()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """The end of its input ends the process; its workers and shared memory go with it."""
+    _signal(process, signal.SIGCONT)
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    # After an orderly end only multiprocessing's resource tracker is left, which removes what is
+    # named in shared memory and goes.
+    deadline = time.monotonic() + 5
+    while _signal(process, 0) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    _signal(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> bool:
+    """Send a signal to the process and its workers; whether there are any."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _log(peer: Peer) -> Path:
+    _LOGS.mkdir(parents=True, exist_ok=True)
+    return _LOGS / f"{peer.name.replace(' ', '-').replace(':', '')}.log"

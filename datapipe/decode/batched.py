@@ -1,0 +1,198 @@
+"""Resize and normalise whole batches on the device they are on.
+
+For loops that decode elsewhere: on the GPU, or with another library. `normalize_batch` gives the
+bits of the kernels that the loader uses on the CPU. `resize_batch` and `fit_batch` are exact on the
+CPU, where they run those very kernels. On a GPU they are matrix products (`products.py`), which,
+run on a CPU, differ from the kernels by a grey level in at most one value of a hundred, and by two
+in very few: where the value lies in the middle between two levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from datapipe.decode.normalize import Triple
+from datapipe.decode.products import fit_by_products
+from datapipe.decode.resize import Filter, resize
+from datapipe.errors import PlanError
+
+_DTYPES = (torch.uint8, torch.float32, torch.bfloat16)
+_FILTERS = ("bilinear", "bicubic")
+
+
+def normalize_batch(
+    images: Tensor,
+    mean_std: tuple[Triple, Triple] | None,
+    dtype: torch.dtype,
+    *,
+    channels_last: bool = False,
+) -> Tensor:
+    """Pixels as a model takes them: (x / 255 - mean) / std.
+
+    Args:
+        images: uint8 [N, 3, ...] on any device: [N, 3, H, W], or patches [P, 3, values].
+        mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
+        dtype: torch.float32 or torch.bfloat16; torch.uint8 without `mean_std`.
+        channels_last: lay the values of a pixel together; for [N, 3, H, W].
+
+    Returns:
+        [N, 3, ...] of `dtype` on the device of `images`; `images` itself where nothing changes.
+
+    Raises:
+        PlanError: `images` has another dtype or shape, or the options contradict each other.
+    """
+    _check_pixels(images, "images")
+    if images.ndim < 3 or images.shape[1] != 3 or (channels_last and images.ndim != 4):
+        raise PlanError(
+            f"images of shape {tuple(images.shape)}: give [N, 3, H, W]; channels_last takes "
+            "nothing else"
+        )
+    if dtype not in _DTYPES:
+        raise PlanError(f"dtype {dtype} is not one of {', '.join(map(str, _DTYPES))}")
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    if dtype == torch.uint8:
+        if mean_std is not None:
+            raise PlanError(
+                "normalised values do not fit into torch.uint8; give torch.float32 or "
+                "torch.bfloat16, or mean_std=None"
+            )
+        return images.contiguous(memory_format=layout) if channels_last else images
+    scale, shift = _factors(_triples(mean_std), images.device, images.ndim - 2)
+    out = torch.empty(images.shape, dtype=dtype, device=images.device, memory_format=layout)
+    # One fused kernel would round once, where the CPU's rounds twice: bits would differ.
+    if dtype == torch.float32:
+        return torch.mul(images, scale, out=out).add_(shift)
+    return torch.add(torch.mul(images, scale), shift, out=out)
+
+
+def resize_batch(images: Tensor, height: int, width: int, filter: Filter = "bilinear") -> Tensor:
+    """Images of one size at another size, antialiased where they become smaller.
+
+    Args:
+        images: uint8 [N, 3, h, w] on any device.
+        height, width: in pixels, at least 1.
+        filter: "bilinear" or "bicubic", as Pillow means them.
+
+    Returns:
+        uint8 [N, 3, height, width] on the device of `images`; `images` itself at its own size.
+
+    Raises:
+        PlanError: `images` has another dtype or shape, or the options are impossible.
+    """
+    _check_pixels(images, "images")
+    if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
+        raise PlanError(f"images of shape {tuple(images.shape)}: give [N, 3, H, W] with pixels")
+    _check_target(height, width, filter)
+    if images.shape[2:] == (height, width):
+        return images
+    if images.device.type == "cpu":
+        return _by_kernels(images, height, width, filter)
+    return fit_by_products(images, height, width, filter)
+
+
+def fit_batch(
+    images: Sequence[Tensor], height: int, width: int, filter: Filter = "bilinear"
+) -> Tensor:
+    """Images of many sizes as one batch, each stretched to the same size.
+
+    The number of kernels does not grow with that of the images, but for the one that copies each.
+
+    Args:
+        images: uint8 [3, h, w] each, on one device.
+        height, width: in pixels, at least 1.
+        filter: "bilinear" or "bicubic", as Pillow means them.
+
+    Returns:
+        uint8 [N, 3, height, width] on the device of `images`.
+
+    Raises:
+        PlanError: there are no images, one has another dtype or shape or is on another device, or
+            the options are impossible.
+    """
+    if not len(images):
+        raise PlanError("no images: without one it is not known which device the batch belongs on")
+    device = images[0].device
+    for number, image in enumerate(images):
+        _check_pixels(image, f"image {number}")
+        if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
+            raise PlanError(f"image {number} of shape {tuple(image.shape)}: give [3, h, w]")
+        if image.device != device:
+            raise PlanError(
+                f"image {number} is on {image.device}, the first one on {device}; put them on one"
+            )
+    _check_target(height, width, filter)
+    if device.type == "cpu":
+        return _by_kernels(images, height, width, filter)
+    return fit_by_products(images, height, width, filter)
+
+
+def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
+    """Set what lies right of and below each image to zero, in place.
+
+    Padding is zero after normalisation too; zero before it is black, and no zero any more.
+
+    Args:
+        pixels: [N, C, H, W] of any dtype.
+        sizes: int64 [N, 2] on the device of `pixels`: height and width of each image, in pixels.
+
+    Returns:
+        `pixels`.
+    """
+    rows = torch.arange(pixels.shape[2], device=pixels.device) >= sizes[:, :1]
+    columns = torch.arange(pixels.shape[3], device=pixels.device) >= sizes[:, 1:]
+    return pixels.masked_fill_(rows[:, None, :, None] | columns[:, None, None, :], 0)
+
+
+def _check_pixels(images: Tensor, what: str) -> None:
+    if images.dtype != torch.uint8:
+        raise PlanError(f"{what}: {images.dtype} values; give torch.uint8, from 0 to 255")
+
+
+def _check_target(height: int, width: int, filter: str) -> None:
+    if height < 1 or width < 1:
+        raise PlanError(f"size {height}x{width}: give a height and a width of at least 1 pixel")
+    if filter not in _FILTERS:
+        raise PlanError(f"filter {filter!r} is not one of {', '.join(map(repr, _FILTERS))}")
+
+
+def _triples(mean_std: tuple[Triple, Triple] | None) -> tuple[Triple, Triple] | None:
+    """Plain tuples, as the cache needs them."""
+    if mean_std is None:
+        return None
+    try:
+        (r, g, b), (sr, sg, sb) = (tuple(float(v) for v in values) for values in mean_std)
+    except (TypeError, ValueError) as error:
+        raise PlanError(f"mean_std {mean_std!r} is not (mean, std) of three values each") from error
+    return (r, g, b), (sr, sg, sb)
+
+
+@lru_cache(maxsize=64)
+def _factors(
+    mean_std: tuple[Triple, Triple] | None, device: torch.device, dims: int
+) -> tuple[Tensor, Tensor]:
+    """What pixels are multiplied by, and what is added then: float32 [3, 1, ...].
+
+    Remembered, since a copy to the device waits for all that was queued there before; and since it
+    did wait, every stream may read them.
+    """
+    mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    scale = [1 / (255 * s) for s in std]
+    shift = [-m / s for m, s in zip(mean, std, strict=True)]
+    with torch.inference_mode(False):
+        values = torch.tensor([scale, shift], dtype=torch.float32, device="cpu").to(device)
+        both = values.view(2, 3, *(1 for _ in range(dims)))
+        return both[0], both[1]
+
+
+def _by_kernels(
+    images: Sequence[Tensor] | Tensor, height: int, width: int, filter: Filter
+) -> Tensor:
+    """One by one, with the kernel that the loader uses on the CPU."""
+    out = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device="cpu")
+    for image, place in zip(images, out, strict=True):
+        place.copy_(resize(image, height, width, filter))
+    return out

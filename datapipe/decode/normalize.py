@@ -1,0 +1,182 @@
+"""Pixels to what a model takes, written straight to their place in a batch.
+
+Taking interleaved pixels apart is what torch does slowly; a kernel compiled by numba does all of it
+in one pass, three to four times as fast, and gives the same bits. It is loaded in the background
+once a process has written a few thousand images. Until then, and where numba is missing, torch
+does the work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Triple = tuple[float, float, float]
+"""A value for each of red, green and blue."""
+
+LOADED_AFTER = 2048
+"""Images written with torch before the kernel is loaded.
+
+Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
+run that comes this far will come to those. And the first batch must not wait for it."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Layout(NamedTuple):
+    """Where interleaved pixels lie, and where they go: see `normalize_kernel`."""
+
+    height: int
+    width: int
+    pitch: int
+    plane: int
+    row: int
+
+
+class _Background:
+    """Loads the kernel when it pays. One for the process."""
+
+    def __init__(self) -> None:
+        self.kernel: ModuleType | None = None
+        # Atomic without a lock, which a fork could leave locked.
+        self._written = itertools.count(1)
+        self._thread: threading.Thread | None = None
+
+    def count(self) -> None:
+        """An image is written with torch; the last of `LOADED_AFTER` starts the loading."""
+        if next(self._written) != LOADED_AFTER:
+            return
+        # Not a daemon: the interpreter must not go away under a running compiler.
+        thread = threading.Thread(target=self.load, name="datapipe-kernel", daemon=False)
+        thread.start()
+        self._thread = thread
+
+    def load(self) -> None:
+        self.kernel = load_kernel()
+
+    def wait(self) -> None:
+        """Until nothing is being loaded: a fork in between would leave its locks locked."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+@cache
+def load_kernel() -> ModuleType | None:
+    """The compiled kernel, loaded now if it was not; None where numba is missing.
+
+    For measurements, which should not begin with torch and end with the kernel.
+    """
+    try:
+        from datapipe.decode import normalize_kernel
+    except ImportError as error:
+        _log.info(
+            "images are normalised without numba, some 0.1 ms slower each; "
+            "to speed it up: pip install 'datapipe[fast]' (%s)",
+            error,
+        )
+        return None
+    _background.kernel = normalize_kernel
+    return normalize_kernel
+
+
+_background = _Background()
+os.register_at_fork(before=_background.wait)
+
+
+class Normalizer:
+    """Writes uint8 pixels as values of `dtype`. Thread-safe.
+
+    Floating-point values are (x / 255 - mean) / std, worked out in float32 as x * scale + shift in
+    two roundings; bfloat16 is rounded from that. uint8 is copied. Which of kernel and torch does it
+    makes no difference to a bit.
+
+    Args:
+        mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
+        dtype: torch.uint8 (without `mean_std`), torch.float32 or torch.bfloat16.
+    """
+
+    def __init__(self, mean_std: tuple[Triple, Triple] | None, dtype: torch.dtype) -> None:
+        assert dtype in (torch.uint8, torch.float32, torch.bfloat16)
+        assert mean_std is None or dtype != torch.uint8
+        mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+        self.dtype = dtype
+        self._scale = _values([1 / (255 * s) for s in std])
+        self._shift = _values([-m / s for m, s in zip(mean, std, strict=True)])
+        self._constants = self._scale.numpy(), self._shift.numpy()
+
+    def write(self, image: Tensor, out: Tensor) -> None:
+        """Write an image to its place.
+
+        Args:
+            image: uint8 [3, h, w], of any strides; fastest where the pixels of a row lie one
+                after another.
+            out: [3, h, w] of `dtype`, of any strides, overwritten; fastest where values of a row
+                and channel lie together.
+        """
+        assert image.shape == out.shape
+        assert out.dtype == self.dtype
+        if not image.numel():
+            return
+        layout = _layout(image, out)
+        if layout is None:
+            self._with_torch(image, out)
+        elif _background.kernel is None:
+            _background.count()
+            self._with_torch(image, out)
+        else:
+            self._with_kernel(_background.kernel, image, out, layout)
+
+    def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:
+        pixels = _flat(image, (at.height - 1) * at.pitch + 3 * at.width).numpy()
+        target = _flat(out, 2 * at.plane + (at.height - 1) * at.row + at.width)
+        if self.dtype == torch.uint8:
+            kernel.write_uint8(pixels, target.numpy(), *at)
+        elif self.dtype == torch.float32:
+            kernel.write_float32(pixels, *self._constants, target.numpy(), *at)
+        else:
+            bits = target.view(torch.int16).numpy()  # NumPy has no bfloat16
+            kernel.write_bfloat16(pixels, *self._constants, bits, *at)
+
+    def _with_torch(self, image: Tensor, out: Tensor) -> None:
+        if self.dtype == torch.uint8:
+            out.copy_(image)
+            return
+        scale, shift = self._scale.view(3, 1, 1), self._shift.view(3, 1, 1)
+        # Each step alone: torch is slow where it changes type and order at once, and a fused
+        # multiplication and addition would round once.
+        planes = image.contiguous()
+        if self.dtype == torch.float32:
+            out.copy_(planes)
+            out.mul_(scale).add_(shift)
+        else:
+            out.copy_(planes.to(torch.float32).mul_(scale).add_(shift))
+
+
+def _values(values: Sequence[float]) -> Tensor:
+    """float32 [3], whatever torch's defaults for dtype and device are."""
+    return torch.tensor(values, dtype=torch.float32, device="cpu")
+
+
+def _layout(image: Tensor, out: Tensor) -> _Layout | None:
+    """What the kernel has to know, or None where it cannot do it."""
+    _, height, width = image.shape
+    channel, pitch, step = image.stride()
+    plane, row, value = out.stride()
+    if (channel, step, value) != (1, 3, 1):
+        return None
+    return _Layout(height, width, pitch, plane, row)
+
+
+def _flat(tensor: Tensor, size: int) -> Tensor:
+    """The memory from a tensor's first value on."""
+    return torch.as_strided(tensor, (size,), (1,))

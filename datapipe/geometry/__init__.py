@@ -1,0 +1,1 @@
+"""Where the pixels of an image go: sizes, grids and crops, by an image's width and height alone."""

@@ -1,0 +1,86 @@
+"""Random crops: which part of an image is shown, from a key that somebody else gives."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_TRIES = 10
+_RATIOS = (3 / 4, 4 / 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Random numbers of one image; equal keys draw equal numbers on every machine.
+
+    Attributes:
+        key: 64 bits that depend on seed, epoch, sample and image.
+    """
+
+    key: int
+
+    def numbers(self) -> Iterator[float]:
+        """Numbers uniform over [0, 1), without end; the first one decides about mirroring."""
+        # Python promises that `random()` keeps giving the same numbers for a seed.
+        generator = random.Random(self.key)
+        while True:
+            yield generator.random()
+
+    def mirrors(self, probability: float) -> bool:
+        """Whether the image is mirrored."""
+        return probability > 0 and next(self.numbers()) < probability
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of an image, in whole pixels from its upper left corner."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+def random_box(width: int, height: int, areas: tuple[float, float], draw: Draw) -> Box:
+    """Part of an image of a random area, aspect ratio and place.
+
+    The area is a fraction within `areas`, the ratio of width to height is between 3/4 and 4/3, its
+    logarithm uniform. Ten tries are made to find one that fits into the image; then the largest
+    part in its middle whose ratio is in range is taken. This is the crop of Inception (Szegedy et
+    al., "Going deeper with convolutions", 2015) as torchvision's `RandomResizedCrop.get_params`
+    draws it.
+    """
+    numbers = draw.numbers()
+    next(numbers)
+    low, high = (math.log(ratio) for ratio in _RATIOS)
+    for _ in range(_TRIES):
+        area = width * height * (areas[0] + (areas[1] - areas[0]) * next(numbers))
+        aspect = math.exp(low + (high - low) * next(numbers))
+        across, down = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < across <= width and 0 < down <= height:
+            left = int(next(numbers) * (width - across + 1))
+            top = int(next(numbers) * (height - down + 1))
+            return Box(left, top, across, down)
+    return _middle(width, height)
+
+
+def least_box(width: int, height: int, least_area: float) -> tuple[float, float]:
+    """(height, width) that no part of `random_box` falls short of by more than a rounding."""
+    area = width * height * least_area
+    middle = _middle(width, height)
+    return (
+        min(math.sqrt(area / _RATIOS[1]), middle.height),
+        min(math.sqrt(area * _RATIOS[0]), middle.width),
+    )
+
+
+def _middle(width: int, height: int) -> Box:
+    low, high = _RATIOS
+    wide, tall = width, height
+    if width < low * height:
+        tall = max(1, round(width / low))
+    elif width > high * height:
+        wide = max(1, round(height * high))
+    return Box((width - wide) // 2, (height - tall) // 2, wide, tall)

@@ -1,0 +1,149 @@
+"""Sizes that images are resized to.
+
+Every function takes the widths and heights of n images and gives int64 [n] of each; one image is an
+array of one. Sizes are in pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.errors import PlanError
+
+Int64 = npt.NDArray[np.int64]
+Whole = npt.NDArray[np.integer]
+
+LONGEST = 32
+"""Times the shorter side that the longer one gets at most where the shorter one is given.
+
+A line of 20,000 x 1 pixels whose shorter side becomes 336 would take 6 gigabytes otherwise.
+"""
+
+# Qwen2-VL's defaults: patches of 14 pixels merged two by two, 4 to 1,280 tokens. The image
+# processor's own limits (56 * 56 and 28 * 28 * 1280 pixels) in its preprocessor_config.json.
+NATIVE_MIN_PIXELS = 56 * 56
+NATIVE_MAX_PIXELS = 28 * 28 * 1280
+
+
+def check_sizes(widths: Whole, heights: Whole) -> None:
+    """Refuse sizes that no image has.
+
+    Raises:
+        PlanError: a size is not above 0.
+    """
+    bad = np.flatnonzero((widths < 1) | (heights < 1))
+    if len(bad):
+        raise PlanError(
+            f"an image of {widths[bad[0]]} x {heights[bad[0]]} pixels (number {bad[0]} of "
+            f"{len(widths)}): both sides have to be above 0; pack or index the dataset again"
+        )
+
+
+def one(width: int, height: int) -> tuple[Int64, Int64]:
+    """An image as arrays, for the functions here."""
+    return np.array([width], np.int64), np.array([height], np.int64)
+
+
+def native_size(
+    widths: Whole,
+    heights: Whole,
+    *,
+    multiple_of: int = 28,
+    min_pixels: int = NATIVE_MIN_PIXELS,
+    max_pixels: int = NATIVE_MAX_PIXELS,
+) -> tuple[Int64, Int64]:
+    """Sizes near the images' own: (widths, heights), int64 [n] each.
+
+    Both sides become multiples of `multiple_of` with the aspect ratio nearly kept and the area
+    within the limits. This is `smart_resize` of Qwen2-VL's image processor, in the same
+    floating-point steps. It refuses an aspect ratio over 200; here such an image gets the size that
+    its formula gives.
+
+    Raises:
+        PlanError: a size is not above 0, or the limits exclude each other.
+    """
+    check_sizes(widths, heights)
+    if multiple_of < 1 or not 0 < min_pixels <= max_pixels:
+        raise PlanError(
+            f"multiple_of {multiple_of}, min_pixels {min_pixels}, max_pixels {max_pixels}: all "
+            "have to be above 0, and min_pixels at most max_pixels"
+        )
+    wide, high = widths.astype(np.float64), heights.astype(np.float64)
+    # rint rounds halves to even, as Python's round does.
+    across = np.rint(wide / multiple_of) * multiple_of
+    down = np.rint(high / multiple_of) * multiple_of
+    area = across * down
+    shrink = np.sqrt(wide * high / max_pixels)
+    grow = np.sqrt(min_pixels / (wide * high))
+
+    def fit(rounded: npt.NDArray[np.float64], side: npt.NDArray[np.float64]) -> Int64:
+        smaller = np.maximum(multiple_of, np.floor(side / shrink / multiple_of) * multiple_of)
+        larger = np.ceil(side * grow / multiple_of) * multiple_of
+        fitted = np.where(area > max_pixels, smaller, np.where(area < min_pixels, larger, rounded))
+        return fitted.astype(np.int64)
+
+    return fit(across, wide), fit(down, high)
+
+
+def native(
+    widths: Whole,
+    heights: Whole,
+    *,
+    patch: int = 14,
+    merge: int = 2,
+    min_pixels: int = NATIVE_MIN_PIXELS,
+    max_pixels: int = NATIVE_MAX_PIXELS,
+) -> Int64:
+    """Tokens of images that keep their own resolution, as in Qwen2-VL: int64 [n].
+
+    Args:
+        widths, heights: int [n], pixels.
+        patch: side of a patch in pixels.
+        merge: patches merged along a side into one token.
+        min_pixels, max_pixels: see `native_size`.
+    """
+    side = patch * merge
+    across, down = native_size(
+        widths, heights, multiple_of=side, min_pixels=min_pixels, max_pixels=max_pixels
+    )
+    return (across // side) * (down // side)
+
+
+def shortest(widths: Whole, heights: Whole, *, side: int) -> tuple[Int64, Int64]:
+    """Sizes whose shorter side is `side`, the longer one rounded down: (widths, heights).
+
+    This is `get_resize_output_image_size` of transformers' `image_transforms.py`, and torchvision's
+    `Resize` with one number. The longer side gets at most `LONGEST` times the shorter one: beyond,
+    the aspect ratio is not kept.
+
+    Raises:
+        PlanError: a size is not above 0.
+    """
+    check_sizes(widths, heights)
+    wide, high = widths.astype(np.int64), heights.astype(np.int64)
+    across = np.where(wide <= high, side, np.minimum(side * wide // high, LONGEST * side))
+    down = np.where(wide <= high, np.minimum(side * high // wide, LONGEST * side), side)
+    return across, down
+
+
+def cover(width: int, height: int, *, inner: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of the aspect ratio of an image, the smallest that covers `inner`.
+
+    `inner` is (height, width); the longer side is rounded down.
+    """
+    inner_height, inner_width = inner
+    if height * inner_width <= width * inner_height:
+        return inner_height, max(inner_width, width * inner_height // height)
+    return max(inner_height, height * inner_width // width), inner_width
+
+
+def contain(width: int, height: int, *, outer: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of the aspect ratio of an image, the largest that fits into `outer`.
+
+    `outer` is (height, width); the shorter side is rounded to the nearest.
+    """
+    outer_height, outer_width = outer
+    if height * outer_width <= width * outer_height:
+        return max(1, (height * outer_width + width // 2) // width), outer_width
+    return outer_height, max(1, (width * outer_height + height // 2) // height)

@@ -1,0 +1,153 @@
+"""Who makes the images of a loader, and where: CPU kernels or DALI, host or device."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+import torch
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.errors import PlanError
+from datapipe.loader.device import DeviceFeeder
+from datapipe.loader.images import GEOMETRY, Decoder
+from datapipe.loader.lanes import resolve_device
+
+logger = logging.getLogger(__name__)
+
+DecoderName = Literal["auto", "cpu", "dali"]
+
+_TOGETHER = 64  # images that DALI takes at once; larger batches go in parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePath:
+    """Who makes images into what a model takes, and where.
+
+    Attributes:
+        made: what the workers or DALI make; None where images are left out.
+        decoder: DALI; None for the CPU kernels.
+        feeder: carries batches to a device; None where they stay.
+    """
+
+    made: ImageSpec | None
+    decoder: Decoder | None
+    feeder: DeviceFeeder | None
+
+
+def choose_path(
+    name: DecoderName,
+    spec: ImageSpec | None,
+    *,
+    device: str | torch.device | None,
+    channels_last: bool,
+    threads: int,
+    check: bool,
+    transform: bool,
+    meta: tuple[str, ...],
+) -> ImagePath:
+    """Decide who decodes images and who normalises them.
+
+    Args:
+        name: "auto" is DALI where batches go to a CUDA device, DALI is installed and it can do what
+            is asked; "cpu"; "dali", on the CPU where batches do not go to a GPU.
+        spec: what becomes of images; None leaves them out.
+        device: that batches go to; None for none.
+        channels_last: whether the values of a pixel lie together on the device.
+        threads: that DALI may use.
+        check: whether DALI's JPEGs are looked at for damage first, which it shows as pixels.
+        transform: whether there is a user's transform, which needs decoded images.
+        meta: what batches carry.
+
+    Raises:
+        PlanError: DALI is asked for, and is not installed or cannot do this; or there is no such
+            device.
+    """
+    if name not in ("auto", "cpu", "dali"):
+        raise PlanError(f"decoder {name!r} is not one of 'auto', 'cpu', 'dali'")
+    if channels_last and device is None:
+        raise PlanError("channels_last lays images out on a device; give device=, 'cpu' say")
+    to = resolve_device(device) if device is not None else None
+    on_gpu = to is not None and to.type == "cuda"
+    dali = _takes_dali(name, spec, on_gpu=on_gpu, transform=transform, meta=meta)
+    made, feeder = spec, None
+    if to is not None:
+        normalized = spec is not None and spec.out_dtype != torch.uint8 and not (dali and on_gpu)
+        if normalized and spec is not None:
+            # A quarter of the bytes cross the bus.
+            made = replace(spec, normalize=None, dtype=torch.uint8, fill=_fill(spec))
+        feeder = DeviceFeeder(
+            to,
+            mean_std=spec.mean_std if normalized and spec is not None else None,
+            dtype=spec.out_dtype if normalized and spec is not None else None,
+            channels_last=channels_last,
+            padded=spec is not None and spec.resize in ("shortest", "dynamic"),
+        )
+    decoder = None
+    if dali and made is not None:
+        from datapipe.decode.dali import DaliDecoder
+
+        decoder = DaliDecoder(
+            made,
+            device="mixed" if on_gpu else "cpu",
+            device_id=to.index if on_gpu and to is not None else None,
+            batch_size=_TOGETHER,
+            threads=threads,
+            check=check,
+        )
+    return ImagePath(made=made, decoder=decoder, feeder=feeder)
+
+
+def _fill(spec: ImageSpec) -> tuple[int, int, int] | None:
+    """The colour of the padding, which is the mean where nothing was said."""
+    return spec.fill_color if spec.resize == "pad" or spec.grids is not None else None
+
+
+def _takes_dali(
+    name: DecoderName,
+    spec: ImageSpec | None,
+    *,
+    on_gpu: bool,
+    transform: bool,
+    meta: tuple[str, ...],
+) -> bool:
+    if name == "cpu" or (name == "auto" and not on_gpu):
+        return False
+    if spec is None:
+        if name == "dali":
+            raise PlanError("decoder='dali' decodes images, and image=None leaves them out")
+        return False
+    reason = _unfit(spec, transform=transform, meta=meta)
+    if reason is not None and name == "dali":
+        raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
+    _say(
+        f"images are decoded by the CPU kernels: {reason}"
+        if reason is not None
+        else f"images are decoded by DALI on the {'GPU' if on_gpu else 'CPU'}"
+    )
+    return reason is None
+
+
+def _unfit(spec: ImageSpec, *, transform: bool, meta: tuple[str, ...]) -> str | None:
+    """Why DALI cannot do this; None where it can."""
+    from datapipe.decode.dali_graph import check_supported, installed
+
+    if transform:
+        return "transform= works on decoded images, and DALI makes batches of encoded ones"
+    if GEOMETRY in meta:
+        return f"DALI does not say where pixels go, as {GEOMETRY} in meta asks"
+    if spec.scaled_decode:
+        return "scaled_decode is of the CPU kernels"
+    try:
+        check_supported(spec)
+    except PlanError as error:
+        return str(error)
+    return None if installed() else "DALI is not installed: pip install 'datapipe[dali]'"
+
+
+@cache
+def _say(what: str) -> None:
+    """Log it, once in a process."""
+    logger.info("%s", what)

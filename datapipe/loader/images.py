@@ -1,0 +1,207 @@
+"""The images of one batch: their memory, and what fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipe.decode.image import Decoded
+from datapipe.decode.transform import Draw, ImageTransform
+from datapipe.errors import DecodeError
+from datapipe.index.columns import Columns
+from datapipe.index.gather import gather
+from datapipe.loader.buffers import BufferPool
+from datapipe.plan.ragged import Int64, edges
+from datapipe.plan.rng import derive
+
+_CROPS = 4  # purpose of derived keys
+
+GEOMETRY = "image_geometry"
+"""Name in `meta` of where the pixels of each image went: float64 [I, 6], see `ImageSlots`."""
+
+
+class Decoder(Protocol):
+    """Decodes, fits and normalises images together: `DaliDecoder`."""
+
+    batch_size: int
+
+    def decode(
+        self, images: Sequence[bytes], draws: Sequence[Draw | None] | None = None
+    ) -> tuple[Tensor, dict[int, DecodeError]]:
+        """Rows of `pixel_values`, zeros for images that failed, and what was wrong with those."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageMaker:
+    """What the images of all batches share.
+
+    Attributes:
+        transform: what becomes of an image.
+        columns: the dataset's, which know the size of every image.
+        pool: memory for `pixel_values`.
+        seed: of what is random.
+        rows: that `pixel_values` is filled up to; None for none.
+        geometry: whether batches say where pixels went.
+        decoder: for all images of a batch together; None decodes them one by one.
+    """
+
+    transform: ImageTransform
+    columns: Columns
+    pool: BufferPool
+    seed: int
+    rows: int | None = None
+    geometry: bool = False
+    decoder: Decoder | None = None
+
+    def slots(self, samples: Int64, images: Int64, epoch: int) -> ImageSlots:
+        """Memory for the first `images` images of each of some samples."""
+        return ImageSlots(self, samples, images, epoch)
+
+
+class ImageSlots:
+    """The images of one batch.
+
+    With `geometry`, `image_geometry` holds scale_x, scale_y, left, top, width and height of each
+    image: pixel (x, y) of the original, which is `width` by `height`, lies at
+    (x * scale_x + left, y * scale_y + top) of what the model sees.
+    """
+
+    def __init__(self, maker: ImageMaker, samples: Int64, images: Int64, epoch: int) -> None:
+        self._maker = maker
+        self._samples = samples
+        self._epoch = epoch
+        self.first: Int64 = edges(images)
+        """int64 [B + 1]; slot s has images `first[s]` to `first[s + 1]`."""
+        self._sizes = self._read_sizes(samples, images)
+        transform = maker.transform
+        self._rows = edges(transform.rows(*self._sizes))
+        self.used = int(self._rows[-1])
+        """Rows of `pixel_values` that belong to images."""
+        self._shape = (
+            self.used if maker.rows is None else maker.rows,
+            *transform.row_shape(*self._sizes),
+        )
+        self._buried = np.zeros(len(self._sizes[0]), bool)
+        self._encoded: list[bytes | None] = []
+        if maker.decoder is not None:
+            self._encoded = [None] * len(self._sizes[0])
+        else:
+            self.pixels: Tensor = maker.pool.lend(self._shape, transform.dtype)
+            self.pixels[self.used :] = 0
+        self._geometry = np.zeros((len(self._sizes[0]), 6)) if maker.geometry else None
+
+    def decode(self, slot: int, number: int, data: bytes) -> Decoded:
+        """Decode an image, the `number`-th of its sample.
+
+        Raises:
+            DecodeError: it cannot be decoded, or is not as large as the index says.
+        """
+        image = self._maker.transform.decode(data)
+        at = int(self.first[slot]) + number
+        width, height = (int(sides[at]) for sides in self._sizes)
+        if (image.width, image.height) != (width, height):
+            raise DecodeError(
+                f"it is {image.width}x{image.height}, the index says {width}x{height}; index the "
+                "shards again"
+            )
+        return image
+
+    def place(self, slot: int, number: int, image: Decoded) -> None:
+        """Fit an image into its rows.
+
+        Raises:
+            DecodeError: its shape is not the one that rows were made for.
+        """
+        at = int(self.first[slot]) + number
+        rows = self.pixels[int(self._rows[at]) : int(self._rows[at + 1])]
+        placement = self._maker.transform.place(image, rows, self._draw(slot, number))
+        if self._geometry is not None:
+            self._geometry[at] = (
+                *(placement.scale_x, placement.scale_y, placement.left, placement.top),
+                *(image.width, image.height),
+            )
+
+    def keep(self, slot: int, number: int, data: bytes) -> None:
+        """Keep an encoded image until all of them are decoded together."""
+        self._encoded[int(self.first[slot]) + number] = data
+
+    def decode_together(self) -> dict[int, DecodeError]:
+        """Decode what was kept. Returns what was wrong, by slot; slots without images are zero."""
+        decoder = self._maker.decoder
+        assert decoder is not None
+        at = [image for image, data in enumerate(self._encoded) if data is not None]
+        slots = (np.searchsorted(self.first, at, side="right") - 1).tolist()
+        draws = [
+            self._draw(slot, image - int(self.first[slot]))
+            for slot, image in zip(slots, at, strict=True)
+        ]
+        errors: dict[int, DecodeError] = {}
+        parts = []
+        for start in range(0, len(at), decoder.batch_size):
+            stop = start + decoder.batch_size
+            part, failed = decoder.decode(
+                [data for image in at[start:stop] if (data := self._encoded[image]) is not None],
+                draws[start:stop],
+            )
+            parts.append(part)
+            errors |= {slots[start + place]: error for place, error in failed.items()}
+        self._encoded = []
+        if len(parts) == 1 and len(at) == self._shape[0]:
+            self.pixels = parts[0]
+            return errors
+        device = parts[0].device if parts else "cpu"
+        self.pixels = torch.zeros(self._shape, dtype=self._maker.transform.dtype, device=device)
+        if parts:
+            self.pixels[torch.tensor(at, device=device)] = torch.cat(parts)
+        return errors
+
+    def bury(self, slot: int) -> None:
+        """Leave the images of a slot out: zeros, where they would be."""
+        first, stop = int(self.first[slot]), int(self.first[slot + 1])
+        self._buried[first:stop] = True
+        if self._encoded:
+            self._encoded[first:stop] = [None] * (stop - first)
+            return
+        self.pixels[int(self._rows[first]) : int(self._rows[stop])] = 0
+        if self._geometry is not None:
+            self._geometry[first:stop] = 0
+
+    def result(self) -> dict[str, Any]:
+        """What the model takes of the images."""
+        return {"pixel_values": self.pixels, **self._maker.transform.facts(*self._sizes)}
+
+    @property
+    def blank(self) -> Tensor:
+        """Rows of `pixel_values` that hold no image: bool [rows]."""
+        out = np.ones(self._shape[0], bool)
+        out[: self.used] = np.repeat(self._buried, np.diff(self._rows))
+        return torch.from_numpy(out)
+
+    def geometry(self) -> Tensor | None:
+        """Where pixels went, float64 [I, 6]; None if nobody asked."""
+        return None if self._geometry is None else torch.from_numpy(self._geometry)
+
+    def _draw(self, slot: int, number: int) -> Draw | None:
+        if not self._maker.transform.spec.random:
+            return None
+        sample = int(self._samples[slot])
+        return Draw(derive(self._maker.seed, self._epoch, _CROPS, sample, number))
+
+    def _read_sizes(self, samples: Int64, images: Int64) -> tuple[Int64, Int64]:
+        """Widths and heights of all images of the batch."""
+        columns = self._maker.columns
+        # Of truncated samples the first images alone.
+        numbers = np.repeat(columns.sample_image[samples] - self.first[:-1], images)
+        numbers += np.arange(len(numbers))
+        widths = gather(columns.image_width, numbers).astype(np.int64)
+        return widths, gather(columns.image_height, numbers).astype(np.int64)

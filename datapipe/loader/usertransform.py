@@ -1,0 +1,88 @@
+"""A user's own transform of a sample, between decoding and fitting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from datapipe.decode.image import Decoded, Pixels
+from datapipe.errors import SampleError, TransformError
+from datapipe.plan.rng import derive
+
+Sample = dict[str, Any]
+UserTransform = Callable[[Sample, np.random.Generator], Sample]
+"""Gets a sample as a dict (`images`: uint8 [h, w, 3] each, `text`, `key`, `record`) and a generator
+of its own, and returns the sample with other images, or text where there is no tokenizer."""
+
+_PURPOSE = 5  # of derived keys
+
+
+def apply_transform(
+    transform: UserTransform,
+    images: list[Decoded],
+    *,
+    text: str,
+    key: str,
+    record: Any,
+    seed: int,
+    epoch: int,
+    sample: int,
+) -> tuple[list[Decoded], str]:
+    """Images and text of a sample as a user's function makes them.
+
+    The generator is derived from seed, epoch and sample, so it draws the same on every worker.
+
+    Raises:
+        TransformError: the function raised, or returned something else than a sample.
+    """
+    generator = np.random.Generator(np.random.Philox(key=derive(seed, epoch, _PURPOSE, sample)))
+    given = {"images": [image.pixels for image in images], "text": text, "key": key}
+    given["record"] = record
+    try:
+        made = transform(given, generator)
+    except SampleError:
+        raise
+    except Exception as error:
+        raise TransformError(f"transform raised {type(error).__name__}: {error}") from error
+    if not isinstance(made, dict) or not {"images", "text"} <= made.keys():
+        raise TransformError(
+            f"transform returned {type(made).__name__}, not the sample as a dict with images and "
+            "text"
+        )
+    pixels = list(made["images"])
+    if len(pixels) != len(images):
+        raise TransformError(
+            f"transform returned {len(pixels)} images of {len(images)}; the plan counts on all"
+        )
+    if not isinstance(made["text"], str):
+        raise TransformError(f"transform returned a {type(made['text']).__name__} as text")
+    return [
+        _changed(image, _checked(new)) for image, new in zip(images, pixels, strict=True)
+    ], made["text"]
+
+
+def _changed(image: Decoded, pixels: Pixels) -> Decoded:
+    height, width = pixels.shape[:2]
+    if pixels.shape == image.pixels.shape:  # perhaps a part of the image's own size
+        return replace(image, pixels=pixels)
+    return Decoded(pixels, width, height)
+
+
+def _checked(pixels: Any) -> Pixels:
+    if (
+        not isinstance(pixels, np.ndarray)
+        or pixels.dtype != np.uint8
+        or pixels.ndim != 3
+        or pixels.shape[2] != 3
+        or not pixels.size
+    ):
+        what = (
+            f"{pixels.dtype} {list(pixels.shape)}"
+            if isinstance(pixels, np.ndarray)
+            else type(pixels).__name__
+        )
+        raise TransformError(f"transform returned {what} as an image, not uint8 [h, w, 3]")
+    return pixels

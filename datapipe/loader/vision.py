@@ -1,0 +1,98 @@
+"""How many tokens and rows of `pixel_values` an image has, as text and image options say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import PlanError
+from datapipe.plan.imagetokens import image_token_counter
+from datapipe.plan.ragged import Int64
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.transform import ImageTransform
+
+Counter = Callable[[Int64, Int64], Int64]
+"""A function of widths and heights in pixels, int64 [n] each, that gives int64 [n]."""
+
+# Where images keep their own shape, and the rule of `image_tokens` that goes with it.
+_RULES = {"native": "native", "dynamic": "native", "tiles": "per-tile"}
+_SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSizes:
+    """What images are in a model, by their size in pixels.
+
+    Attributes:
+        tokens: of an image, or a function of widths and heights.
+        rows: of `pixel_values`, a function likewise; None for one each.
+        name: tells rules apart, in states.
+    """
+
+    tokens: int | Counter
+    rows: Counter | None
+    name: int | str
+
+    def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
+        """Tokens of n images: int64 [n]."""
+        if isinstance(self.tokens, int):
+            return np.full(len(widths), self.tokens, np.int64)
+        return self.tokens(widths, heights)
+
+    def count_rows(self, widths: Int64, heights: Int64) -> Int64:
+        """Rows of n images: int64 [n]."""
+        if self.rows is None:
+            return np.ones(len(widths), np.int64)
+        return self.rows(widths, heights)
+
+
+def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
+    """What texts and images together make of an image.
+
+    Args:
+        text: says how many tokens an image has.
+        image: says what becomes of it; None where images are left out.
+
+    Raises:
+        PlanError: the two contradict each other.
+    """
+    asked = text.image_tokens
+    rule = _RULES.get(image.spec.resize) if image is not None else None
+    if image is not None and isinstance(asked, str) and asked != rule:
+        kind = (
+            "makes all of them one size"
+            if rule is None
+            else f"is resize={image.spec.resize!r}, which goes with image_tokens={rule!r}"
+        )
+        raise PlanError(
+            f"image_tokens={asked!r} needs images of their own size, and ImageSpec {kind}; give "
+            "the number of tokens that the model makes of such an image"
+        )
+    if rule is not None and isinstance(asked, int):
+        assert image is not None
+        raise PlanError(
+            f"image_tokens={asked} is one number, and resize={image.spec.resize!r} makes images of "
+            f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"
+        )
+    if isinstance(asked, int):
+        return ImageSizes(tokens=asked, rows=None, name=asked)
+    if isinstance(asked, str) and image is None:
+        return ImageSizes(tokens=image_token_counter(asked), rows=None, name=asked)
+    tokens = image.tokens if isinstance(asked, str) and image else image_token_counter(asked)
+    rows = image.rows if rule is not None and image else None
+    return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows))
+
+
+def _probed(tokens: Counter, rows: Counter | None) -> str:
+    """Tells functions apart, which have no name that means anything, by results."""
+    widths, heights = (side.ravel() for side in np.meshgrid(_SIDES, _SIDES))
+    results = [tokens(widths, heights).tobytes()]
+    if rows is not None:
+        results.append(rows(widths, heights).tobytes())
+    return hashlib.sha256(b"".join(results)).hexdigest()[:16]

@@ -1,0 +1,70 @@
+"""Images through transforms, and the fitted image put together again from rows."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from datapipe.decode.image import Decoded
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import Draw, ImageTransform, Placement, make_transform
+
+
+@cache
+def photo(name: str) -> Image.Image:
+    """A photograph of scikit-image."""
+    with (files("skimage") / "data" / name).open("rb") as file:
+        return Image.open(file).convert("RGB")
+
+
+def decoded(image: Image.Image) -> Decoded:
+    """An image as if it came out of a file."""
+    return Decoded(np.array(image), image.width, image.height)
+
+
+def size_of(image: Decoded) -> tuple[np.ndarray, np.ndarray]:
+    """Widths and heights of an image."""
+    return np.array([image.width], np.int64), np.array([image.height], np.int64)
+
+
+def rows_for(transform: ImageTransform, image: Decoded) -> Tensor:
+    """Memory for one image that holds what must not be left there."""
+    widths, heights = size_of(image)
+    shape = (int(transform.rows(widths, heights)[0]), *transform.row_shape(widths, heights))
+    return torch.full(shape, torch.nan if transform.dtype.is_floating_point else 77).to(
+        transform.dtype
+    )
+
+
+def place(
+    spec: ImageSpec, image: Decoded, draw: Draw | None = None
+) -> tuple[Tensor, Placement, dict[str, Tensor]]:
+    """Rows of one image, where it lies, and its facts."""
+    transform = make_transform(spec)
+    out = rows_for(transform, image)
+    placement = transform.place(image, out, draw)
+    return out, placement, transform.facts(*size_of(image))
+
+
+def put_together(spec: ImageSpec, out: Tensor, facts: dict[str, Tensor], grid: Any) -> Tensor:
+    """The fitted image [3, h, w] of rows; `grid` is (down, across) of tiles."""
+    if spec.resize == "native":
+        _, down, across = facts["image_grid_thw"][0].tolist()
+        patch, merge, frames = spec.patch_side, spec.merge, spec.temporal
+        patches = out.view(
+            *(down // merge, across // merge, merge, merge, 3, frames, patch, patch)
+        )[:, :, :, :, :, 0]
+        return patches.permute(4, 0, 2, 5, 1, 3, 6).reshape(3, down * patch, across * patch)
+    if spec.resize == "tiles":
+        down, across = grid
+        tiles = out[1:] if spec.grids else out[: down * across]
+        assert len(tiles) == down * across
+        rows = [torch.cat(list(tiles[r * across : (r + 1) * across]), 2) for r in range(down)]
+        return torch.cat(rows, 1)
+    return out[0]

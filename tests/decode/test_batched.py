@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+
+from datapipe.decode import products
+from datapipe.decode.batched import fit_batch, normalize_batch, resize_batch, zero_outside
+from datapipe.decode.normalize import Normalizer
+from datapipe.decode.resize import resize
+from datapipe.errors import PlanError
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Tensor]:
+    found = []
+    for name in ("chelsea.png", "rocket.jpg", "coffee.png"):
+        with (files("skimage") / "data" / name).open("rb") as file:
+            pixels = np.array(Image.open(file).convert("RGB"))
+        found.append(torch.from_numpy(pixels).permute(2, 0, 1).contiguous())
+    return found
+
+
+def every_value() -> Tensor:
+    """All grey levels in all channels: uint8 [4, 3, 16, 16]."""
+    levels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(4, 3, 16, 16)
+    return torch.stack([level.roll(number, dims=-1) for number, level in enumerate(levels)])
+
+
+def by_the_loader(images: Tensor, mean_std: object, dtype: torch.dtype) -> Tensor:
+    out = torch.empty(images.shape, dtype=dtype)
+    normalizer = Normalizer(mean_std, dtype)  # type: ignore[arg-type]
+    for image, place in zip(images, out, strict=True):
+        normalizer.write(image, place)
+    return out
+
+
+@on_each_device
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mean_std", [None, IMAGENET, CLIP, HALF])
+def test_normalised_batches_have_the_bits_of_the_loaders_kernel(
+    mean_std: object, dtype: torch.dtype, channels_last: bool, device: str
+) -> None:
+    images = every_value()
+    expected = by_the_loader(images, mean_std, dtype)
+    got = normalize_batch(images.to(device), mean_std, dtype, channels_last=channels_last)  # type: ignore[arg-type]
+    assert got.dtype == dtype
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert got.is_contiguous(memory_format=layout)
+    assert torch.equal(got.cpu(), expected)
+
+
+def test_patches_are_normalised_by_channel_whatever_their_shape() -> None:
+    images = every_value()
+    expected = by_the_loader(images, CLIP, torch.float32)
+    patches = images.reshape(4, 3, 256)
+    assert torch.equal(normalize_batch(patches, CLIP, torch.float32), expected.view(4, 3, 256))
+
+
+def test_pixels_that_stay_as_they_are_are_not_copied() -> None:
+    images = every_value()
+    assert normalize_batch(images, None, torch.uint8) is images
+    assert resize_batch(images, 16, 16) is images
+    turned = normalize_batch(images, None, torch.uint8, channels_last=True)
+    assert turned.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(turned, images)
+
+
+def test_lists_and_numpy_values_do_for_mean_and_std() -> None:
+    given = ([np.float32(0.5)] * 3, [0.5, 0.5, 0.5])
+    got = normalize_batch(every_value(), given, torch.float32)  # type: ignore[arg-type]
+    assert torch.equal(got, normalize_batch(every_value(), HALF, torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: normalize_batch(x.float(), None, torch.float32), "float32 values"),
+        (lambda x: normalize_batch(x, HALF, torch.uint8), "do not fit"),
+        (lambda x: normalize_batch(x, HALF, torch.float64), "float64 is not one of"),
+        (lambda x: normalize_batch(x.permute(0, 2, 3, 1), HALF, torch.float32), "give .N, 3"),
+        (lambda x: normalize_batch(x, ((1, 2), (3, 4)), torch.float32), "three values each"),
+        (lambda x: normalize_batch(x[0], None, torch.float32, channels_last=True), "channels_last"),
+        (lambda x: resize_batch(x[0], 8, 8), "give .N, 3, H, W"),
+        (lambda x: resize_batch(x[..., :0], 8, 8), "with pixels"),
+        (lambda x: resize_batch(x, 0, 8), "size 0x8"),
+        (lambda x: resize_batch(x, 8, 8, "lanczos"), "'lanczos' is not one of"),
+        (lambda x: fit_batch([], 8, 8), "no images"),
+        (lambda x: fit_batch([x[0], x], 8, 8), "image 1 of shape"),
+        (lambda x: fit_batch([x[0], x[0].to("meta")], 8, 8), "image 1 is on meta"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_a_reason(call: object, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        call(every_value())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(
+    photos: list[Tensor], filter: str
+) -> None:
+    expected = torch.stack([resize(photo, 96, 128, filter) for photo in photos])  # type: ignore
+    assert torch.equal(fit_batch(photos, 96, 128, filter), expected)  # type: ignore[arg-type]
+    batch = torch.stack([photos[0], photos[0].flip(-1)])
+    resized = resize_batch(batch, 96, 128, filter)  # type: ignore[arg-type]
+    assert torch.equal(resized[0], expected[0])
+    assert torch.equal(resized[1], resize(batch[1], 96, 128, filter))  # type: ignore[arg-type]
+
+
+def difference(photo: Tensor, height: int, width: int, filter: str) -> Tensor:
+    expected = resize(photo, height, width, filter)  # type: ignore[arg-type]
+    got = products.fit_by_products([photo], height, width, filter)[0]  # type: ignore[arg-type]
+    return (got.int() - expected.int()).abs().float()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    old=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    new=st.tuples(st.integers(2, 400), st.integers(2, 400)),
+    filter=st.sampled_from(["bilinear", "bicubic"]),
+)
+def test_matrix_products_resize_as_the_loaders_kernel_does(
+    photos: list[Tensor], old: tuple[int, int], new: tuple[int, int], filter: str
+) -> None:
+    photo = photos[0][:, : old[0], : old[1]].contiguous()
+    off = difference(photo, *new, filter)
+    assert off.max() <= 2  # one for each pass
+    # What comes close to the middle between two grey levels may be rounded either way.
+    assert off.sum() <= 0.05 * off.numel() + 12
+
+
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_large_photographs_shrink_as_far_as_one_likes(photos: list[Tensor], filter: str) -> None:
+    large = photos[2].repeat(1, 6, 6)  # 2400 x 3600
+    off = difference(large, 37, 29, filter)
+    assert off.max() <= 1
+    assert off.mean() < 0.02
+
+
+def test_an_image_looks_the_same_whatever_its_neighbours(photos: list[Tensor]) -> None:
+    small = photos[0][:, :50, :60]
+    alone = products.fit_by_products([small], 64, 64, "bicubic")[0]
+    mixed = products.fit_by_products([photos[2], small, photos[1]], 64, 64, "bicubic")
+    off = (mixed[1].int() - alone.int()).abs()
+    assert off.max() <= 1  # sums of other lengths may be added up in another order
+    assert off.float().mean() < 0.001
+
+
+def test_batches_too_large_for_memory_are_resized_in_parts(
+    photos: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = products.fit_by_products(photos * 2, 64, 64, "bilinear")
+    monkeypatch.setattr(products, "_AT_ONCE", 12 * photos[1].shape[1] * photos[1].shape[2])
+    parts = products.fit_by_products(photos * 2, 64, 64, "bilinear")
+    assert (parts.int() - together.int()).abs().max() <= 1
+    assert parts.float().sub(together.float()).abs().mean() < 0.001
+
+
+def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:
+    expected = products.fit_by_products([photos[0]], 64, 64, "bilinear")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(products.fit_by_products([photos[0]], 64, 64, "bilinear"), expected)
+
+
+@on_each_device
+def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
+    pixels = torch.ones(3, 3, 4, 5, device=device)
+    sizes = torch.tensor([[4, 5], [2, 3], [0, 0]], device=device)
+    assert zero_outside(pixels, sizes) is pixels
+    assert pixels.sum(dim=(1, 2, 3)).tolist() == [60, 18, 0]
+    assert pixels[1, :, :2, :3].sum() == 18
+
+
+@needs_cuda
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_the_gpu_resizes_as_the_cpu_does(photos: list[Tensor], filter: str) -> None:
+    there = [photo.cuda() for photo in photos]
+    expected = fit_batch(photos, 224, 224, filter)  # type: ignore[arg-type]
+    got = fit_batch(there, 224, 224, filter)  # type: ignore[arg-type]
+    assert got.is_cuda
+    assert (got.cpu().int() - expected.int()).abs().max() <= 1
+    same = resize_batch(there[0].unsqueeze(0), 224, 224, filter)  # type: ignore[arg-type]
+    assert (same.cpu().int() - expected[:1].int()).abs().max() <= 1
+    assert resize_batch(there[0].unsqueeze(0)[:0], 8, 8).shape == (0, 3, 8, 8)

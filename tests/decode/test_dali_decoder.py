@@ -1,0 +1,294 @@
+"""The DALI decoder as loops use it: batches, failures, memory, threads."""
+
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.decode import dali_pipeline
+from datapipe.decode.dali_graph import installed
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import Draw, make_transform
+from datapipe.errors import DatapipeError, DecodeError, PlanError
+
+from .image_kinds import exif
+
+if not installed():
+    pytest.skip("DALI is not installed", allow_module_level=True)
+
+from datapipe.decode.dali import DaliDecoder
+
+SPEC = ImageSpec(size=(24, 32))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with_dali = DaliDecoder(SPEC, batch_size=8, threads=2)
+    yield with_dali
+    with_dali.close()
+
+
+@pytest.fixture
+def decoder():
+    with_dali = DaliDecoder(SPEC, batch_size=8, threads=2)
+    yield with_dali
+    with_dali.close()
+
+
+def by_kernels(data, spec=SPEC, draw=None):
+    transform = make_transform(spec)
+    out = torch.empty((1, 3, spec.height, spec.width), dtype=spec.out_dtype)
+    transform.place(transform.decode(data), out, draw)
+    return out[0]
+
+
+def assert_near(pixels, expected, most=1.5):
+    assert pixels.dtype == expected.dtype
+    assert (pixels.float() - expected.float()).abs().mean() <= most
+
+
+def unreadable(data):
+    """A JPEG with every segment in place, whose Huffman table counts too many codes."""
+    start = data.index(b"\xff\xc4") + 5
+    return data[:start] + bytes([255] * 16) + data[start + 16 :]
+
+
+def damaged(encode, crop):
+    """A JPEG that has an end, and half of whose compressed data is missing."""
+    data = encode(crop("coffee.png", (96, 80), 0))
+    return data[: len(data) * 2 // 3] + b"\xff\xd9"
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_images_stay_in_their_places_whoever_decodes_them(shared, encode, crop, jpeg, data):
+    made = {
+        "jpeg": jpeg,
+        "png": lambda n: encode(crop("coffee.png", (40 + n, 30), 60), "PNG"),
+        "cut": lambda n: jpeg(n)[: 400 + n],
+        "none": lambda n: b"",
+        "unreadable": lambda n: unreadable(jpeg(n)),
+    }
+    names = data.draw(st.lists(st.sampled_from(sorted(made)), max_size=8))
+    images = [made[name](number) for number, name in enumerate(names)]
+    pixels, errors = shared.decode(images)
+    assert pixels.shape == (len(images), 3, 24, 32)
+    assert list(errors) == [n for n, name in enumerate(names) if name not in ("jpeg", "png")]
+    for number, image in enumerate(images):
+        if number in errors:
+            assert not pixels[number].any()
+            with pytest.raises(DecodeError) as caught:
+                by_kernels(image)
+            assert errors[number].reason == caught.value.reason
+        else:
+            assert_near(pixels[number], by_kernels(image))
+
+
+def test_what_failed_is_zero_whatever_the_padding_is(jpeg):
+    spec = ImageSpec(size=8, resize="pad", normalize="clip", fill=(255, 0, 90))
+    decoder = DaliDecoder(spec, batch_size=3, threads=1, check=True)
+    for bad in (b"", jpeg(1)[:500], unreadable(jpeg(1))):
+        pixels, errors = decoder.decode([jpeg(0), bad, jpeg(2)])
+        assert list(errors) == [1]
+        assert not pixels[1].any()
+        assert pixels[0].all()
+    decoder.close()
+
+
+def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(decoder, jpeg, caplog):
+    images = [jpeg(0), unreadable(jpeg(1)), jpeg(2)]
+    with caplog.at_level(logging.WARNING, "datapipe"):
+        for _ in range(3):
+            pixels, errors = decoder.decode(images)
+            assert list(errors) == [1]
+            assert "JPEG is damaged" in errors[1].reason
+            assert not pixels[1].any()
+            assert_near(pixels[2], by_kernels(images[2]), most=0)
+            after, errors = decoder.decode([jpeg(3), jpeg(4)])
+            assert not errors
+            assert_near(after[0], by_kernels(jpeg(3)))
+            assert_near(after[1], by_kernels(jpeg(4)))
+    (told,) = caplog.records
+    assert "DALI refused a batch" in told.message
+
+
+def test_what_was_cut_off_does_not_cost_dali_its_batch(decoder, jpeg, caplog):
+    with caplog.at_level(logging.DEBUG, "datapipe"):
+        _, errors = decoder.decode([jpeg(0), jpeg(1)[:-2], jpeg(2)[:500]])
+    assert list(errors) == [1, 2]
+    assert not caplog.records
+
+
+def test_damage_inside_is_found_where_it_is_looked_for(encode, crop, jpeg):
+    checked = DaliDecoder(SPEC, batch_size=3, threads=2, check=True)
+    images = [jpeg(0), damaged(encode, crop), jpeg(2)]
+    pixels, errors = checked.decode(images)
+    assert list(errors) == [1]
+    assert "premature end of data segment" in errors[1].reason
+    assert not pixels[1].any()
+    assert_near(pixels[2], by_kernels(images[2]))
+    checked.close()
+
+
+def test_too_many_pixels_are_refused_by_the_header(jpeg):
+    small = DaliDecoder(ImageSpec(size=8, refuse_above=40 * 30), batch_size=2, threads=1)
+    _, errors = small.decode([jpeg(0), jpeg(5)])
+    assert list(errors) == [1]
+    assert "more than the limit of 1,200" in errors[1].reason
+    small.close()
+
+
+def test_batches_that_are_kept_do_not_change(jpeg):
+    decoder = DaliDecoder(SPEC, batch_size=4, threads=2)
+    rng, kept = Random(0), []
+    for _ in range(60):
+        images = [jpeg(rng.randrange(40)) for _ in range(rng.randrange(1, 5))]
+        pixels, _ = decoder.decode(images)
+        kept.append((pixels, pixels.clone(), images))
+    decoder.close()
+    del decoder
+    for pixels, copy, images in kept:
+        assert torch.equal(pixels, copy)
+        assert_near(pixels[-1], by_kernels(images[-1]))
+    assert len({pixels.data_ptr() for pixels, _, _ in kept}) == len(kept)
+
+
+def test_batches_may_be_written_to(decoder, jpeg):
+    first, _ = decoder.decode([jpeg(0), jpeg(1)])
+    first.zero_()
+    second, _ = decoder.decode([jpeg(0), jpeg(1)])
+    assert not first.any()
+    assert second.any()
+
+
+def test_threads_get_their_own_batches(decoder, encode, crop, jpeg):
+    def work(number):
+        images = [jpeg(number), encode(crop("coffee.png", (40 + number, 30), 60), "PNG")]
+        if number % 5 == 0:
+            images.append(unreadable(jpeg(number)))
+        pixels, errors = decoder.decode(images)
+        assert len(errors) == len(images) - 2
+        return all((pixels[n].float() - by_kernels(images[n])).abs().mean() < 1.5 for n in (0, 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(40)))
+
+
+@pytest.mark.parametrize("resize", ["stretch", "crop"])
+def test_random_parts_and_mirrors_are_those_of_the_cpu_kernels(encode, crop, resize):
+    spec = ImageSpec(size=(24, 32), resize=resize, random_crop=(0.3, 1.0), flip=0.5)
+    decoder = DaliDecoder(spec, batch_size=8, threads=1)
+    image = encode(crop("coffee.png", (96, 80), 0), quality=95)
+    draws = [None, *(Draw(key) for key in range(7))]
+    pixels, errors = decoder.decode([image] * 8, draws)
+    assert not errors
+    assert {draw.mirrors(0.5) for draw in draws[1:]} == {True, False}
+    for number, draw in enumerate(draws):
+        assert_near(pixels[number], by_kernels(image, spec, draw))
+    # A PNG goes another way, to the same place.
+    others, _ = decoder.decode([encode(crop(), "PNG")] * 8, draws)
+    assert torch.equal(others[3], by_kernels(encode(crop(), "PNG"), spec, draws[3]))
+    decoder.close()
+
+
+class Broken:
+    """A pipeline that runs no more."""
+
+    def feed_input(self, name, data):
+        pass
+
+    def run(self):
+        raise RuntimeError("Critical error in pipeline:\nencountered:\nout of memory")
+
+
+def test_a_pipeline_that_broke_is_built_anew(decoder, jpeg, caplog):
+    decoder._pipeline._pipeline = Broken()
+    pixels, errors = decoder.decode([jpeg(0)])
+    assert not errors
+    assert torch.equal(pixels[0], by_kernels(jpeg(0)))
+    assert "out of memory" in caplog.text
+    assert "built anew" in caplog.text
+    caplog.clear()
+    assert_near(decoder.decode([jpeg(1)])[0][0], by_kernels(jpeg(1)))
+    assert not caplog.records
+
+
+def test_a_dali_that_fails_with_any_image_is_an_error(decoder, jpeg, monkeypatch):
+    decoder._pipeline._pipeline = Broken()
+    monkeypatch.setattr(dali_pipeline, "build", lambda *_: Broken())
+    with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
+        decoder.decode([jpeg(0)])
+
+
+def test_more_images_than_were_announced_are_refused(decoder, jpeg):
+    with pytest.raises(PlanError, match="9 images in a batch, and this DaliDecoder was made for 8"):
+        decoder.decode([jpeg(0)] * 9)
+
+
+def test_a_closed_decoder_says_so(jpeg):
+    decoder = DaliDecoder(SPEC, batch_size=1, threads=1)
+    decoder.close()
+    decoder.close()
+    for image in (jpeg(0), b""):
+        with pytest.raises(DatapipeError, match="closed"):
+            decoder.decode([image])
+
+
+def test_a_missing_dali_comes_with_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(PlanError, match=r"pip install 'datapipe\[dali\]'"):
+        DaliDecoder(SPEC, batch_size=1, threads=1)
+
+
+@pytest.mark.parametrize("resize", ["shortest", "dynamic", "native", "tiles"])
+def test_images_of_several_sizes_are_not_in_the_graph(resize):
+    with pytest.raises(PlanError, match="use decoder='cpu'"):
+        DaliDecoder(ImageSpec(resize=resize), batch_size=1, threads=1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"batch_size": 2.0},
+        {"threads": 0},
+        {"hw_decoder_load": 1.5},
+        {"preallocate_width": -1},
+        {"device": "gpu"},
+        {"device_id": 0},
+    ],
+)
+def test_options_out_of_range_are_refused(options):
+    name = "device" if "device_id" in options else next(iter(options))
+    with pytest.raises(PlanError, match=name):
+        DaliDecoder(SPEC, **{"batch_size": 1, "threads": 1} | options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_said_before_anything_is_decoded():
+    with pytest.raises(PlanError, match="device='mixed' needs a GPU"):
+        DaliDecoder(SPEC, device="mixed", batch_size=1, threads=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_gpu_shows_what_the_cpu_shows(encode, crop, jpeg, dtype):
+    spec = ImageSpec(size=(24, 32), resize="pad", dtype=dtype)
+    decoder = DaliDecoder(spec, device="mixed", batch_size=8, threads=2)
+    turned = encode(crop(size=(120, 80)), exif=exif(6))
+    images = [jpeg(0), encode(kind="PNG"), jpeg(1)[:500], unreadable(jpeg(2)), turned]
+    most = 1.5 if dtype == torch.uint8 else 1.5 / 255
+    for batch in (images, [images[0], images[1], images[4]]):
+        pixels, errors = decoder.decode(batch)
+        assert pixels.is_cuda
+        for number, image in enumerate(batch):
+            if number in errors:
+                assert not pixels[number].any()
+            else:
+                assert_near(pixels[number].cpu(), by_kernels(image, spec), most)
+    decoder.close()

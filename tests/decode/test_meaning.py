@@ -1,0 +1,125 @@
+"""DALI and the CPU kernels mean the same: every kind of file shows one image, or fails."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+from PIL import Image
+
+from datapipe.decode.dali_graph import installed
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
+from datapipe.errors import DecodeError
+
+from .image_kinds import kinds
+
+if not installed():
+    pytest.skip("DALI is not installed", allow_module_level=True)
+
+from datapipe.decode.dali import DaliDecoder
+
+MOST = 1.5  # grey levels, on the average of an image
+PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
+
+
+@pytest.fixture(scope="module")
+def both():
+    """(pixels or reason) of an image by DALI and by the CPU kernels, for the spec given."""
+    made = {}
+
+    def run(data, **options):
+        key = repr(options)
+        if key not in made:
+            spec = ImageSpec(**{"size": (40, 56), **options})
+            made[key] = DaliDecoder(spec, batch_size=4, threads=1), make_transform(spec)
+        decoder, transform = made[key]
+        pixels, errors = decoder.decode([data])
+        by_dali = errors[0].reason if errors else pixels[0]
+        out = torch.empty_like(pixels)
+        try:
+            transform.place(transform.decode(data), out)
+        except DecodeError as error:
+            return by_dali, error.reason
+        return by_dali, out[0]
+
+    yield run
+    for decoder, _ in made.values():
+        decoder.close()
+
+
+def assert_same(by_dali, by_kernels, most=MOST):
+    if isinstance(by_kernels, str):
+        assert by_dali == by_kernels
+    else:
+        assert isinstance(by_dali, torch.Tensor), by_dali
+        assert (by_dali.float() - by_kernels.float()).abs().mean() <= most
+
+
+def test_every_kind_of_file_means_the_same_to_both_decoders(both, encode, crop, lossless_jpeg):
+    made = kinds(encode, crop) | {"lossless JPEG": lossless_jpeg}
+    for name, data in made.items():
+        by_dali, by_kernels = both(data)
+        try:
+            assert_same(by_dali, by_kernels)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+    assert len(made) > 130
+
+
+def test_whatever_was_cut_off_is_a_decode_error_to_both(both, encode, crop):
+    data = encode(crop("coffee.png", (96, 80), 0))
+    for length in range(0, len(data), 61):
+        by_dali, by_kernels = both(data[:length])
+        assert isinstance(by_dali, str)
+        assert by_dali == by_kernels
+
+
+@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_photographs_are_within_a_grey_level_and_a_half(both, resize, interpolation):
+    options = {"size": 224, "resize": resize, "interpolation": interpolation}
+    for number, name in enumerate(PHOTOS):
+        with (files("skimage") / "data" / name).open("rb") as file:
+            pixels = np.asarray(Image.open(file).convert("RGB"))
+        quality = (30, 60, 80, 92, 100)[number]
+        for sampling in ("444", "422", "420"):
+            data = simplejpeg.encode_jpeg(
+                np.ascontiguousarray(pixels), quality=quality, colorsubsampling=sampling
+            )
+            by_dali, by_kernels = both(data, **options)
+            assert_same(by_dali, by_kernels)
+            other = "bicubic" if interpolation == "bilinear" else "bilinear"
+            by_other, _ = both(data, **options | {"interpolation": other})
+            apart = (by_other.float() - by_kernels.float()).abs().mean()
+            assert (by_dali.float() - by_kernels.float()).abs().mean() < apart / 2
+
+
+@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize(
+    ("width", "height"), [(1, 1), (1, 700), (700, 1), (3, 400), (56, 40), (9, 9)]
+)
+def test_images_of_any_shape_are_fitted_alike(both, encode, crop, resize, width, height):
+    data = encode(crop("coffee.png", (96, 80), 0).resize((width, height)), quality=95)
+    assert_same(*both(data, resize=resize))
+
+
+@pytest.mark.parametrize("resize", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_are_normalised_and_padded_alike(both, encode, crop, resize, dtype):
+    data = encode(crop("coffee.png", (96, 40), 0), quality=95)
+    for normalize in ("clip", None):
+        options = {"resize": resize, "dtype": dtype, "normalize": normalize}
+        by_dali, by_kernels = both(data, **options)
+        assert by_dali.dtype == dtype
+        assert_same(by_dali, by_kernels, most=0.01)
+        if resize == "pad":
+            assert (by_dali[:, 0] - by_kernels[:, 0]).abs().max() < 1e-2
+
+
+def test_what_both_agree_on_is_the_picture(both, encode, crop):
+    image = crop("coffee.png", (96, 80), 0)
+    expected = np.asarray(image.resize((56, 40), Image.Resampling.BILINEAR)).astype(int)
+    by_dali, _ = both(encode(image, quality=95))
+    assert np.abs(by_dali.permute(1, 2, 0).numpy() - expected).mean() < 3

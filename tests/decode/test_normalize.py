@@ -1,0 +1,223 @@
+"""Pixels written into a batch: the values, the place, and that kernel and torch give the same."""
+
+import logging
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.decode import normalize
+from datapipe.decode.normalize import Normalizer, load_kernel
+
+CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+KINDS = [
+    (None, torch.uint8),
+    (None, torch.float32),
+    (CLIP, torch.float32),
+    (None, torch.bfloat16),
+    (CLIP, torch.bfloat16),
+]
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def writer(request, monkeypatch):
+    """Either of the two is used, whatever the tests before have loaded."""
+    background = normalize._Background()
+    if request.param == "kernel":
+        pytest.importorskip("numba")
+        background.kernel = load_kernel()
+    monkeypatch.setattr(normalize, "_background", background)
+    return request.param
+
+
+@pytest.fixture
+def background(monkeypatch):
+    """A process that has written nothing yet."""
+    monkeypatch.setattr(normalize, "_background", normalize._Background())
+    monkeypatch.setattr(normalize, "load_kernel", load_kernel.__wrapped__)
+    return normalize._background
+
+
+def picture(height, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    pixels = torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=generator)
+    return pixels.permute(2, 0, 1)
+
+
+def every_value():
+    return torch.arange(256, dtype=torch.uint8).view(1, 16, 16).expand(3, 16, 16)
+
+
+@pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
+def test_every_value_becomes_what_the_formula_says(writer, mean_std, dtype):
+    image = every_value().permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    out = torch.empty((3, 16, 16), dtype=dtype)
+    Normalizer(mean_std, dtype).write(image, out)
+    if dtype == torch.uint8:
+        assert torch.equal(out, image)
+        return
+    mean, std = (torch.tensor(v).double().view(3, 1, 1) for v in mean_std or ([0.0] * 3, [1.0] * 3))
+    exact = (image.double() / 255 - mean) / std
+    most = 1e-6 if dtype == torch.float32 else 2**-7
+    assert (out.double() - exact).abs().max() <= most
+
+
+@pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
+def test_only_the_place_of_the_image_is_written(writer, mean_std, dtype):
+    batch = torch.full((4, 3, 20, 30), 9, dtype=dtype)
+    image = picture(11, 13)
+    Normalizer(mean_std, dtype).write(image, batch[2, :, 5:16, 7:20])
+    alone = torch.empty((3, 11, 13), dtype=dtype)
+    Normalizer(mean_std, dtype).write(image, alone)
+    assert torch.equal(batch[2, :, 5:16, 7:20], alone)
+    batch[2, :, 5:16, 7:20] = 9
+    assert (batch == 9).all()
+
+
+def layouts(image):
+    """The same pixels in memory of every kind."""
+    _, height, width = image.shape
+    large = torch.zeros((height + 3, width + 4, 3), dtype=torch.uint8)
+    large[2 : 2 + height, 1 : 1 + width] = image.permute(1, 2, 0)
+    four = torch.zeros((height, width, 4), dtype=torch.uint8)
+    four[..., :3] = image.permute(1, 2, 0)
+    around = torch.zeros((3, height + 2, width + 2), dtype=torch.uint8)
+    around[:, 1:-1, 1:-1] = image
+    return {
+        "three bytes": image,
+        "part of a larger one": large[2 : 2 + height, 1 : 1 + width].permute(2, 0, 1),
+        "four bytes": four.permute(2, 0, 1)[:3],
+        "planes": around[:, 1:-1, 1:-1],
+        "turned": image.transpose(1, 2).contiguous().transpose(1, 2),
+        "mirrored": image.flip(2).flip(2),
+    }
+
+
+def targets(shape, dtype):
+    channels, height, width = shape
+    return {
+        "row of a batch": torch.empty((2, *shape), dtype=dtype)[1],
+        "part of a larger one": torch.empty((3, height + 5, width + 7), dtype=dtype)[:, 2:-3, 4:-3],
+        "channels last": torch.empty((height, width, channels), dtype=dtype).permute(2, 0, 1),
+        "rows before channels": torch.empty((height, 3, width), dtype=dtype).transpose(0, 1),
+    }
+
+
+@pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
+def test_strides_of_image_and_batch_change_nothing(writer, mean_std, dtype):
+    image = picture(11, 14)
+    normalizer = Normalizer(mean_std, dtype)
+    expected = torch.empty((3, 11, 14), dtype=dtype)
+    normalizer.write(image, expected)
+    for source, pixels in layouts(image).items():
+        for target, out in targets(image.shape, dtype).items():
+            normalizer.write(pixels, out)
+            assert torch.equal(out, expected), (source, target)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.sampled_from([torch.uint8, torch.float32, torch.bfloat16]),
+    st.tuples(*[st.floats(0, 1)] * 3),
+    st.tuples(*[st.floats(0.01, 3)] * 3),
+)
+def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
+    pytest.importorskip("numba")
+    kernel = load_kernel()
+    normalizer = Normalizer(None if dtype == torch.uint8 else (mean, std), dtype)
+    image = picture(height, width, seed=height * width)
+    one, other = (torch.empty((3, height, width), dtype=dtype) for _ in range(2))
+    normalizer._with_torch(image, one)
+    layout = normalize._layout(image, other)
+    assert layout is not None
+    normalizer._with_kernel(kernel, image, other, layout)
+    assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def test_an_image_at_the_end_of_its_memory_is_written_whole(writer):
+    memory = torch.arange(4 * 23 + 21, dtype=torch.uint8)
+    image = torch.as_strided(memory, (3, 5, 7), (1, 23, 3))
+    out = torch.empty((3, 5, 7), dtype=torch.uint8)
+    Normalizer(None, torch.uint8).write(image, out)
+    assert torch.equal(out, image)
+
+
+def test_an_empty_image_writes_nothing(writer):
+    out = torch.empty((3, 0, 7))
+    Normalizer(CLIP, torch.float32).write(torch.empty((3, 0, 7), dtype=torch.uint8), out)
+
+
+def test_threads_share_one_normalizer(writer):
+    normalizer = Normalizer(CLIP, torch.float32)
+    images = [picture(30, 40, seed=n) for n in range(16)]
+    alone, together = (torch.empty((16, 3, 30, 40)) for _ in range(2))
+    for image, out in zip(images, alone, strict=True):
+        normalizer.write(image, out)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(normalizer.write, images, together))
+    assert torch.equal(alone, together)
+
+
+def test_the_kernel_is_loaded_once_it_pays(background, monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(normalize, "LOADED_AFTER", 5)
+    normalizer, image, out = Normalizer(None, torch.uint8), picture(4, 4), torch.empty(3, 4, 4)
+    out = out.to(torch.uint8)
+    for _ in range(4):
+        normalizer.write(image, out)
+    assert background._thread is None
+    normalizer.write(image, out)
+    background.wait()
+    assert background.kernel is not None
+    assert background.kernel.__name__ == "datapipe.decode.normalize_kernel"
+    used = []
+    monkeypatch.setattr(Normalizer, "_with_kernel", lambda self, kernel, *rest: used.append(kernel))
+    normalizer.write(image, out)
+    assert used == [background.kernel]
+
+
+def test_without_numba_torch_goes_on_and_says_so_once(background, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "datapipe.decode.normalize_kernel", None)
+    monkeypatch.delattr("datapipe.decode.normalize_kernel", raising=False)
+    monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
+    image = picture(4, 4)
+    with caplog.at_level(logging.INFO, logger="datapipe.decode.normalize"):
+        for _ in range(3):
+            out = torch.empty((3, 4, 4), dtype=torch.uint8)
+            Normalizer(None, torch.uint8).write(image, out)
+            background.wait()
+            assert torch.equal(out, image)
+    assert background.kernel is None
+    assert [record.getMessage().count("datapipe[fast]") for record in caplog.records] == [1]
+
+
+def test_a_fork_waits_for_the_kernel_to_be_loaded(background, monkeypatch):
+    go_on = threading.Event()
+    monkeypatch.setattr(background, "load", lambda: go_on.wait(60))
+    monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
+    background.count()
+    waiter = threading.Thread(target=background.wait)
+    waiter.start()
+    waiter.join(0.05)
+    assert waiter.is_alive()
+    go_on.set()
+    waiter.join(60)
+    assert not waiter.is_alive()
+
+
+def test_the_first_images_of_a_process_do_not_wait_for_numba():
+    code = (
+        "import sys, torch\n"
+        "from datapipe.decode.normalize import Normalizer\n"
+        "image = torch.zeros((3, 8, 8), dtype=torch.uint8)\n"
+        "Normalizer(None, torch.float32).write(image, torch.empty((3, 8, 8)))\n"
+        "sys.exit('numba' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

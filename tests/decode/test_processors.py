@@ -1,0 +1,200 @@
+"""Presets against the image processors of transformers, on the same photographs.
+
+Their Pillow forms are taken, configured as the checkpoints are. Pixels are compared in grey levels,
+before normalisation.
+
+torch's kernel weighs pixels with 16 bits, Pillow's with 22: of two thousand pixels one is rounded
+the other way. A cubic filter overshoots, so where both sides grow, the second pass can make two
+levels of the one that the first pass was off: five values of a million at most, and up to forty
+where an image of a few pixels is blown up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import (
+    LlavaNextImageProcessorPil,
+)
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
+
+from .fitted import decoded, photo, place, size_of
+
+PHOTOS = {
+    "chelsea 451x300": lambda: photo("chelsea.png"),
+    "rocket 640x427": lambda: photo("rocket.jpg"),
+    "coffee 600x400": lambda: photo("coffee.png"),
+    "astronaut 512x512": lambda: photo("astronaut.png"),
+    "tiny 7x5": lambda: photo("chelsea.png").crop((150, 100, 157, 105)),
+    "pixel": lambda: photo("chelsea.png").crop((150, 100, 151, 101)),
+    "wide 600x60": lambda: photo("rocket.jpg").crop((0, 150, 600, 210)),
+    "tall 30x380": lambda: photo("coffee.png").crop((300, 0, 330, 380)),
+    "nearly square 225x224": lambda: photo("chelsea.png").crop((60, 20, 285, 244)),
+    "large 1500x1400": lambda: photo("astronaut.png").resize((1500, 1400)),
+}
+
+
+@pytest.fixture(autouse=True)
+def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows first, then columns.
+
+    Pillow 13 begins with the columns where the height shrinks much more than the width, which moves
+    some pixels by up to nine levels. Every earlier Pillow begins with the rows, as torch does.
+    """
+    resize = Image.Image.resize
+
+    def rows_first(image: Image.Image, size: Any, resample: Any = None, **options: Any) -> Any:
+        rows = resize(image, (size[0], image.height), resample)
+        return resize(rows, size, resample)
+
+    monkeypatch.setattr(Image.Image, "resize", rows_first)
+
+
+def in_grey_levels(values: Tensor, spec: ImageSpec) -> Tensor:
+    """[rows, 3, values of a channel], 0 to 255."""
+    assert spec.mean_std is not None
+    mean, std = (torch.tensor(three).view(3, 1) for three in spec.mean_std)
+    return (values.reshape(len(values), 3, -1) * std + mean) * 255
+
+
+def blown_up(image: Image.Image) -> bool:
+    return max(image.size) < 20
+
+
+def assert_same_pixels(
+    ours: Tensor, theirs: Any, spec: ImageSpec, *, blown_up: bool = False
+) -> None:
+    theirs = torch.from_numpy(np.asarray(theirs, np.float32))
+    assert ours.shape == theirs.shape
+    off = (in_grey_levels(ours, spec) - in_grey_levels(theirs, spec)).abs()
+    assert off.max() < 2.01
+    assert (off > 1.01).double().mean() <= (5e-5 if blown_up else 1e-5)
+    assert off.mean() < 0.01
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("size", [224, 336])
+def test_clip(name: str, size: int) -> None:
+    spec = ImageSpec.preset("clip", size=size)
+    processor = CLIPImageProcessorPil(
+        size={"shortest_edge": size}, crop_size={"height": size, "width": size}
+    )
+    image = PHOTOS[name]()
+    ours, _, _ = place(spec, decoded(image))
+    assert_same_pixels(
+        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
+    )
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_siglip(name: str) -> None:
+    spec = ImageSpec.preset("siglip")
+    processor = SiglipImageProcessorPil(size={"height": 384, "width": 384})
+    image = PHOTOS[name]()
+    ours, _, _ = place(spec, decoded(image))
+    assert_same_pixels(
+        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
+    )
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ({}, {}),
+        (
+            {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 200_000}},
+            {"patch": 16, "min_pixels": 65536, "max_pixels": 200_000},
+        ),
+        (
+            {"merge_size": 1, "temporal_patch_size": 1},
+            {"merge": 1, "temporal": 1},
+        ),
+    ],
+    ids=["published", "patches of 16", "plain patches"],
+)
+def test_qwen2_vl(name: str, options: dict[str, Any], changes: dict[str, Any]) -> None:
+    spec = ImageSpec.preset("qwen2-vl", **changes)
+    image = PHOTOS[name]()
+    theirs = Qwen2VLImageProcessorPil(**options)(images=[image])
+    ours, _, facts = place(spec, decoded(image))
+    assert facts["image_grid_thw"].tolist() == np.asarray(theirs["image_grid_thw"]).tolist()
+    assert_same_pixels(ours, theirs["pixel_values"], spec, blown_up=blown_up(image))
+    tokens = make_transform(spec).tokens(*size_of(decoded(image)))
+    assert tokens.tolist() == [np.prod(theirs["image_grid_thw"]) // spec.merge**2]
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("most", [2, 12])
+def test_internvl(name: str, most: int) -> None:
+    spec = ImageSpec.preset("internvl", tiles=most)
+    assert spec.mean_std is not None
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": 448, "width": 448},
+        crop_to_patches=True,
+        max_patches=most,
+        image_mean=spec.mean_std[0],
+        image_std=spec.mean_std[1],
+    )
+    image = PHOTOS[name]()
+    theirs = processor(images=[image])
+    ours, _, _ = place(spec, decoded(image))
+    assert_same_pixels(ours, theirs["pixel_values"], spec, blown_up=blown_up(image))
+    tokens = make_transform(spec).tokens(*size_of(decoded(image)))
+    assert tokens.tolist() == [256 * count for count in theirs["num_patches"]]
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+@pytest.mark.parametrize("size", [336, 168])
+def test_llava_next(name: str, size: int) -> None:
+    grids = ((336, 672), (672, 336), (672, 672), (1008, 336), (336, 1008))
+    spec = ImageSpec.preset("llava-next", size=size)
+    processor = LlavaNextImageProcessorPil(
+        size={"shortest_edge": size},
+        crop_size={"height": size, "width": size},
+        image_grid_pinpoints=[list(grid) for grid in grids],
+    )
+    image = PHOTOS[name]()
+    theirs = processor(images=[image])
+    ours, _, facts = place(spec, decoded(image))
+    assert_same_pixels(ours, np.asarray(theirs["pixel_values"])[0], spec, blown_up=blown_up(image))
+    assert facts["image_sizes"].tolist() == np.asarray(theirs["image_sizes"]).tolist()
+
+
+@pytest.mark.parametrize("name", PHOTOS)
+def test_imagenet_is_resizing_to_256_and_cutting_out_the_centre(name: str) -> None:
+    spec = ImageSpec.preset("imagenet")
+    image = PHOTOS[name]()
+    width, height = image.size
+    short = min(width, height)
+    size = 256 * width // short, 256 * height // short
+    left, top = (size[0] - 224) // 2, (size[1] - 224) // 2
+    expected = image.resize(size, Image.Resampling.BILINEAR).crop(
+        (left, top, left + 224, top + 224)
+    )
+    ours, _, _ = place(spec, decoded(image))
+    pixels = torch.from_numpy(np.array(expected)).permute(2, 0, 1).flatten(1)
+    assert (in_grey_levels(ours, spec)[0] - pixels).abs().max() < 1.01
+
+
+@pytest.mark.parametrize("name", ["coffee 600x400", "tall 30x380"])
+def test_shortest_side_is_what_transformers_makes_of_it(name: str) -> None:
+    spec = ImageSpec(size=224, resize="shortest", interpolation="bicubic", normalize="clip")
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 224}, do_center_crop=False)
+    image = PHOTOS[name]()
+    ours, _, facts = place(spec, decoded(image))
+    assert facts["image_sizes"].tolist() == [list(ours.shape[2:])]
+    assert_same_pixels(
+        ours, processor(images=[image])["pixel_values"], spec, blown_up=blown_up(image)
+    )

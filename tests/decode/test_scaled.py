@@ -1,0 +1,155 @@
+"""Decoding for a purpose: JPEGs at a part of their size, images turned upright."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from datapipe.decode.image import decode_for, decode_rgb
+from datapipe.decode.resize import resize
+from datapipe.errors import DecodeError
+
+
+def exif(orientation):
+    block = Image.Exif()
+    block[0x0112] = orientation
+    return block
+
+
+def always(height, width):
+    return lambda *_: (height, width)
+
+
+def encode_plain(size, orientation):
+    buffer = io.BytesIO()
+    gradient = np.linspace(0, 255, size[0] * size[1] * 3).reshape(size[1], size[0], 3)
+    Image.fromarray(gradient.astype(np.uint8)).save(buffer, "JPEG", exif=exif(orientation))
+    return buffer.getvalue()
+
+
+def fitted(pixels, height, width):
+    return resize(torch.from_numpy(pixels).permute(2, 0, 1), height, width).int()
+
+
+@pytest.mark.parametrize(
+    ("target", "decoded"),
+    [
+        ((96, 120), (96, 120)),
+        ((200, 300), (96, 120)),
+        ((49, 60), (96, 120)),
+        ((48, 61), (96, 120)),
+        ((48, 60), (48, 60)),
+        ((25, 10), (48, 60)),
+        ((24, 30), (24, 30)),
+        ((12, 15), (12, 15)),
+        ((1, 1), (12, 15)),
+        ((1, 100), (96, 120)),
+    ],
+)
+def test_a_jpeg_is_decoded_as_small_as_covers_the_target(encode, crop, target, decoded):
+    image = decode_for(encode(crop(size=(120, 96))), always(*target))
+    assert image.pixels.shape == (*decoded, 3)
+    assert (image.width, image.height) == (120, 96)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    st.integers(1, 8),
+)
+def test_scaling_never_goes_below_the_target(size, target, orientation):
+    data = encode_plain(size, orientation)
+    whole = decode_for(data)
+    asked = []
+    image = decode_for(data, lambda height, width: asked.append((height, width)) or target)
+    assert asked == [whole.pixels.shape[:2]]
+    sides = list(zip(image.pixels.shape[:2], asked[0], target, strict=True))
+    assert all(min(least, full) <= scaled <= full for scaled, full, least in sides)
+    assert any(
+        all(abs(scaled * factor - full) <= factor / 2 for scaled, full, _ in sides)
+        for factor in (1, 2, 4, 8)
+    )
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_without_a_target_it_is_what_decode_rgb_gives(encode, crop, mode, orientation):
+    data = encode(crop().convert(mode), exif=exif(orientation))
+    image = decode_for(data)
+    assert np.array_equal(image.pixels, decode_rgb(data))
+    assert (image.height, image.width) == image.pixels.shape[:2]
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP"])
+@pytest.mark.parametrize("orientation", [1, 4, 6, 7])
+def test_other_formats_are_decoded_whole(encode, crop, kind, orientation):
+    data = encode(crop(), kind, exif=exif(orientation))
+    image = decode_for(data, always(2, 2))
+    assert np.array_equal(image.pixels, decode_rgb(data))
+
+
+def test_what_libjpeg_cannot_scale_is_decoded_whole(lossless_jpeg):
+    assert decode_for(lossless_jpeg, always(8, 8)).pixels.shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_a_scaled_image_is_turned_as_a_whole_one(encode, crop, orientation):
+    picture = crop(size=(93, 75))
+    data = encode(picture, exif=exif(orientation))
+    plain = decode_for(encode(picture), always(10, 10)).pixels
+    turned = decode_for(data, always(10, 10)).pixels
+    block = Image.fromarray(np.ascontiguousarray(plain))
+    methods = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    assert np.array_equal(turned, np.asarray(block.transpose(methods[orientation])))
+
+
+@pytest.mark.parametrize(("gap", "most"), [(1, 4.0), (2, 1.5)])
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("extra", [0, 1, 5])
+def test_a_scaled_photograph_looks_like_the_whole_one(encode, crop, factor, gap, most, extra):
+    width, height = 448 + extra, 288 + extra
+    data = encode(crop("coffee.png", (width, height), 0), quality=92)
+    size = height // (factor * gap), width // (factor * gap)
+    target = always(gap * size[0], gap * size[1])
+    scaled = decode_for(data, target).pixels
+    assert scaled.shape[0] in (height // factor, -(-height // factor))
+    difference = fitted(scaled, *size) - fitted(decode_rgb(data), *size)
+    assert difference.abs().float().mean() <= most
+
+
+def test_an_edge_that_lies_outside_of_the_image_is_left_out(encode):
+    # 65 columns at an eighth are 9, of the last of which an eighth shows the image.
+    data = encode(Image.new("RGB", (65, 70), (10, 20, 30)))
+    assert decode_for(data, always(8, 8)).pixels.shape == (9, 8, 3)
+
+
+def test_an_image_with_too_many_pixels_is_refused_before_it_is_decoded(encode):
+    with pytest.raises(DecodeError, match="more than the limit of 100"):
+        decode_for(encode(), always(2, 2), max_pixels=100)
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_a_truncated_jpeg_is_refused_at_any_scale(encode, crop, orientation):
+    data = encode(crop("coffee.png", (96, 80), 0), exif=exif(orientation))
+    for target in (None, always(10, 12)):
+        with pytest.raises(DecodeError, match="JPEG is damaged"):
+            decode_for(data[: len(data) * 2 // 3], target)
+
+
+def test_a_jpeg_that_only_pillow_takes_is_decoded_whole(encode, crop):
+    data = encode(crop(size=(96, 80)), exif=exif(6))
+    odd = data[:-2] + bytes(5) + data[-2:]
+    assert np.array_equal(decode_for(odd, always(10, 10)).pixels, decode_rgb(odd))

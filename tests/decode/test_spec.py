@@ -1,0 +1,155 @@
+"""What an ImageSpec takes, and what it refuses with value, cause and remedy."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from datapipe.decode.presets import PRESETS
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
+from datapipe.errors import PlanError
+
+GRIDS = ((336, 672), (672, 336))
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        # Values that are none.
+        ({"size": 0}, "image size 0: give a side"),
+        ({"size": True}, "image size True"),
+        ({"size": 70_000}, "from 1 to 65,535"),
+        ({"size": (336, 336, 3)}, r"image size \(336, 336, 3\)"),
+        ({"resize": "squash"}, "resize 'squash' is not one of 'stretch', 'pad'"),
+        ({"interpolation": "lanczos"}, "'lanczos' is not one of 'bilinear', 'bicubic'"),
+        ({"fill": (300, 0, 0), "resize": "pad"}, "fill"),
+        ({"fill": (0.5, 0, 0), "resize": "pad"}, "of 0 to 255 each"),
+        ({"normalize": "imagenett"}, "not one of 'imagenet', 'clip', 'siglip'"),
+        ({"normalize": ((0, 0, 0), (1, 0, 1))}, "standard deviations above 0"),
+        ({"normalize": ((124, 117, 104), (58, 57, 57))}, "divide those for 0 to 255"),
+        ({"normalize": (0.5, 0.5)}, "three values each"),
+        ({"dtype": torch.float16}, "torch.float16 is not one of"),
+        ({"patch": 0, "resize": "native"}, "patch 0: give a number from 1"),
+        ({"patch": 14.0, "resize": "native"}, r"patch 14\.0"),
+        ({"merge": 0}, "merge 0"),
+        ({"merge": True}, "merge True"),
+        ({"temporal": None, "resize": "native"}, "temporal None: give a number"),
+        ({"tiles": 0, "resize": "tiles"}, "tiles 0"),
+        ({"refuse_above": 0}, "refuse_above 0"),
+        ({"refuse_above": 10**9}, "from 1 to 178,956,970"),
+        ({"random_crop": (0.5, 0.1)}, r"random_crop \(0\.5, 0\.1\)"),
+        ({"random_crop": 0.5}, "least, most"),
+        ({"flip": 2}, "flip 2 is no probability"),
+        ({"scaled_decode": 2}, "scaled_decode 2 is neither True nor False"),
+        # Values that contradict each other.
+        ({"dtype": torch.uint8, "normalize": "clip"}, "do not fit into torch.uint8"),
+        ({"resize": "crop", "crop_from": 200, "size": 224}, "crop_from=200 is less than the 224"),
+        ({"resize": "crop", "crop_from": 256, "size": (100, 300)}, "100 x 300 pixels to be cut"),
+        ({"resize": "native", "min_pixels": 10**6, "max_pixels": 10**5}, "above max_pixels"),
+        ({"resize": "native", "min_pixels": 2 * 10**6}, "is above max_pixels=1,003,520"),
+        ({"resize": "native", "max_pixels": 100, "min_pixels": 1}, "less than one token of 14"),
+        ({"resize": "dynamic", "merge": 100}, "less than one token of 1400 x 1400"),
+        ({"merge": 2}, "merge=2 says nothing without the side of the patches"),
+        ({"size": 20, "patch": 14, "merge": 2}, "smaller than one token of 28 x 28"),
+        ({"resize": "shortest", "size": (3, 4)}, "it is the shorter side's; give one number"),
+        ({"resize": "tiles", "size": (3, 4)}, "a tile is square"),
+        ({"resize": "tiles", "tiles": 6, "grids": GRIDS}, "two rules, InternVL's and LLaVA"),
+        ({"resize": "tiles", "grids": GRIDS, "thumbnail": False}, "always take the tile"),
+        ({"resize": "tiles", "grids": ((336, 500),)}, "does not consist of whole tiles of 336"),
+        ({"resize": "tiles", "grids": ()}, "is not a tuple of"),
+        ({"resize": "tiles", "grids": [[336, 672]]}, "is not a tuple of"),
+        ({"resize": "tiles", "grids": GRIDS, "patch": 14, "merge": 2}, "merge no patches"),
+        ({"resize": "tiles", "fill": (0, 0, 0)}, "nothing is padded; leave it out"),
+        # Options of another way to resize.
+        ({"resize": "native", "size": 336}, "bound the result by min_pixels and max_pixels"),
+        ({"resize": "dynamic", "size": 336}, "size=336 means nothing for resize='dynamic'"),
+        ({"max_pixels": 10**6}, "refused by refuse_above"),
+        ({"min_pixels": 10**6, "resize": "tiles"}, "only for resize='dynamic' and resize='native'"),
+        ({"fill": (0, 0, 0)}, "only for resize='pad'"),
+        ({"crop_from": 400}, "only for resize='crop'"),
+        ({"temporal": 2, "resize": "dynamic"}, "temporal=2 means nothing for resize='dynamic'"),
+        ({"tiles": 6}, "only for resize='tiles'; leave it out"),
+        ({"grids": GRIDS}, "only for resize='tiles'"),
+        ({"thumbnail": False}, "only for resize='tiles'"),
+        ({"flip": 0.5, "resize": "native"}, "flip=0.5 means nothing for resize='native'"),
+        ({"random_crop": (0.1, 1.0), "resize": "pad"}, "only for resize='stretch'"),
+    ],
+)
+def test_impossible_specs_are_refused_with_a_remedy(options: dict[str, Any], cause: str) -> None:
+    with pytest.raises(PlanError, match=cause):
+        ImageSpec(**options)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_make_tensors_of_their_family(name: str) -> None:
+    spec = ImageSpec.preset(name)
+    transform = make_transform(spec)
+    assert transform.dtype == torch.float32
+    widths, heights = np.array([640, 100]), np.array([480, 400])
+    shapes = {
+        "imagenet": (3, 224, 224),
+        "clip": (3, 224, 224),
+        "siglip": (3, 384, 384),
+        "qwen2-vl": (1176,),
+        "internvl": (3, 448, 448),
+        "llava-next": (3, 336, 336),
+    }
+    assert transform.row_shape(widths, heights) == shapes[name]
+    assert set(transform.facts(widths, heights)) == {
+        "qwen2-vl": {"image_grid_thw"},
+        "llava-next": {"image_sizes"},
+    }.get(name, set())
+
+
+def test_a_preset_can_be_changed() -> None:
+    spec = ImageSpec.preset("clip", size=336, dtype=torch.bfloat16)
+    assert (spec.height, spec.width, spec.out_dtype) == (336, 336, torch.bfloat16)
+    assert spec.mean_std == ImageSpec.preset("clip").mean_std
+    assert ImageSpec.preset("internvl", tiles=6).most_tiles == 6
+
+
+def test_a_preset_that_there_is_none_of_is_refused() -> None:
+    with pytest.raises(PlanError, match="preset 'clipp' is not one of 'imagenet', 'clip'"):
+        ImageSpec.preset("clipp")
+    with pytest.raises(PlanError, match="crop_from=256 is less than the 384"):
+        ImageSpec.preset("imagenet", size=384)
+
+
+def test_sizes_that_are_not_given_are_those_of_the_mode() -> None:
+    assert ImageSpec().height == 336
+    assert ImageSpec(resize="tiles").height == 448
+    assert ImageSpec(resize="tiles", grids=GRIDS).height == 336
+    assert ImageSpec(size=(3, 4)).width == 4
+    # A mode can be changed without naming what belonged to the other.
+    assert dataclasses.replace(ImageSpec(), resize="native").pixel_limits == (3136, 1_003_520)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (ImageSpec(size=336, patch=14), [576, 576]),
+        (ImageSpec(size=(28, 70), patch=14), [10, 10]),
+        (ImageSpec(size=384, patch=14), [729, 729]),  # a convolution leaves the rest out
+        (ImageSpec(size=28, resize="shortest", patch=14), [4 * 2, 6 * 2]),
+        (ImageSpec(resize="dynamic", patch=14, merge=2), [18 * 9, 11 * 4]),
+        (ImageSpec(resize="native", patch=14), [36 * 18, 21 * 7]),
+        (ImageSpec(size=28, resize="tiles", patch=14, merge=2, thumbnail=False), [4 * 2, 6 * 2]),
+    ],
+)
+def test_tokens_follow_from_the_side_of_a_patch(spec: ImageSpec, expected: list[int]) -> None:
+    tokens = make_transform(spec).tokens(np.array([500, 300]), np.array([250, 100]))
+    assert tokens.dtype == np.int64
+    assert tokens.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "spec", [ImageSpec(), ImageSpec(resize="tiles"), ImageSpec(resize="tiles", grids=GRIDS)]
+)
+def test_tokens_of_an_unknown_patch_are_asked_for(spec: ImageSpec) -> None:
+    with pytest.raises(PlanError, match="image_tokens, or the side of a patch"):
+        make_transform(spec).tokens(np.array([5]), np.array([5]))

@@ -1,0 +1,304 @@
+"""Images in their rows: shapes as planned, and points where the placement says."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from datapipe.decode.image import Decoded
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import Draw, make_transform
+from datapipe.errors import DecodeError
+from datapipe.geometry.anyres import best_grid
+from datapipe.geometry.tiles import tile_grid
+
+from .fitted import decoded, photo, place, put_together, rows_for, size_of
+
+GRIDS = ((28, 56), (56, 28), (56, 56), (84, 28))
+SPECS = {
+    "stretch": ImageSpec(size=(20, 31), patch=5),
+    "pad": ImageSpec(size=(30, 31), resize="pad", normalize="clip", patch=14),
+    "crop": ImageSpec(size=24, resize="crop", patch=8),
+    "crop from": ImageSpec(size=(20, 24), resize="crop", crop_from=28, patch=4),
+    "shortest": ImageSpec(size=20, resize="shortest", normalize="clip", patch=5, merge=2),
+    "dynamic": ImageSpec(resize="dynamic", patch=4, merge=2, min_pixels=200, max_pixels=9000),
+    "native": ImageSpec(
+        resize="native", patch=7, merge=2, temporal=2, min_pixels=400, max_pixels=9000
+    ),
+    "plain native": ImageSpec(
+        resize="native", patch=5, normalize="siglip", min_pixels=25, max_pixels=9000
+    ),
+    "tiles": ImageSpec(size=16, resize="tiles", tiles=7, patch=8, normalize="imagenet"),
+    "no thumbnail": ImageSpec(size=16, resize="tiles", tiles=4, thumbnail=False, patch=4),
+    "anyres": ImageSpec(size=28, resize="tiles", grids=GRIDS, patch=14, normalize="clip"),
+}
+SIDES = st.one_of(st.integers(1, 40), st.integers(1, 250))
+
+
+def gradient(width: int, height: int) -> Decoded:
+    """Red grows by one level a pixel to the right, green by one a pixel down."""
+    pixels = np.zeros((height, width, 3), np.uint8)
+    pixels[..., 0] = np.arange(width)
+    pixels[..., 1] = np.arange(height)[:, None]
+    pixels[..., 2] = 100
+    return Decoded(pixels, width, height)
+
+
+def grid_of(spec: ImageSpec, image: Decoded) -> tuple[int, int]:
+    """Tiles down and across."""
+    if spec.grids is not None:
+        across, down = best_grid(*size_of(image), grids=spec.grids)
+        return int(down[0]) // spec.height, int(across[0]) // spec.height
+    across, down = tile_grid(*size_of(image), tile=spec.height, max_tiles=spec.most_tiles)
+    return int(down[0]), int(across[0])
+
+
+@settings(deadline=None)
+@given(name=st.sampled_from(sorted(SPECS)), width=SIDES, height=SIDES)
+def test_every_row_is_filled_and_facts_say_what_was_made(
+    name: str, width: int, height: int
+) -> None:
+    spec = dataclasses.replace(SPECS[name], dtype=torch.float32)
+    image = gradient(width, height)
+    out, _, facts = place(spec, image)
+    assert not out.isnan().any()
+    tokens = int(make_transform(spec).tokens(*size_of(image))[0])
+    assert tokens > 0
+    if spec.resize == "native":
+        frames, down, across = facts["image_grid_thw"][0].tolist()
+        assert (frames, down * across) == (1, len(out))
+        assert tokens == len(out) // spec.merge**2
+    if spec.resize in ("shortest", "dynamic"):
+        assert facts["image_sizes"].tolist() == [list(out.shape[2:])]
+    if spec.resize == "dynamic":
+        assert tokens == out.shape[2] * out.shape[3] // 64
+    if spec.resize == "tiles" and spec.grids is None:
+        down, across = grid_of(spec, image)
+        assert len(out) == down * across + (spec.thumbnail and down * across > 1)
+        assert tokens == len(out) * (spec.height // spec.patch_side) ** 2
+    if spec.grids is not None:
+        assert facts["image_sizes"].tolist() == [[height, width]]
+
+
+@settings(deadline=None)
+@given(
+    name=st.sampled_from(sorted(SPECS)),
+    sizes=st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8),
+)
+def test_many_images_are_sized_as_each_by_itself(name: str, sizes: list[tuple[int, int]]) -> None:
+    transform = make_transform(SPECS[name])
+    widths, heights = np.array(sizes, np.int64).T
+    alone = [(np.array([w]), np.array([h])) for w, h in sizes]
+    for count in (transform.rows, transform.tokens):
+        counted = count(widths, heights)
+        assert counted.dtype == np.int64
+        assert counted.tolist() == [int(count(*one)[0]) for one in alone]
+    facts = transform.facts(widths, heights)
+    for key, values in facts.items():
+        assert values.dtype == torch.int64
+        assert torch.equal(values, torch.cat([transform.facts(*one)[key] for one in alone]))
+    shapes = [transform.row_shape(*one) for one in alone]
+    assert transform.row_shape(widths, heights) == tuple(np.max(shapes, axis=0).tolist())
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_images_take_no_rows(name: str) -> None:
+    transform = make_transform(SPECS[name])
+    none = np.empty(0, np.int64)
+    assert transform.rows(none, none).tolist() == []
+    assert transform.tokens(none, none).tolist() == []
+    assert min(transform.row_shape(none, none)) > 0
+    assert all(len(values) == 0 for values in transform.facts(none, none).values())
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    name=st.sampled_from(sorted(SPECS)),
+    width=st.integers(20, 250),
+    height=st.integers(20, 250),
+    key=st.none() | st.integers(0, 10**6),
+)
+def test_points_lie_where_the_placement_says(
+    name: str, width: int, height: int, key: int | None
+) -> None:
+    spec = dataclasses.replace(SPECS[name], dtype=torch.uint8, normalize=None)
+    if spec.resize in ("stretch", "crop"):
+        spec = dataclasses.replace(spec, random_crop=(0.3, 1.0), flip=0.5)
+    image = gradient(width, height)
+    out, where, facts = place(spec, image, None if key is None else Draw(key))
+    fitted = put_together(spec, out, facts, grid_of(spec, image))
+    # The original's coordinates of the middle of each fitted pixel; red and green name them too.
+    down, across = fitted.shape[1:]
+    x = (np.arange(across) + 0.5 - where.left) / where.scale_x
+    y = (np.arange(down) + 0.5 - where.top) / where.scale_y
+    red, green, blue = fitted.numpy().astype(float)
+    if spec.resize != "pad" and spec.grids is None:
+        # Nothing but the image is shown.
+        assert -1 < x.min() < x.max() < width + 1 or across == 1
+        assert -1 < y.min() < y.max() < height + 1 or down == 1
+    # Filters blend what lies about a pixel, at the edges of what is shown of one side alone.
+    blend_x, blend_y = 1 + 1 / abs(where.scale_x), 1 + 1 / where.scale_y
+    shown_x = x.min() - 0.5 / abs(where.scale_x), x.max() + 0.5 / abs(where.scale_x)
+    shown_y = y.min() - 0.5 / where.scale_y, y.max() + 0.5 / where.scale_y
+    inside = np.ix_(
+        (y > max(0, shown_y[0]) + blend_y) & (y < min(height, shown_y[1]) - blend_y),
+        (x > max(0, shown_x[0]) + blend_x) & (x < min(width, shown_x[1]) - blend_x),
+    )
+    assert (blue[inside] == 100).all()
+    assert np.abs(red[inside] + 0.5 - x[inside[1]]).max(initial=0) <= 1.01
+    assert np.abs(green[inside] + 0.5 - y[inside[0]]).max(initial=0) <= 1.01
+    if spec.random_crop is None or key is None:
+        # The corners: all of the image is there, or its centre.
+        left, top = where.move(0, 0)
+        right, bottom = where.move(width, height)
+        if spec.resize == "crop":
+            assert left <= 1e-9
+            assert right >= across - 1e-9
+            assert left + right == pytest.approx(across, abs=1.5)
+            assert top + bottom == pytest.approx(down, abs=1.5)
+        else:
+            assert -1e-9 <= left < right <= across + 1e-9
+            assert -1e-9 <= top < bottom <= down + 1e-9
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_an_image_that_the_index_knows_as_another_size_is_refused(name: str) -> None:
+    transform = make_transform(SPECS[name])
+    image = gradient(100, 60)
+    out = rows_for(transform, image)
+    for wrong in (out[:0], torch.cat([out, out]), out[..., :-1]):
+        with pytest.raises(DecodeError, match=r"100x60 pixels, which take .* index the dataset"):
+            transform.place(image, wrong.contiguous())
+
+
+def test_a_batch_of_shapes_has_zeros_beside_the_smaller_ones() -> None:
+    spec = ImageSpec(size=20, resize="shortest", normalize="clip")
+    transform = make_transform(spec)
+    images = [gradient(40, 20), gradient(20, 50)]
+    widths, heights = (np.concatenate(sides) for sides in zip(*map(size_of, images), strict=True))
+    assert transform.row_shape(widths, heights) == (3, 50, 40)
+    out = torch.full((2, 3, 50, 40), torch.nan)
+    for row, image in enumerate(images):
+        transform.place(image, out[row : row + 1])
+    assert transform.facts(widths, heights)["image_sizes"].tolist() == [[20, 40], [50, 20]]
+    assert (out[0, :, 20:] == 0).all()
+    assert (out[1, :, :, 20:] == 0).all()
+    assert (out[0, :, :20] != 0).all()
+    assert (out[1, :, :, :20] != 0).all()
+
+
+def test_the_padding_of_a_canvas_has_the_colour_asked_for() -> None:
+    image = gradient(200, 20)
+    for spec, expected in (
+        (ImageSpec(size=28, resize="tiles", grids=GRIDS, fill=(1, 2, 3)), [1, 2, 3]),
+        (ImageSpec(size=28, resize="tiles", grids=GRIDS), [0, 0, 0]),
+    ):
+        out, _, _ = place(spec, image)
+        assert out[1, :, 0, 0].tolist() == expected
+    out, _, _ = place(ImageSpec(size=28, resize="tiles", grids=GRIDS, normalize="clip"), image)
+    assert out[1, :, 0, 0].abs().max() < 0.02  # the mean, to a grey level
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_pixels_of_any_strides_are_the_same_image(name: str) -> None:
+    pixels = np.array(photo("chelsea.png").crop((100, 100, 190, 160)))
+    turned = np.ascontiguousarray(pixels[::-1, ::-1])[::-1, ::-1]
+    read_only = pixels.copy()
+    read_only.flags.writeable = False
+    expected, _, _ = place(SPECS[name], Decoded(pixels, 90, 60))
+    for other in (turned, read_only, np.asfortranarray(pixels)):
+        out, _, _ = place(SPECS[name], Decoded(other, 90, 60))
+        assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_scaled_decoding_reads_less_and_shows_the_same(name: str) -> None:
+    photograph = photo("astronaut.png").resize((1000, 800), Image.Resampling.BICUBIC)
+    data = io.BytesIO()
+    photograph.save(data, "JPEG", quality=90)
+    spec = dataclasses.replace(SPECS[name], dtype=torch.float32)
+    whole = make_transform(spec).decode(data.getvalue())
+    part = make_transform(dataclasses.replace(spec, scaled_decode=True)).decode(data.getvalue())
+    assert whole.pixels.shape == (800, 1000, 3)
+    assert part.pixels.shape in {(400, 500, 3), (200, 250, 3), (100, 125, 3)}
+    assert (part.width, part.height) == (1000, 800)
+    expected, where, _ = place(spec, whole)
+    actual, where_too, _ = place(spec, part)
+    std = min(spec.mean_std[1]) if spec.mean_std else 1
+    # Small differences in general, while fine lines may look quite different.
+    assert (actual - expected).abs().mean() * 255 * std < 4
+    assert where_too == pytest.approx(dataclasses.astuple(where)) or where_too == where
+
+
+def test_scaled_decoding_leaves_enough_for_the_smallest_crop() -> None:
+    data = io.BytesIO()
+    photo("astronaut.png").resize((1600, 1200)).save(data, "JPEG")
+    for least, expected in ((1.0, 8), (0.25, 4), (0.08, 2), (0.005, 1)):
+        spec = ImageSpec(size=120, random_crop=(least, 1.0), scaled_decode=True)
+        decoded_part = make_transform(spec).decode(data.getvalue())
+        assert decoded_part.pixels.shape[1] == 1600 // expected, least
+
+
+def test_scaled_decoding_leaves_enough_for_the_tile_of_the_whole() -> None:
+    data = io.BytesIO()
+    photo("astronaut.png").resize((1000, 100)).save(data, "JPEG")
+    spec = ImageSpec(size=28, resize="tiles", grids=GRIDS, scaled_decode=True)
+    # In its canvas it is 6 pixels high, in the tile that shows the whole 28.
+    assert make_transform(spec).decode(data.getvalue()).pixels.shape == (50, 500, 3)
+
+
+def test_random_crops_of_a_scaled_image_lie_where_they_do_in_the_whole() -> None:
+    spec = ImageSpec(size=60, random_crop=(0.2, 0.5), flip=0.5)
+    whole = decoded(photo("astronaut.png"))
+    half = Decoded(np.array(photo("astronaut.png").reduce(2)), 512, 512)
+    for key in range(10):
+        expected, where, _ = place(spec, whole, Draw(key))
+        actual, where_too, _ = place(spec, half, Draw(key))
+        assert (actual.float() - expected.float()).abs().mean() < 5
+        corner, corner_too = where.move(250, 250), where_too.move(250, 250)
+        assert corner == pytest.approx(corner_too, abs=0.5)
+
+
+def test_what_is_random_is_decided_by_the_draw_alone() -> None:
+    spec = ImageSpec(size=40, resize="crop", random_crop=(0.3, 1.0), flip=0.5)
+    image = decoded(photo("coffee.png"))
+    first = [place(spec, image, Draw(key)) for key in range(8)]
+    again = [place(spec, image, Draw(key)) for key in range(8)]
+    for (out, where, _), (out_too, where_too, _) in zip(first, again, strict=True):
+        assert torch.equal(out, out_too)
+        assert where == where_too
+    assert len({where for _, where, _ in first}) == 8
+    assert {where.scale_x < 0 for _, where, _ in first} == {True, False}
+    # Without a draw: as it is looked at when a model is evaluated.
+    plain = dataclasses.replace(spec, random_crop=None, flip=0.0)
+    assert torch.equal(place(spec, image)[0], place(plain, image)[0])
+    assert torch.equal(place(plain, image, Draw(3))[0], place(plain, image)[0])
+
+
+def test_a_mirrored_image_is_the_mirror_image() -> None:
+    image = decoded(photo("coffee.png"))
+    spec = ImageSpec(size=(40, 60), resize="crop", normalize="clip")
+    plain, _, _ = place(spec, image)
+    mirrored, where, _ = place(dataclasses.replace(spec, flip=1.0), image, Draw(5))
+    assert torch.equal(mirrored, plain.flip(3))
+    assert where.scale_x < 0
+
+
+def test_cropping_a_line_needs_no_mountain_of_memory() -> None:
+    line = np.zeros((1, 60_000, 3), np.uint8)
+    line[:, 29_000:31_000] = 200
+    spec = ImageSpec(size=336, resize="crop")
+    for image in (
+        Decoded(line, 60_000, 1),
+        Decoded(line.transpose(1, 0, 2).copy(), 1, 60_000),
+    ):
+        out, where, _ = place(spec, image)
+        assert (out == 200).all()
+        assert where.move(image.width / 2, image.height / 2) == pytest.approx((168, 168), abs=200)

@@ -1,0 +1,115 @@
+"""`make_loader(device=...)`: the same batches, normalised there; the state counts what came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import DecodeError, ImageSpec, Loader, PlanError
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+SPECS = {
+    "uint8": ImageSpec(size=24),
+    "stretch": ImageSpec(size=24, normalize="clip"),
+    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="imagenet"),
+    "bfloat16": ImageSpec(size=24, dtype=torch.bfloat16, normalize="siglip"),
+    "native": ImageSpec(resize="native", patch=8, temporal=2, max_pixels=4096, normalize="clip"),
+    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
+    "anyres": ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
+    "dynamic": ImageSpec(resize="dynamic", patch=8, max_pixels=4096, normalize="clip"),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_on_a_device_are_those_of_the_host(make: Make, spec: str, num_workers: int) -> None:
+    options = {"image": SPECS[spec], "num_workers": num_workers}
+    assert_same_batches(make(device="cpu", **options), make(**options))
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_empty_slots_are_zero_on_the_device_too(damaged: Path, workers: str) -> None:
+    for name in ("pad", "native"):
+        options = {"batch_size": 5, "image": SPECS[name], "on_error": "skip", "workers": workers}
+        there = datapipe.make_loader(damaged, device="cpu", **options)
+        assert_same_batches(there, datapipe.make_loader(damaged, **options))
+        assert there.skipped == 2
+        there.close()
+
+
+def test_constant_shapes_are_filled_with_zeros_on_the_device_too(
+    make: Make, text: MakeText
+) -> None:
+    options = {"image": SPECS["stretch"], "text": text(), "pack": 200, "max_images": 12}
+    assert_same_batches(
+        make(device="cpu", static_shapes=True, **options), make(static_shapes=True, **options)
+    )
+
+
+def test_the_state_counts_what_was_given_out_and_not_what_was_sent(packed: Path) -> None:
+    def make(**options: Any) -> Loader:
+        return datapipe.make_loader(
+            packed, batch_size=3, image=SPECS["stretch"], device="cpu", **options
+        )
+
+    assert_resumes_exactly(make)
+    assert_resumes_exactly(
+        lambda **options: datapipe.make_loader(
+            packed, batch_size=3, image=SPECS["pad"], decoder="dali", device="cpu", **options
+        ),
+        stops=(0.4,),
+        world_sizes=(2,),
+    )
+
+
+def test_an_error_comes_after_the_batches_before_it(damaged: Path) -> None:
+    def seen(**options: Any) -> list[str]:
+        keys = []
+        loader = datapipe.make_loader(
+            damaged, batch_size=2, shuffle=False, image=SPECS["stretch"], **options
+        )
+        try:
+            for batch in loader:
+                keys += batch["key"]
+        except DecodeError:
+            return keys
+        raise AssertionError("the damaged image came through")
+
+    assert seen(device="cpu") == seen() == [f"{number:09d}" for number in range(6)]
+
+
+def test_values_of_a_pixel_lie_together_where_that_is_asked(make: Make) -> None:
+    for batch in make(image=SPECS["stretch"], device="cpu", channels_last=True):
+        assert batch["pixel_values"].is_contiguous(memory_format=torch.channels_last)
+    with pytest.raises(PlanError, match=r"channels_last .* give device="):
+        make(channels_last=True)
+
+
+def test_a_device_that_is_not_there_is_named(make: Make) -> None:
+    with pytest.raises(PlanError, match="device 'gpu'"):
+        make(device="gpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(PlanError, match="no CUDA device"):
+            make(device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_batches_on_a_gpu_are_those_of_the_host(make: Make, spec: str, workers: str) -> None:
+    options = {"image": SPECS[spec], "decoder": "cpu", "workers": workers}
+    there = make(device="cuda", **options)
+    for batch, expected in zip(there, make(**options), strict=True):
+        assert batch["pixel_values"].device.type == "cuda"
+        torch.testing.assert_close(
+            batch["pixel_values"].cpu().float(), expected["pixel_values"].float(), rtol=0, atol=1e-2
+        )
+    there.close()

@@ -1,0 +1,191 @@
+"""Images of every form in batches and packs: their rows, tokens, facts and geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError
+from datapipe.decode.transform import make_transform
+from datapipe.index.dataset import open_dataset
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+NATIVE = ImageSpec(resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096)
+TILES = ImageSpec(resize="tiles", size=16, tiles=4, patch=8, merge=2)
+ANYRES = ImageSpec(
+    resize="tiles", size=16, grids=((16, 32), (32, 16), (32, 32)), patch=8, fill=(0, 0, 0)
+)
+DYNAMIC = ImageSpec(resize="dynamic", patch=8, merge=2, min_pixels=256, max_pixels=4096)
+SHORTEST = ImageSpec(resize="shortest", size=16)
+MODES = {
+    "native": (NATIVE, "native", {"image_grid_thw"}),
+    "tiles": (TILES, "per-tile", set()),
+    "anyres": (ANYRES, "per-tile", {"image_sizes"}),
+    "dynamic": (DYNAMIC, "native", {"image_sizes"}),
+}
+IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
+META = ("key", "valid", "images_per_sample", "num_items_in_batch")
+
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+@modes
+@pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
+def test_texts_have_as_many_image_tokens_as_the_images_need(
+    make: Make, text: MakeText, packed: Path, mode: str, options: dict[str, Any]
+) -> None:
+    spec, rule, facts = MODES[mode]
+    transform, columns = make_transform(spec), open_dataset(packed).columns
+    for batch in make(image=spec, text=text(image_tokens=rule), meta=(*META, "sample"), **options):
+        images = [
+            image
+            for sample in batch["sample"].tolist()
+            for image in range(columns.sample_image[sample], columns.sample_image[sample + 1])
+        ]
+        sizes = (
+            columns.image_width[images].astype(np.int64),
+            columns.image_height[images].astype(np.int64),
+        )
+        assert (batch["input_ids"] == IMAGE_ID).sum() == transform.tokens(*sizes).sum()
+        if images:
+            rows = int(transform.rows(*sizes).sum())
+            assert batch["pixel_values"].shape == (rows, *transform.row_shape(*sizes))
+            assert facts == {"image_grid_thw", "image_sizes"} & batch.keys()
+            for name in facts:
+                assert torch.equal(batch[name], transform.facts(*sizes)[name])
+                assert len(batch[name]) == len(images)
+
+
+@modes
+def test_rows_are_those_of_each_image_alone(make: Make, mode: str) -> None:
+    spec, _, _ = MODES[mode]
+    alone: dict[str, torch.Tensor] = {}
+    for batch in make(image=spec, batch_size=1, shuffle=False):
+        alone[batch["key"][0]] = batch["pixel_values"].clone()
+    seen = 0
+    for batch in make(image=spec, batch_size=6):
+        row = 0
+        for key, count in zip(batch["key"], batch["images_per_sample"].tolist(), strict=True):
+            one = alone[key]
+            mine = batch["pixel_values"][row : row + len(one)]
+            if mine.ndim == 4:  # of the largest in the batch
+                mine = mine[..., : one.shape[-2], : one.shape[-1]]
+            assert torch.equal(mine, one)
+            row += len(one)
+            seen += count
+        assert row == len(batch["pixel_values"])
+    assert seen > 37
+
+
+@pytest.mark.parametrize("mode", ["native", "tiles", "anyres"])
+def test_packs_keep_to_a_capacity_of_patches(make: Make, text: MakeText, mode: str) -> None:
+    spec, rule, _ = MODES[mode]
+    options = {"image": spec, "text": text(image_tokens=rule), "pack": 2000, "meta": META}
+    most = max(len(batch["pixel_values"]) for batch in make(**options))
+    bound = 300 if mode == "native" else 25
+    assert most > bound
+    batches = list(make(max_patches=bound, **options))
+    assert max(len(batch["pixel_values"]) for batch in batches) <= bound
+    assert sum(int(batch["valid"].sum()) for batch in batches) == 37
+    static = list(make(max_patches=bound, static_shapes=True, **options))
+    assert {len(batch["pixel_values"]) for batch in static} == {bound}
+
+
+@modes
+def test_every_form_resumes_exactly(packed: Path, text: MakeText, mode: str) -> None:
+    spec, rule, _ = MODES[mode]
+    more = {} if mode == "dynamic" else {"max_patches": 200}
+
+    def make(**ranks: Any) -> Loader:
+        return datapipe.make_loader(
+            packed,
+            image=spec,
+            text=text(image_tokens=rule, max_length=200, overlong="truncate"),
+            pack=400,
+            meta=META,
+            **more,
+            **ranks,
+        )
+
+    assert_resumes_exactly(make, stops=(0.0, 0.6))
+
+
+@modes
+def test_a_truncated_sample_keeps_the_rows_of_its_images(
+    make: Make, text: MakeText, mode: str
+) -> None:
+    spec, rule, _ = MODES[mode]
+    options = {"image": spec, "batch_size": 1, "meta": META}
+    whole = {b["key"][0]: b for b in make(text=text(image_tokens=rule), **options)}
+    least = min(b["input_ids"].shape[1] for b in whole.values() if b["images_per_sample"][0] == 2)
+    lost = kept = 0
+    for limit in (least // 4, least // 3, least // 2):
+        cut = text(image_tokens=rule, max_length=limit, overlong="truncate")
+        for batch in make(text=cut, **options):
+            one = whole[batch["key"][0]]
+            images = int(batch["images_per_sample"][0])
+            kept += images
+            lost += int(one["images_per_sample"][0]) - images
+            assert ("pixel_values" in batch) == (images > 0)
+            if images and spec is NATIVE:
+                rows = int(batch["image_grid_thw"].prod(1).sum())
+                assert torch.equal(batch["pixel_values"], one["pixel_values"][:rows])
+    assert kept > 0 < lost
+
+
+def test_a_rule_and_a_form_that_do_not_go_together_are_refused(make: Make, text: MakeText) -> None:
+    with pytest.raises(PlanError, match="goes with image_tokens='native'"):
+        make(image=NATIVE, text=text(image_tokens="per-tile"))
+    with pytest.raises(PlanError, match=r"is one number.*give image_tokens='per-tile'"):
+        make(image=TILES, text=text(image_tokens=256))
+    with pytest.raises(PlanError, match="max_images=2 and max_patches=9"):
+        make(image=NATIVE, text=text(image_tokens="native"), pack=99, max_images=2, max_patches=9)
+    with pytest.raises(PlanError, match="max_patches=9 needs pack="):
+        make(image=NATIVE, max_patches=9)
+
+
+@pytest.mark.parametrize(
+    "spec", [NATIVE, TILES, DYNAMIC, SHORTEST, ImageSpec(size=8, resize="pad")]
+)
+def test_skipped_samples_leave_zeros_where_their_images_would_be(
+    damaged: Path, spec: ImageSpec
+) -> None:
+    loader = datapipe.make_loader(damaged, batch_size=4, image=spec, on_error="skip")
+    whole = datapipe.make_loader(damaged, batch_size=4, image=spec, on_error="skip", num_workers=0)
+    assert_same_batches(loader, whole)
+    assert loader.skipped == whole.skipped == 2
+
+
+def test_geometry_says_where_the_pixels_of_an_image_went(make: Make, packed: Path) -> None:
+    columns = open_dataset(packed).columns
+    spec = ImageSpec(size=40, resize="pad")
+    for batch in make(image=spec, meta=("image_geometry", "sample")):
+        images = [
+            image
+            for sample in batch["sample"].tolist()
+            for image in range(columns.sample_image[sample], columns.sample_image[sample + 1])
+        ]
+        geometry = batch["image_geometry"]
+        assert geometry.shape == (len(images), 6)
+        assert geometry.dtype == torch.float64
+        for (scale_x, scale_y, left, top, width, height), image in zip(
+            geometry.tolist(), images, strict=True
+        ):
+            assert (width, height) == (columns.image_width[image], columns.image_height[image])
+            assert scale_x == pytest.approx(40 / width)  # wider than high
+            assert scale_y == pytest.approx(scale_x, rel=0.05)
+            assert (left, top) == (0, pytest.approx((40 - height * scale_y) / 2, abs=0.6))
+
+
+def test_geometry_needs_images(make: Make) -> None:
+    with pytest.raises(PlanError, match="image_geometry"):
+        make(image=None, meta="image_geometry")

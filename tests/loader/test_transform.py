@@ -1,0 +1,130 @@
+"""A user's own transform, and what is random: the same whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError, TransformError
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+CROPS = ImageSpec(size=24, resize="crop", random_crop=(0.2, 1.0), flip=0.5)
+
+
+def by_key(loader: Loader) -> dict[str, torch.Tensor]:
+    """First image of every sample that has one."""
+    found = {}
+    for batch in loader:
+        ends = batch["images_per_sample"].cumsum(0).tolist()
+        for key, count, end in zip(batch["key"], batch["images_per_sample"], ends, strict=True):
+            if count:
+                found[key] = batch["pixel_values"][end - int(count)].clone()
+    return found
+
+
+def darken(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    factor = generator.random()
+    images = [(image * factor).astype(np.uint8) for image in sample["images"]]
+    return sample | {"images": images}
+
+
+@pytest.mark.parametrize("options", [{"transform": darken}, {"image": CROPS}], ids=["own", "crop"])
+@pytest.mark.parametrize(
+    "other", [{"num_workers": 0}, {"num_workers": 5}, {"batch_size": 7}], ids=str
+)
+def test_what_is_random_is_the_same_whoever_runs_it(
+    make: Make, options: dict[str, Any], other: dict[str, Any]
+) -> None:
+    one, same = by_key(make(**options)), by_key(make(**options | other))
+    assert one.keys() == same.keys()
+    assert all(torch.equal(one[key], same[key]) for key in one)
+
+
+@pytest.mark.parametrize("options", [{"transform": darken}, {"image": CROPS}], ids=["own", "crop"])
+def test_what_is_random_is_another_in_another_epoch_and_with_another_seed(
+    make: Make, options: dict[str, Any]
+) -> None:
+    loader = make(**options)
+    first, second = by_key(loader), by_key(loader)
+    other = by_key(make(seed=1, **options))
+    for changed in (second, other):
+        differ = [key for key in first if not torch.equal(first[key], changed[key])]
+        assert len(differ) > 0.9 * len(first)
+
+
+def test_what_is_random_resumes_exactly(packed: Path) -> None:
+    def make(**options: Any) -> Loader:
+        return datapipe.make_loader(
+            packed, batch_size=3, epochs=2, image=CROPS, transform=darken, **options
+        )
+
+    assert_resumes_exactly(make)
+
+
+def test_a_transform_may_change_size_and_text(make: Make) -> None:
+    def change(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+        images = [np.full((5, 9, 3), 7, np.uint8) for _ in sample["images"]]
+        return {"images": images, "text": f"{sample['key']}: {sample['record']['id']}"}
+
+    for batch in make(transform=change):
+        assert (batch["pixel_values"] == 7).all()
+        assert batch["text"][0] == f"{batch['key'][0]}: id-{int(batch['key'][0])}"
+
+
+def test_a_transform_that_changes_planned_text_is_refused(make: Make, text: MakeText) -> None:
+    def change(sample: dict[str, Any], _: np.random.Generator) -> dict[str, Any]:
+        return sample | {"text": "other"}
+
+    with pytest.raises(TransformError, match="tokens were counted for the plan"):
+        list(make(text=text(), transform=change))
+    assert_same_batches(
+        list(make(text=text(), pack=200)),
+        list(make(text=text(), pack=200, transform=lambda sample, _: sample)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (lambda sample: 1 / 0, "raised ZeroDivisionError: division by zero"),
+        (lambda sample: None, "returned NoneType, not the sample"),
+        (lambda sample: sample | {"images": []}, "returned 0 images of"),
+        (lambda sample: sample | {"images": [np.zeros((2, 2))] * 9}, "returned 9 images"),
+        (
+            lambda sample: sample | {"images": [np.zeros((2, 2)) for _ in sample["images"]]},
+            r"float64 \[2, 2\] as an image, not uint8 \[h, w, 3\]",
+        ),
+        (lambda sample: sample | {"text": None}, "NoneType as text"),
+    ],
+)
+def test_a_transform_that_fails_names_its_sample(
+    make: Make, made: Callable[[Any], Any], cause: str
+) -> None:
+    def fail(sample: dict[str, Any], _: np.random.Generator) -> Any:
+        return made(sample) if sample["key"] == "000000005" else sample
+
+    with pytest.raises(TransformError, match=f"{cause}.*") as caught:
+        list(make(transform=fail))
+    assert caught.value.key == "000000005"
+    loader = make(transform=fail, on_error="skip")
+    batches = list(loader)
+    assert loader.skipped == 1
+    (batch,) = (batch for batch in batches if "000000005" in batch["key"])
+    slot = batch["key"].index("000000005")
+    assert not batch["valid"][slot]
+    start = int(batch["images_per_sample"][:slot].sum())
+    assert (batch["pixel_values"][start : start + int(batch["images_per_sample"][slot])] == 0).all()
+
+
+def test_what_is_no_function_is_refused(make: Make) -> None:
+    with pytest.raises(PlanError, match="transform 'flip' is no function"):
+        make(transform="flip")

@@ -1,0 +1,505 @@
+"""Worker processes: the same batches as threads, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import datapipe
+from datapipe import DatapipeError, DecodeError, Loader, PlanError, StoreError
+from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
+
+Make = Callable[..., Loader]
+Import = Callable[..., ModuleType]
+
+PROGRAM = """
+import os, sys
+import datapipe
+{head}
+loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers="processes",
+                              image=datapipe.ImageSpec(size=32), transform={transform})
+{body}
+"""
+
+
+def processes() -> set[int]:
+    """Worker processes of this one."""
+    return {child.pid for child in multiprocessing.active_children() if child.pid}
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those of some processes that are there still, once they had time to end."""
+    deadline = time.monotonic() + 30
+    while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return left
+
+
+def run(
+    folder: Path, body: str, *, head: str = "", transform: str = "None"
+) -> subprocess.CompletedProcess[str]:
+    """Run a script that is not guarded by `if __name__ == "__main__"`."""
+    script = folder.parent / f"train{abs(hash((body, head)))}.py"
+    script.write_text(PROGRAM.format(head=head, body=body, transform=transform))
+    return subprocess.run(
+        [sys.executable, script, folder], capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    yield
+    gc.collect()
+    assert processes() == set()
+
+
+@pytest.fixture
+def make_processes(make: Make) -> Make:
+    return lambda **options: make(**{"workers": "processes", "shuffle": False} | options)
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Import:
+    """Makes a module of a user's functions, that workers can import."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(source: str) -> ModuleType:
+        name = f"user_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        return __import__(name)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"meta": ("source", "sample", "id", "image_geometry")},
+        {"image": datapipe.ImageSpec(size=32, resize="pad"), "batch_size": 5},
+        {"image": None, "batch_size": 37, "drop_last": True},
+        {"rank": 1, "world_size": 3, "epochs": 2, "shuffle": True},
+    ],
+)
+def test_batches_are_those_of_threads(
+    make: Make, make_processes: Make, options: dict[str, Any]
+) -> None:
+    shuffled = {"shuffle": False} | options
+    assert_same_batches(make_processes(**options), make(**shuffled), "processes and threads")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4, "meta": ("key", "valid", "num_items_in_batch")},
+        {"pack": 200, "static_shapes": True, "max_images": 8},
+        {"max_tokens": 300, "buckets": 3, "meta": "text"},
+    ],
+)
+def test_batches_of_tokens_are_those_of_threads(
+    make: Make,
+    make_processes: Make,
+    text: Callable[..., datapipe.TextSpec],
+    options: dict[str, Any],
+) -> None:
+    options = {"shuffle": True, "text": text()} | options
+    assert_same_batches(make_processes(**options), make(**options), "processes and threads")
+
+
+def test_random_transforms_draw_what_they_draw_in_threads(
+    make: Make, make_processes: Make, user_module: Import
+) -> None:
+    module = user_module(
+        """
+        def roll(sample, generator):
+            sample["text"] += f" {generator.integers(1000)}"
+            return sample
+        """
+    )
+    threads = list(make(transform=module.roll, shuffle=False))
+    assert len({text for batch in threads for text in batch["text"]}) == 37
+    assert_same_batches(make_processes(transform=module.roll), threads)
+
+
+def test_resuming_is_exact_also_between_threads_and_processes(make: Make) -> None:
+    def make_either(num_workers: int, **more: Any) -> Loader:
+        kind = "processes" if num_workers == 2 else "threads"
+        return make(num_workers=num_workers, workers=kind, **more)
+
+    assert_resumes_exactly(make_either, num_workers=(1, 2), world_sizes=(1, 2), stops=(0.0, 0.4))
+
+
+def test_workers_survive_epochs_breaks_and_loaded_states(make: Make, make_processes: Make) -> None:
+    expected = list(make(shuffle=False))
+    loader = make_processes()
+    batches = []
+    for batch in loader:
+        batches.append(batch)
+        if len(batches) == 3:
+            state = loader.state_dict()
+            break
+    workers = processes()
+    assert len(workers) == 2
+    assert_same_batches(loader, expected, "after a break")
+    loader.load_state_dict(state)
+    assert_same_batches(batches + list(loader), expected, "after loading a state")
+    assert processes() == workers
+    loader.close()
+    assert processes() == set()
+
+
+def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Make) -> None:
+    loader = make_processes(persistent_workers=False)
+    list(loader)
+    assert processes() == set()
+    for _ in loader:
+        assert len(processes()) == 2
+        break
+    gc.collect()
+    assert processes() == set()
+
+
+def test_a_loader_that_is_gone_has_no_workers(make_processes: Make) -> None:
+    loader = make_processes()
+    next(iter(loader))
+    assert len(processes()) == 2
+    del loader
+    gc.collect()
+    assert processes() == set()
+
+
+def test_no_worker_starts_before_a_batch_is_asked_for(make_processes: Make) -> None:
+    loader = make_processes()
+    iterator = iter(loader)
+    loader.set_epoch(3)
+    assert processes() == set()
+    assert loader.state_dict()["epoch"] == 3
+    next(iterator)
+    loader.close()
+
+
+def test_a_batch_that_is_held_is_not_written_over(make: Make, make_processes: Make) -> None:
+    loader = make_processes(epochs=3)
+    held = list(loader)
+    expected = list(make(epochs=3, shuffle=False))
+    assert_same_batches(held, expected)
+    loader.close()
+    assert_same_batches(held, expected, "after the workers ended")
+
+
+def test_memory_is_used_again_and_given_back(make_processes: Make) -> None:
+    loader = make_processes(batch_size=2, epochs=4)
+    seen = {batch["pixel_values"].data_ptr() for batch in loader}
+    assert len(seen) <= 2 * 2 + 2
+    held = list(loader)
+    assert loader._pool.places.warm >= len(held)  # type: ignore[union-attr]
+    valid = [batch["valid"] for batch in held]  # must not hold the images
+    del held
+    for _ in loader:
+        pass
+    assert loader._pool.places.warm <= 2 * 2 + 2  # type: ignore[union-attr]
+    assert sum(int(flags.sum()) for flags in valid) == 4 * 37
+    loader.close()
+
+
+def test_the_first_failing_sample_is_named_after_the_batches_before_it(damaged: Path) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "shuffle": False, "num_workers": 2}
+    options["image"] = datapipe.ImageSpec(size=16)
+    loader = datapipe.make_loader(damaged, workers="processes", **options)
+    seen: list[str] = []
+    for _ in range(2):  # the same workers go on
+        with pytest.raises(DecodeError, match=r"sample 000000006 .*not those that were packed"):
+            seen.extend(key for batch in loader for key in batch["key"])
+    assert seen == [f"{number:09}" for number in range(6)] * 2
+    assert len(processes()) == 2
+
+
+def test_skipped_samples_are_counted_and_logged_where_the_loop_is(
+    damaged: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "on_error": "skip", "num_workers": 2}
+    options["image"] = datapipe.ImageSpec(size=16)
+    loader = datapipe.make_loader(damaged, workers="processes", **options)
+    assert_same_batches(loader, datapipe.make_loader(damaged, **options))
+    assert loader.skipped == 2
+    assert "skipped sample 000000006" in caplog.text
+    with pytest.raises(DatapipeError, match="max_skipped=1"):
+        list(datapipe.make_loader(damaged, workers="processes", max_skipped=1, **options))
+
+
+def test_a_shard_that_is_gone_ends_the_loop(packed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(packed, folder)
+    loader = datapipe.make_loader(folder, batch_size=4, num_workers=2, workers="processes")
+    (folder / "shard-000002.tar").unlink()
+    with pytest.raises(StoreError, match=r"shard-000002\.tar") as caught:
+        list(loader)
+    assert "in a worker process" in str(caught.value.__cause__)
+
+
+def test_what_is_logged_in_a_worker_reaches_the_log(
+    make_processes: Make, user_module: Import, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = user_module(
+        """
+        import logging
+        def note(sample, generator):
+            logging.getLogger("datapipe.mine").warning("saw %s", sample["key"])
+            return sample
+        """
+    )
+    list(make_processes(transform=module.note, drop_last=True))
+    notes = [r.getMessage() for r in caplog.records if r.name == "datapipe.mine"]
+    assert notes == [f"saw {number:09}" for number in range(36)]
+
+
+def test_a_misspelt_field_is_warned_of_once(
+    make_processes: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(make_processes(meta="ids", num_workers=1))
+    assert caplog.text.count("meta names 'ids'") == 1
+
+
+def test_functions_that_cannot_be_imported_are_refused_at_once(make_processes: Make) -> None:
+    with pytest.raises(PlanError, match=r"lambda.*top of a module"):
+        make_processes(transform=lambda sample, _: sample)
+
+
+def test_a_worker_that_is_killed_is_told_from_other_errors(
+    make: Make, make_processes: Make, user_module: Import, tmp_path: Path
+) -> None:
+    once = tmp_path / "once"
+    module = user_module(
+        f"""
+        import os, signal
+        def killed(sample, generator):
+            if sample["key"].endswith("9") and not os.path.exists({str(once)!r}):
+                open({str(once)!r}, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return sample
+        """
+    )
+    loader = make_processes(transform=module.killed)
+    with pytest.raises(DatapipeError, match=r"ended by SIGKILL.*memory.*fewer num_workers"):
+        list(loader)
+    assert processes() == set()
+    assert_same_batches(loader, make(shuffle=False), "with new workers")
+
+
+def test_a_worker_that_leaves_is_told_from_other_errors(
+    make_processes: Make, user_module: Import
+) -> None:
+    module = user_module(
+        """
+        import os
+        def leave(sample, generator):
+            os._exit(7)
+        """
+    )
+    with pytest.raises(DatapipeError, match="ended with 7"):
+        list(make_processes(transform=module.leave))
+
+
+def test_a_stalled_worker_is_named_with_sample_and_stage(
+    make_processes: Make,
+    user_module: Import,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen = tmp_path / "seen"
+    module = user_module(
+        f"""
+        import os, time
+        def wait(sample, generator):
+            while sample["key"] == "000000002" and not os.path.exists({str(seen)!r}):
+                time.sleep(0.01)
+            return sample
+        """
+    )
+
+    class Release(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.touch()
+
+    logger = logging.getLogger("datapipe.loader.processes")
+    logger.addHandler(release := Release())
+    try:
+        list(make_processes(transform=module.wait, stall_warning=1.5, batch_size=8))
+    finally:
+        logger.removeHandler(release)
+    assert "sample 000000002 of shard-000000.tar in stage" in caplog.text
+
+
+def test_a_loader_closed_by_another_thread_says_so(
+    make_processes: Make, user_module: Import, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    module = user_module(
+        f"""
+        import time
+        def hang(sample, generator):
+            open({str(begun)!r}, "w").close()
+            time.sleep(2)
+            return sample
+        """
+    )
+    iterator = iter(make_processes(transform=module.hang, num_workers=1))
+
+    def close() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        iterator.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    with pytest.raises(DatapipeError, match="closed while"):
+        next(iterator)
+    thread.join()
+
+
+def test_training_draws_the_same_random_numbers_with_any_workers(make_processes: Make) -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    expected = torch.rand(1), np.random.rand()
+    torch.manual_seed(5)
+    np.random.seed(5)
+    list(make_processes())
+    assert (torch.rand(1), np.random.rand()) == expected
+
+
+def test_torch_has_one_thread_in_a_worker(make_processes: Make, user_module: Import) -> None:
+    module = user_module(
+        """
+        import torch
+        def count(sample, generator):
+            sample["text"] = str(torch.get_num_threads())
+            return sample
+        """
+    )
+    before = torch.get_num_threads()
+    assert {text for b in make_processes(transform=module.count) for text in b["text"]} == {"1"}
+    assert torch.get_num_threads() == before
+
+
+def test_an_iterator_carried_over_a_fork_says_so(make_processes: Make) -> None:
+    iterator = iter(make_processes())
+    next(iterator)
+    iterator._executor._process += 1  # type: ignore[attr-defined]  # as in a child
+    with pytest.raises(DatapipeError, match="before a fork"):
+        next(iterator)
+
+
+def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
+    done = run(packed, "print('begun'); print(sum(1 for _ in loader))")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")
+
+
+def test_functions_of_a_guarded_script_are_found(packed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        """
+import sys, datapipe
+def shout(sample, generator):
+    return sample | {"text": "LOUD"}
+if __name__ == "__main__":
+    loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=1, workers="processes",
+                                  image=None, transform=shout)
+    print({text for batch in loader for text in batch["text"]})
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script, packed], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "{'LOUD'}\n"), done.stderr
+
+
+def test_functions_of_a_script_without_a_guard_end_with_advice(packed: Path) -> None:
+    head = "def same(sample, generator):\n    return sample"
+    done = run(packed, "print(sum(1 for _ in loader))", head=head, transform="same")
+    assert done.returncode == 1
+    assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("iterator = iter(loader); next(iterator)", 0),
+        ("keep = [iter(loader)]; keep.append(keep); next(keep[0]); sys.exit(3)", 3),
+    ],
+)
+def test_the_interpreter_exits_cleanly_with_workers_running(
+    packed: Path, body: str, code: int
+) -> None:
+    head = "import multiprocessing"
+    body += "; print(*(p.pid for p in multiprocessing.active_children()))"
+    if code:
+        body = body.replace("; sys.exit(3)", "") + "; sys.exit(3)"
+    done = run(packed, body, head=head)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert alive({int(pid) for pid in done.stdout.split()}) == set()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_workers_end_with_their_parent_however_it_ends(
+    packed: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    script = tmp_path / "endless.py"
+    body = """
+import multiprocessing
+while True:
+    for step, _ in enumerate(loader):
+        if step == 3:
+            print(*(p.pid for p in multiprocessing.active_children()), flush=True)
+            break
+"""
+    script.write_text(PROGRAM.format(head="", body=body, transform="None"))
+    process = subprocess.Popen(
+        [sys.executable, script, packed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    workers = {int(pid) for pid in process.stdout.readline().split()}
+    assert len(workers) == 2
+    # As a terminal does it: Ctrl-C goes to the whole group.
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)
+    else:
+        process.kill()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert alive(workers) == set()
+    if number == signal.SIGINT:
+        assert err.splitlines()[-1] == "KeyboardInterrupt"
+        assert err.count("Traceback") == 1
+
+
+def test_valid_samples_come_once_over_two_ranks(make_processes: Make) -> None:
+    keys = [
+        key
+        for rank in range(2)
+        for key in valid_keys(make_processes(rank=rank, world_size=2, num_workers=1))
+    ]
+    assert sorted(keys) == [f"{number:09}" for number in range(37)]

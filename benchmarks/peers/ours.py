@@ -8,11 +8,13 @@ from functools import partial
 from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE, Task
 from datapipe import ImageSpec, make_loader
+from datapipe.decode.normalize import load_kernel
 
 PACKAGES = ("datapipe", "torch", "simplejpeg")
 
 
 def make(task: Task) -> Callable[[], Run]:
+    load_kernel()  # else a run begins without it
     loader = make_loader(
         task.shards,
         batch_size=BATCH,

@@ -6,7 +6,7 @@ DEMO := build/demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench peers clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) --editable '.[demo,dev,dali,fast]'
+	$(PIP) --editable '.[demo,dev,dali,fast,report]'
 	@touch $@
 
 install: $(VENV)/.dev ## make the environment: library, tests, DALI
@@ -45,8 +45,14 @@ format: $(VENV)/.dev ## bring the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+peers: $(VENV)/.dev ## make the environment of the loaders that `make bench` races against
+	benchmarks/peers/install.sh
+
 bench: $(VENV)/.dev ## measure against peers and against the kernels' own limit
 	$(BIN)/python -m benchmarks.loaders
+	$(BIN)/python -m benchmarks.loaders --dtype uint8
+	$(BIN)/python -m benchmarks.loaders --mixed
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.pack
 	$(BIN)/python -m benchmarks.plan
 	$(BIN)/python -m benchmarks.billion

@@ -23,7 +23,7 @@ import torch
 from benchmarks.common import Contestant, Result, Spread, compete, machine, report
 from benchmarks.data import packed, photographs
 from benchmarks.gpu_decoders import BATCH, SIDE, Decoder, decoders
-from benchmarks.gpu_measure import measure_copies, measure_latency, measure_loader, prepare
+from benchmarks.gpu_measure import measure_copies, measure_latency, measure_loaders, prepare
 from datapipe.cpus import available_cpus
 
 
@@ -94,14 +94,14 @@ def main() -> None:
     latencies = measure_latency(able, jpegs, device)
     for decoder in made.values():
         decoder.close()
-    loader = measure_loader(shards, device, workers=options.workers, step=options.step_ms / 1e3)
+    loaders = measure_loaders(shards, device, workers=options.workers, step=options.step_ms / 1e3)
 
     title = (
         f"{where['gpu']}: {photos} -> {SIDE}x{SIDE} antialiased, batches of {BATCH}, float32 "
         f"normalised on the device; {options.workers} threads, {options.rounds} rounds"
     )
     report(title, results, where=where, references=("cpu",), unit="img/s", path=None)
-    bars = [] if options.rehearse else aims(copies, results, latencies, loader)
+    bars = [] if options.rehearse else aims(copies, results, latencies, loaders)
     print()
     print("a rehearsal: no figure is compared with what was aimed for" * options.rehearse, end="")
     print(*bars, sep="\n")
@@ -113,7 +113,7 @@ def main() -> None:
             "copies_ms": {name: spread._asdict() for name, spread in copies.items()},
             "decoders": [asdict(result) for result in results],
             "latency_ms": {name: spread._asdict() for name, spread in latencies.items()},
-            "loader": loader,
+            "loader": loaders,
             "aims": [asdict(bar) for bar in bars],
         }
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def aims(
     copies: dict[str, Spread],
     results: Sequence[Result],
     latencies: dict[str, Spread],
-    loader: dict[str, float],
+    loaders: dict[str, dict[str, float]],
 ) -> list[Bar]:
     """What was wanted of a GPU, and what was measured."""
     rates = {result.name: result.rate.median for result in results if result.runs}
@@ -141,7 +141,14 @@ def aims(
             for name, spread in copies.items()
             if "page-locked" in name
         ),
-        Bar(name="wait of the main thread, median, ms", value=loader["wait_ms_median"], wanted=5.0),
+        *(
+            Bar(
+                name=f"wait of the main thread, decoder {name}, median, ms",
+                value=loader["wait_ms_median"],
+                wanted=5.0,
+            )
+            for name, loader in loaders.items()
+        ),
         Bar(
             name="fastest decoder, img/s",
             value=max(rates.values(), default=None),

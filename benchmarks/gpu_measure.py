@@ -8,17 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from benchmarks.common import Run, Spread
 from benchmarks.gpu_decoders import BATCH, MEAN_STD, SIDE, Decoder
 from datapipe import ImageSpec, make_loader
-from datapipe.loader.device import DeviceFeeder
+from datapipe.errors import PlanError
 
 _COPIES = 50
 _LATENCIES = 30  # batches of each decoder
 _STEPS = 100
+
+Decoders = Literal["cpu", "dali"]
+DECODERS: tuple[Decoders, ...] = ("cpu", "dali")
 
 
 def wait(device: torch.device) -> None:
@@ -90,22 +94,44 @@ def measure_latency(
     return {name: Spread.of(values) for name, values in times.items()}
 
 
-def measure_loader(
+def measure_loaders(
     shards: Path, device: torch.device, *, workers: int, step: float
+) -> dict[str, dict[str, float]]:
+    """`measure_loader` with each decoder that is installed, by name."""
+    found: dict[str, dict[str, float]] = {}
+    for decoder in DECODERS:
+        try:
+            found[decoder] = measure_loader(shards, device, decoder, workers=workers, step=step)
+            print(f"loader, {decoder}: {json.dumps(found[decoder])}", file=sys.stderr, flush=True)
+        except PlanError as error:
+            print(f"loader, {decoder}: not measured: {error}", file=sys.stderr, flush=True)
+    return found
+
+
+def measure_loader(
+    shards: Path, device: torch.device, decoder: Decoders, *, workers: int, step: float
 ) -> dict[str, float]:
-    """The loader with the CPU's kernels and `DeviceFeeder`: alone, and beside a training step.
+    """The loader as users call it: alone, and beside a training step.
 
     Returns:
         img/s alone, and milliseconds that the main thread waits for a batch while the device is
         busy for `step` seconds with each: median, 99th percentile and most.
+
+    Raises:
+        PlanError: the decoder is not installed.
     """
     loader = make_loader(
-        shards, batch_size=BATCH, image=ImageSpec(size=SIDE), num_workers=workers, drop_last=True
+        shards,
+        batch_size=BATCH,
+        image=ImageSpec(size=SIDE, normalize=MEAN_STD),
+        decoder=decoder,
+        device=device,
+        num_workers=workers,
+        drop_last=True,
     )
-    feeder = DeviceFeeder(device, mean_std=MEAN_STD)
     skipped = workers + 1  # begun before the first was asked for
     images, since = 0, 0.0
-    for number, batch in enumerate(feeder.feed(loader), start=1):
+    for number, batch in enumerate(loader, start=1):
         if number > skipped:
             images += len(batch["pixel_values"])
         elif number == skipped:
@@ -116,7 +142,7 @@ def measure_loader(
 
     train = training_step(device, step)
     waits: list[float] = []
-    fed = feeder.feed(loader)
+    fed = iter(loader)
     while len(waits) < _STEPS + skipped:
         begun = time.perf_counter()
         taken = next(fed, None)
@@ -127,15 +153,13 @@ def measure_loader(
     del fed
     loader.close()
     waits = sorted(waits[skipped:])
-    found = {
+    return {
         "img/s": alone,
         "step_ms": 1e3 * step,
         "wait_ms_median": waits[len(waits) // 2],
         "wait_ms_p99": waits[min(len(waits) - 1, len(waits) * 99 // 100)],
         "wait_ms_most": waits[-1],
     }
-    print(f"loader: {json.dumps(found)}", file=sys.stderr, flush=True)
-    return found
 
 
 def training_step(device: torch.device, seconds: float) -> Callable[[], None]:

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import simplejpeg
@@ -18,6 +19,8 @@ from datapipe.geometry.sizes import one
 from datapipe.index.imageinfo import probe
 
 T = TypeVar("T")
+
+_EPOCHS = 8  # of a gather, which is fast
 
 
 def decode(jpegs: Sequence[bytes], threads: int) -> Run:
@@ -47,6 +50,24 @@ def decode_and_place(
             transform.place(transform.decode(jpegs[number]), place)
 
     return lambda: on_threads(work, range(len(jpegs)), threads)
+
+
+def gather(count: int, threads: int, *, side: int, batch_size: int) -> Callable[[], Run]:
+    """Copy uint8 images in a random order into batches, in memory that is reused."""
+    images = torch.zeros(count, 3, side, side, dtype=torch.uint8).random_(256)
+    places = torch.zeros(2 * threads, batch_size, 3, side, side, dtype=torch.uint8)
+    order = torch.randperm(_EPOCHS * count) % count
+    batches = order[: len(order) // batch_size * batch_size].view(-1, batch_size)
+
+    def work(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            torch.index_select(images, 0, batches[number], out=places[number % len(places)])
+
+    def run() -> Run:
+        done = on_threads(work, range(len(batches)), threads)
+        return replace(done, samples=len(batches) * batch_size)
+
+    return run
 
 
 def shape_of(transform: ImageTransform, data: bytes) -> tuple[int, ...]:

@@ -74,7 +74,16 @@ def draw(results: Sequence[Result], *, title: str, unit: str, path: Path) -> Non
     )
     top = max(result.rate.high for result in ran)
     for row, rate in enumerate(rates):
-        axes.text(rate.high + 0.01 * top, row, f"{rate.median:,.0f}", va="center", fontsize=9)
+        axes.text(
+            rate.high + 0.01 * top,
+            row,
+            f"{rate.median:,.0f}",
+            va="center",
+            fontsize=9,
+            # Readable where a limit's line runs behind it.
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            zorder=3,
+        )
     for limit in limits:
         axes.axvline(limit.rate.median, color="#9b2d1f", linewidth=1, linestyle=(0, (4, 2)))
         axes.annotate(

@@ -24,17 +24,24 @@ from datapipe.errors import (
 )
 
 if TYPE_CHECKING:
+    from datapipe.cache.spec import CacheSpec
+    from datapipe.decode.dalioptions import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.decode.text.spec import TextSpec
     from datapipe.index.scan import index_shards
     from datapipe.loader.loader import Loader
     from datapipe.loader.make import make_loader
+    from datapipe.monitor.monitor import Monitor
     from datapipe.pack.job import pack_dataset
     from datapipe.pack.report import PackReport
+    from datapipe.tune.job import tune_workers
+    from datapipe.tune.result import TuneResult
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CacheSpec",
+    "DaliOptions",
     "DatapipeError",
     "DecodeError",
     "EndlessError",
@@ -42,6 +49,7 @@ __all__ = [
     "IndexMismatch",
     "Loader",
     "MissingMember",
+    "Monitor",
     "PackError",
     "PackReport",
     "PlanError",
@@ -50,20 +58,27 @@ __all__ = [
     "StoreError",
     "TextSpec",
     "TransformError",
+    "TuneResult",
     "index_shards",
     "make_loader",
     "pack_dataset",
+    "tune_workers",
 ]
 
 # Imported on first use, so that `datapipe pack` does not wait for torch.
 _LAZY = {
+    "CacheSpec": "datapipe.cache.spec",
+    "DaliOptions": "datapipe.decode.dalioptions",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
+    "Monitor": "datapipe.monitor.monitor",
     "PackReport": "datapipe.pack.report",
     "TextSpec": "datapipe.decode.text.spec",
+    "TuneResult": "datapipe.tune.result",
     "index_shards": "datapipe.index.scan",
     "make_loader": "datapipe.loader.make",
     "pack_dataset": "datapipe.pack.job",
+    "tune_workers": "datapipe.tune.job",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import tarfile
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -13,6 +14,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As jobs in the background have it, and pass it on to what they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
 

@@ -7,13 +7,14 @@ from functools import partial
 
 from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE, Task
-from datapipe import ImageSpec, make_loader
+from datapipe import CacheSpec, ImageSpec, make_loader
 from datapipe.decode.normalize import load_kernel
 
 PACKAGES = ("datapipe", "torch", "simplejpeg")
 
 
-def make(task: Task) -> Callable[[], Run]:
+def make(task: Task, *, cached: str = "", epochs: int = 1) -> Callable[[], Run]:
+    """With `cached`, such as "4GB", what decoded images may take in memory."""
     load_kernel()  # else a run begins without it
     loader = make_loader(
         task.shards,
@@ -21,6 +22,8 @@ def make(task: Task) -> Callable[[], Run]:
         image=image_spec(task),
         num_workers=task.workers,
         drop_last=True,
+        epochs=epochs,
+        cache=CacheSpec(memory=cached) if cached else None,
     )
     return partial(task.time, loader, lambda batch: len(batch["pixel_values"]), skip=task.workers)
 

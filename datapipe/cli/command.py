@@ -13,6 +13,8 @@ import datapipe
 from datapipe.cli.index import index
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
+from datapipe.cli.profile import profile
+from datapipe.cli.tune import tune_workers
 
 app = typer.Typer(
     name="datapipe",
@@ -21,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, index, plan):
+for _command in (pack, index, plan, profile, tune_workers):
     app.command()(_command)
 
 

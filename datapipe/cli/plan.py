@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import datapipe
+from datapipe.cli.image import Image, image_spec
 from datapipe.cli.output import bars, print_table, shown, user_errors
 from datapipe.cli.text import Template, Tokenizer, text_spec
 from datapipe.errors import PlanError
 
 if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
     from datapipe.loader.loader import Loader
     from datapipe.loader.report import PlanReport
     from datapipe.plan.summary import LengthBin
@@ -22,7 +24,7 @@ _REASONS = {
     "where": "where does not hold",
     "unusable": "their text cannot be used",
     "overlong": "overlong",
-    "images": "more images than max_images",
+    "images": "more images or patches than a pack may have",
     "empty": "no token",
     "last_step": "dropped with the last step",
 }
@@ -38,6 +40,9 @@ def plan(
         int, typer.Option(help="Pad each sample in a pack to a multiple of so many tokens.")
     ] = 1,
     max_images: Annotated[int | None, typer.Option(help="Images of a pack at most.")] = None,
+    max_patches: Annotated[
+        int | None, typer.Option(help="Patches or tiles of a pack at most; needs --image.")
+    ] = None,
     max_samples: Annotated[int | None, typer.Option(help="Samples of a pack at most.")] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="Tokens of a padded batch, padding included.")
@@ -68,8 +73,12 @@ def plan(
     template: Template = None,
     image_tokens: Annotated[
         str | None,
-        typer.Option(help="Tokens of an image: a number, per-tile or native.  [default: 576]"),
+        typer.Option(
+            help="Tokens of an image: a number, per-tile or native.  [default: as --image needs, "
+            "else 576]"
+        ),
     ] = None,
+    image: Image = None,
     max_length: Annotated[
         int | None,
         typer.Option(help="Tokens of a sample at most, images included."),
@@ -96,10 +105,16 @@ def plan(
     with user_errors("run the same command again; shards whose tokens were counted are kept"):
         if tokenizer is None:
             _refuse_without_tokenizer(batch_size, pack=pack, max_tokens=max_tokens, buckets=buckets)
+        spec = image_spec(image)
+        if max_patches is not None and spec is None:
+            raise PlanError(
+                f"--max-patches {max_patches}: how many an image has follows from --image; give "
+                "it, such as --image qwen2-vl"
+            )
         text = text_spec(
             tokenizer,
             template=template,
-            image_tokens=_image_tokens(image_tokens),
+            image_tokens=_image_tokens(image_tokens, spec if tokenizer else None),
             max_length=max_length,
             overlong=overlong or (None if tokenizer is None else "drop"),
         )
@@ -107,13 +122,14 @@ def plan(
             raise PlanError(f"--world-size {world_size}: at least one rank is needed")
         loader = datapipe.make_loader(
             shards,
-            image=None,
+            image=spec,
             text=text,
             batch_size=batch_size,
             pack=pack,
             pack_window=pack_window,
             pack_multiple_of=pack_multiple_of,
             max_images=max_images,
+            max_patches=max_patches,
             max_samples=max_samples,
             max_tokens=max_tokens,
             buckets=_buckets(buckets),
@@ -153,7 +169,11 @@ def _shown_lines(text: str) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
-def _image_tokens(value: str | None) -> int | str | None:
+def _image_tokens(value: str | None, image: ImageSpec | None) -> int | str | None:
+    if value is None and image is not None:
+        from datapipe.loader.vision import rule_of
+
+        return rule_of(image)
     try:
         return None if value is None else int(value)
     except ValueError:

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.check import check_image
-from datapipe.decode.dali_graph import GraphOptions, check_supported, window
+from datapipe.decode.dali_graph import GraphOptions, check_supported, placement, window
 from datapipe.decode.dali_jpeg import plain_jpeg
 from datapipe.decode.dali_pipeline import DaliBatch, DaliPipeline
-from datapipe.decode.image import Decoded, check_size
+from datapipe.decode.dalioptions import DaliOptions
+from datapipe.decode.image import Decoded, check_indexed, check_size
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
+from datapipe.geometry.placement import Placement
 from datapipe.index.imageinfo import probe
 
 
@@ -33,9 +35,7 @@ class DaliDecoder:
         device_id: of the GPU; None is torch's current one.
         batch_size: most images of a batch.
         threads: of DALI, and as many more for what the CPU kernels decode.
-        hw_decoder_load: share of the JPEGs that a GPU's own decoder takes, 0 to 1.
-        preallocate_width, preallocate_height: largest sides to expect in pixels, for which that
-            decoder's memory is taken at the start; 0 takes it as needed.
+        options: of decoding on a GPU.
         check: whether libjpeg-turbo reads the compressed data of every JPEG first, at a third to a
             half of the price of decoding it. DALI shows most damage as pixels. What datapipe packed
             was read then; that a JPEG was cut off is noticed without this.
@@ -52,9 +52,7 @@ class DaliDecoder:
         device_id: int | None = None,
         batch_size: int,
         threads: int,
-        hw_decoder_load: float = 0.65,
-        preallocate_width: int = 0,
-        preallocate_height: int = 0,
+        options: DaliOptions | None = None,
         check: bool = False,
     ) -> None:
         check_supported(spec)
@@ -62,27 +60,30 @@ class DaliDecoder:
         self.device = _torch_device(device, device_id)
         self.batch_size = _at_least("batch_size", batch_size, 1)
         self.check = check
-        options = GraphOptions(
+        how = GraphOptions(
             device=device,
             device_id=self.device.index,
             batch_size=batch_size,
             threads=_at_least("threads", threads, 1),
-            hw_decoder_load=_share("hw_decoder_load", hw_decoder_load),
-            preallocate_width=_at_least("preallocate_width", preallocate_width, 0),
-            preallocate_height=_at_least("preallocate_height", preallocate_height, 0),
+            decoding=options or DaliOptions(),
         )
-        self._pipeline = DaliPipeline(spec, options)
+        self._pipeline = DaliPipeline(spec, how)
         self._kernels = make_transform(spec)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="datapipe-dali")
 
     def decode(
-        self, images: Sequence[bytes], draws: Sequence[Draw | None] | None = None
+        self,
+        images: Sequence[bytes],
+        draws: Sequence[Draw | None] | None = None,
+        sizes: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch.
 
         Args:
             images: encoded, 0 to `batch_size` of them.
             draws: random numbers of each image, for crop and mirroring; None for neither.
+            sizes: (width, height) that each upright image has by the index; None where nobody
+                knows. One of another size fails.
 
         Returns:
             `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
@@ -105,7 +106,7 @@ class DaliDecoder:
         others: dict[int, Future[Decoded]] = {}
         for place, (image, draw) in enumerate(zip(images, draws, strict=True)):
             try:
-                if self._give(batch, image, draw):
+                if self._give(batch, image, draw, None if sizes is None else sizes[place]):
                     given.append(place)
                 else:
                     others[place] = self._pool.submit(self._kernels.decode, image)
@@ -134,6 +135,10 @@ class DaliDecoder:
             torch.cuda.current_stream(self.device).synchronize()
         return out, dict(sorted(errors.items()))
 
+    def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
+        """Where the pixels of an upright image of this size go."""
+        return placement(self.spec, width, height, draw)
+
     def close(self) -> None:
         """End all threads and give DALI's memory back. Batches stay what they are."""
         self._pipeline.close()
@@ -143,13 +148,17 @@ class DaliDecoder:
     def _on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def _give(self, batch: DaliBatch, image: bytes, draw: Draw | None) -> bool:
+    def _give(
+        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: tuple[int, int] | None
+    ) -> bool:
         """Add an image to what DALI gets, or nothing in its place; whether it was the image.
 
         Raises:
-            DecodeError: its header says that it cannot be decoded.
+            DecodeError: its header says that it cannot be decoded, or that it is not of this size.
         """
         info = probe(image)
+        if size is not None:
+            check_indexed(info.upright, size)
         check_size(info, self.spec.refuse_above)
         plain = plain_jpeg(image, info)
         if plain is None:
@@ -204,9 +213,3 @@ def _at_least(name: str, value: int, least: int) -> int:
     if type(value) is not int or value < least:
         raise PlanError(f"{name} {value!r}: give a whole number from {least}")
     return value
-
-
-def _share(name: str, value: float) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise PlanError(f"{name} {value!r}: give a number from 0 to 1")
-    return float(value)

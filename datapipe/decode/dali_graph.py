@@ -13,10 +13,12 @@ from typing import Any, Literal
 
 import torch
 
+from datapipe.decode.dalioptions import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.geometry.crop import Box, Draw, random_box
-from datapipe.geometry.sizes import LONGEST, contain, cover
+from datapipe.geometry.crop import Box, Draw, middle_box, random_box
+from datapipe.geometry.placement import Placement
+from datapipe.geometry.sizes import contain, cover
 
 MODES = ("stretch", "pad", "crop")
 """Values of `ImageSpec.resize` that the graph does."""
@@ -39,9 +41,7 @@ class GraphOptions:
     device_id: int | None
     batch_size: int
     threads: int
-    hw_decoder_load: float
-    preallocate_width: int
-    preallocate_height: int
+    decoding: DaliOptions
 
 
 def installed() -> bool:
@@ -80,7 +80,7 @@ def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -
         return _of_box(spec, random_box(width, height, spec.random_crop, draw))
     if spec.resize == "crop":
         inner = (spec.crop_from or out_height, spec.crop_from or out_width)
-        middle = _middle(width, height, *inner)
+        middle = middle_box(width, height, inner=inner)
         down, across = cover(middle.width, middle.height, inner=inner)
         top, left = (down - out_height) // 2, (across - out_width) // 2
         scale_y, scale_x = middle.height / down, middle.width / across
@@ -101,6 +101,20 @@ def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -
             (beside_x // 2) / beside_x if beside_x else 0.0,
         )
     return _of_box(spec, Box(0, 0, width, height))
+
+
+def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Placement:
+    """Where the pixels of an upright image go."""
+    down, across, top, left, bottom, right, beside_y, beside_x = window(spec, width, height, draw)
+    scale_x, scale_y = across / (right - left), down / (bottom - top)
+    placed = Placement(
+        scale_x,
+        scale_y,
+        beside_x * (spec.width - across) - left * scale_x,
+        beside_y * (spec.height - down) - top * scale_y,
+    )
+    mirrored = draw is not None and draw.mirrors(spec.flip)
+    return placed.mirrored(spec.width) if mirrored else placed
 
 
 def build(spec: ImageSpec, options: GraphOptions) -> Any:
@@ -199,9 +213,9 @@ def _decoder_options(options: GraphOptions) -> dict[str, Any]:
         return {"device": "cpu"}
     return {
         "device": "mixed",
-        "hw_decoder_load": options.hw_decoder_load,
-        "preallocate_width_hint": options.preallocate_width,
-        "preallocate_height_hint": options.preallocate_height,
+        "hw_decoder_load": options.decoding.hw_decoder_load,
+        "preallocate_width_hint": options.decoding.preallocate_width,
+        "preallocate_height_hint": options.decoding.preallocate_height,
         # Chroma as libjpeg-turbo scales it up, so that all devices show the same.
         "jpeg_fancy_upsampling": True,
         # Every rank of a machine would tie its threads to the same first cores.
@@ -216,12 +230,3 @@ def _of_box(spec: ImageSpec, box: Box) -> Window:
         *(float(box.top + box.height), float(box.left + box.width)),
         *(0.0, 0.0),
     )
-
-
-def _middle(width: int, height: int, inner_height: int, inner_width: int) -> Box:
-    """The middle of an image that is much longer than what it has to cover."""
-    longest_width = max(1, LONGEST * height * inner_width // inner_height)
-    longest_height = max(1, LONGEST * width * inner_height // inner_width)
-    top = max(0, (height - longest_height) // 2)
-    left = max(0, (width - longest_width) // 2)
-    return Box(left, top, min(width, longest_width), min(height, longest_height))

@@ -70,7 +70,7 @@ def _channels_first(image: Decoded) -> Tensor:
     pixels = image.pixels
     if min(pixels.strides) < 0 or not pixels.flags.writeable:
         pixels = pixels.copy()  # torch takes neither, and users' transforms make both
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    return torch.from_numpy(pixels.transpose(2, 0, 1))
 
 
 def _ends(start: int, length: int, whole: int, pixels: int) -> tuple[int, int, float]:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.fitting import check_rows, fit, fit_part, fixed_tokens
-from datapipe.decode.image import Decoded, decode_for
+from datapipe.decode.image import Decoded, Encoded, decode_for
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
-from datapipe.geometry.crop import Box, Draw, least_box, random_box
+from datapipe.geometry.crop import Draw, least_box, middle_box, random_box
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import LONGEST, Int64, contain, cover
+from datapipe.geometry.sizes import Int64, contain, cover
 
 
 class FixedTransform:
@@ -42,12 +42,21 @@ class FixedTransform:
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return self._shape
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        return np.full(len(widths), math.prod(self._shape), np.int64)
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        return 1, *self._shape
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {}
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         target = self._target if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        self._normalizer.write_planes(values, out.view(values.shape))
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._shape))
@@ -93,22 +102,9 @@ class FixedTransform:
 
     def _crop(self, image: Decoded) -> tuple[Tensor, Placement]:
         height, width = self._size
-        middle = _middle(image, *self._inner)
+        middle = middle_box(image.width, image.height, inner=self._inner)
         new_height, new_width = cover(middle.width, middle.height, inner=self._inner)
         top, left = (new_height - height) // 2, (new_width - width) // 2
         covering, placement = fit_part(image, middle, new_height, new_width, self.spec)
         part = covering[:, top : top + height, left : left + width]
         return part, placement.shifted(-left, -top)
-
-
-def _middle(image: Decoded, height: int, width: int) -> Box:
-    """The middle of an image that is very much longer than the shape it has to cover.
-
-    Covering 336x336 with 20,000x1 pixels would need gigabytes on the way, for a result that shows
-    one of these pixels.
-    """
-    longest_width = max(1, LONGEST * image.height * width // height)
-    longest_height = max(1, LONGEST * image.width * height // width)
-    top = max(0, (image.height - longest_height) // 2)
-    left = max(0, (image.width - longest_width) // 2)
-    return Box(left, top, min(image.width, longest_width), min(image.height, longest_height))

@@ -58,6 +58,19 @@ def check_size(info: ImageInfo, max_pixels: int = MAX_PIXELS) -> None:
         )
 
 
+def check_indexed(found: tuple[int, int], indexed: tuple[int, int]) -> None:
+    """Refuse an image of another (width, height) than the plan counted on.
+
+    Raises:
+        DecodeError: `found` is not `indexed`.
+    """
+    if found != indexed:
+        raise DecodeError(
+            f"it is {found[0]}x{found[1]}, the index says {indexed[0]}x{indexed[1]}; index the "
+            "shards again"
+        )
+
+
 def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> Pixels:
     """Decode one image to upright RGB, uint8 [height, width, 3], contiguous.
 

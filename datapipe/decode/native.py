@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.fitting import check_rows, fit
-from datapipe.decode.image import Decoded, decode_for
+from datapipe.decode.image import Decoded, Encoded, decode_for
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
@@ -41,14 +41,25 @@ class NativeTransform:
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return (3 * self.spec.temporal * self._patch**2,)
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        return self.rows(widths, heights) * self.row_shape(widths, heights)[0]
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        rows = int(self.rows(*one(width, height))[0])
+        return rows, 3 * self.spec.temporal * self._patch**2
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         across, down = self._grids(widths, heights)
         grids = np.stack([np.ones_like(down), down, across], axis=1)
         return {"image_grid_thw": torch.from_numpy(grids)}
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        shape = (len(values), 3, -1)
+        self._normalizer.write_planes(values.view(shape), out.view(shape))
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         patch, merge, frames = self._patch, self._merge, self.spec.temporal

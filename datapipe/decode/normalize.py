@@ -2,8 +2,8 @@
 
 Taking interleaved pixels apart is what torch does slowly; a kernel compiled by numba does all of it
 in one pass, three to four times as fast, and gives the same bits. It is loaded in the background
-once a process has written a few thousand images. Until then, and where numba is missing, torch
-does the work.
+once a process has written as many pixels as some thousand images have. Until then, and where numba
+is missing, torch does the work.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 Triple = tuple[float, float, float]
 """A value for each of red, green and blue."""
 
-LOADED_AFTER = 2048
-"""Images written with torch before the kernel is loaded.
+LOADED_AFTER = 2048 * 336 * 336
+"""Pixels written with torch before the kernel is loaded.
 
 Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
 run that comes this far will come to those. And the first batch must not wait for it."""
@@ -47,13 +49,15 @@ class _Background:
 
     def __init__(self) -> None:
         self.kernel: ModuleType | None = None
+        self._written = 0  # pixels; threads may overwrite each other's
         # Atomic without a lock, which a fork could leave locked.
-        self._written = itertools.count(1)
+        self._asked = itertools.count()
         self._thread: threading.Thread | None = None
 
-    def count(self) -> None:
-        """An image is written with torch; the last of `LOADED_AFTER` starts the loading."""
-        if next(self._written) != LOADED_AFTER:
+    def count(self, pixels: int) -> None:
+        """So many are written with torch; the last of `LOADED_AFTER` start the loading."""
+        self._written += pixels
+        if self._written < LOADED_AFTER or next(self._asked):
             return
         # Not a daemon: the interpreter must not go away under a running compiler.
         thread = threading.Thread(target=self.load, name="datapipe-kernel", daemon=False)
@@ -131,21 +135,43 @@ class Normalizer:
         if layout is None:
             self._with_torch(image, out)
         elif _background.kernel is None:
-            _background.count()
+            _background.count(layout.height * layout.width)
             self._with_torch(image, out)
         else:
             self._with_kernel(_background.kernel, image, out, layout)
 
-    def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:
-        pixels = _flat(image, (at.height - 1) * at.pitch + 3 * at.width).numpy()
-        target = _flat(out, 2 * at.plane + (at.height - 1) * at.row + at.width)
+    def write_planes(self, values: Tensor, out: Tensor) -> None:
+        """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
+
+        Args:
+            values: uint8 [n, 3, ...], contiguous.
+            out: of `dtype`, of the same shape, of any strides.
+        """
+        assert values.shape == out.shape
+        kernel = _background.kernel
         if self.dtype == torch.uint8:
-            kernel.write_uint8(pixels, target.numpy(), *at)
-        elif self.dtype == torch.float32:
-            kernel.write_float32(pixels, *self._constants, target.numpy(), *at)
+            out.copy_(values)
+        elif self.dtype == torch.float32 and out.is_contiguous() and kernel is not None:
+            count = 3 * len(values)
+            length = values.numel() // max(count, 1)
+            flat = values.numpy().reshape(-1), *self._constants, out.numpy().reshape(-1)
+            kernel.planes_float32(*flat, count, length)
         else:
-            bits = target.view(torch.int16).numpy()  # NumPy has no bfloat16
-            kernel.write_bfloat16(pixels, *self._constants, bits, *at)
+            if kernel is None:
+                _background.count(values.numel() // 3)
+            shape = (1, 3, *(1 for _ in values.shape[2:]))
+            scale, shift = self._scale.view(shape), self._shift.view(shape)
+            out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
+
+    def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:
+        pixels = _flat(image.numpy().transpose(1, 2, 0))
+        if self.dtype == torch.uint8:
+            kernel.write_uint8(pixels, _flat(out.numpy()), *at)
+        elif self.dtype == torch.float32:
+            kernel.write_float32(pixels, *self._constants, _flat(out.numpy()), *at)
+        else:
+            bits = out.view(torch.int16).numpy()  # NumPy has no bfloat16
+            kernel.write_bfloat16(pixels, *self._constants, _flat(bits), *at)
 
     def _with_torch(self, image: Tensor, out: Tensor) -> None:
         if self.dtype == torch.uint8:
@@ -177,6 +203,11 @@ def _layout(image: Tensor, out: Tensor) -> _Layout | None:
     return _Layout(height, width, pitch, plane, row)
 
 
-def _flat(tensor: Tensor, size: int) -> Tensor:
-    """The memory from a tensor's first value on."""
-    return torch.as_strided(tensor, (size,), (1,))
+def _flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The memory from an array's first value to its last, of any positive strides."""
+    # By NumPy: each view that torch makes lets go of Python's lock, and other threads take it.
+    if values.flags.c_contiguous:
+        return values.reshape(-1)
+    ends = zip(values.shape, values.strides, strict=True)
+    size = 1 + sum((side - 1) * stride for side, stride in ends) // values.itemsize
+    return as_strided(values, (size,), (values.itemsize,))

@@ -117,3 +117,16 @@ def write_bfloat16(
                 # The upper half, rounded to nearest, ties to even; no value is infinite or NaN.
                 word = part[x]
                 line[x] = np.int16((word + np.uint32(0x7FFF) + ((word >> 16) & 1)) >> 16)
+
+
+@_compiled("void(uint8[::1], float32[::1], float32[::1], float32[::1], int64, int64)")
+def planes_float32(
+    source: UInt8, scale: Float32, shift: Float32, target: Float32, count: int, length: int
+) -> None:
+    """`count` planes of `length` values behind each other, of red, green, blue, red, ..."""
+    for plane in range(count):
+        s, t = scale[plane % 3], shift[plane % 3]
+        values = source[plane * length : (plane + 1) * length]
+        out = target[plane * length : (plane + 1) * length]
+        for x in range(length):
+            out[x] = np.float32(values[x]) * s + t

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.fitting import check_rows, fit, fixed_tokens
-from datapipe.decode.image import Decoded, decode_for
+from datapipe.decode.image import Decoded, Encoded, decode_for
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
@@ -43,13 +43,26 @@ class PaddedTransform:
         # A batch without images has the shape of the smallest image, which models can take.
         return 3, int(down.max(initial=self._least)), int(across.max(initial=self._least))
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        across, down = self._sizes(widths, heights)
+        return 3 * down * across
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        return 1, 3, *self._size(height, width)
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         across, down = self._sizes(widths, heights)
         return {"image_sizes": torch.from_numpy(np.stack([down, across], axis=1))}
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        _, _, height, width = values.shape
+        self._normalizer.write_planes(values, out[:, :, :height, :width])
+        out[0, :, height:] = 0
+        out[0, :, :height, width:] = 0
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         height, width = self._size(image.height, image.width)

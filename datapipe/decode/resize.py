@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -47,5 +49,7 @@ def resize(image: Tensor, height: int, width: int, filter: Filter = "bilinear") 
 
 def _interleaved(image: Tensor) -> Tensor:
     """[1, 3, h, w] with the strides that torch calls channels_last."""
-    # Not image.unsqueeze(0): its first stride would be 3, which is no layout that torch knows.
-    return image.permute(1, 2, 0).contiguous().unsqueeze(0).permute(0, 3, 1, 2)
+    # By NumPy: each view that torch makes lets go of Python's lock, and other threads take it.
+    pixels = np.ascontiguousarray(image.numpy().transpose(1, 2, 0))
+    # Not pixels[None]: its first stride would be 0, which is no layout that torch knows.
+    return torch.from_numpy(pixels.reshape(1, *pixels.shape).transpose(0, 3, 1, 2))

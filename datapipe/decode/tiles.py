@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.fitting import check_rows, fit, fixed_tokens
-from datapipe.decode.image import Decoded, decode_for
+from datapipe.decode.image import Decoded, Encoded, decode_for
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.anyres import anyres_tiles, anyres_tokens, best_grid, fit_grid
@@ -45,12 +45,22 @@ class TilesTransform:
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return 3, self.spec.height, self.spec.height
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        return self.rows(widths, heights) * 3 * self.spec.height**2
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        rows = int(self.rows(*one(width, height))[0])
+        return rows, 3, self.spec.height, self.spec.height
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {}
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        self._normalizer.write_planes(values, out)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         side = self.spec.height
@@ -104,12 +114,22 @@ class AnyresTransform:
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return 3, self.spec.height, self.spec.height
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        return self.rows(widths, heights) * 3 * self.spec.height**2
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        rows = int(self.rows(*one(width, height))[0])
+        return rows, 3, self.spec.height, self.spec.height
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         target = self._target if self.spec.scaled_decode else None
         return decode_for(data, target, max_pixels=self.spec.refuse_above)
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        self._normalizer.write_planes(values, out)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         side = self.spec.height

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.fixed import FixedTransform
-from datapipe.decode.image import Decoded
+from datapipe.decode.image import Decoded, Encoded
 from datapipe.decode.native import NativeTransform
 from datapipe.decode.padded import PaddedTransform
 from datapipe.decode.spec import ImageSpec
@@ -51,15 +51,34 @@ class ImageTransform(Protocol):
         """Shape of a row of `pixel_values`, in a batch of images of these sizes."""
         ...
 
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        """Values of the rows that belong to each of n images, without what pads them to the
+        largest of a batch: int64 [n].
+        """
+        ...
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        """Shape of these values: [rows, *row_shape] of the image alone."""
+        ...
+
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         """What a model takes beside `pixel_values`, for n images."""
         ...
 
-    def decode(self, data: bytes) -> Decoded:
+    def decode(self, data: Encoded) -> Decoded:
         """Decode one image to upright RGB.
 
         Raises:
             DecodeError: see `decode_for`.
+        """
+        ...
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        """Fill the rows of one image with what a transform of uint8 made of it.
+
+        Args:
+            values: uint8 of `own_shape`, contiguous.
+            out: [rows, *row_shape] of `dtype`, whatever it holds.
         """
         ...
 

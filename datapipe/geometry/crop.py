@@ -1,4 +1,4 @@
-"""Random crops: which part of an image is shown, from a key that somebody else gives."""
+"""Crops: which part of an image is shown, from its size and a key that somebody else gives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from datapipe.geometry.sizes import LONGEST
 
 _TRIES = 10
 _RATIOS = (3 / 4, 4 / 3)
@@ -74,6 +76,20 @@ def least_box(width: int, height: int, least_area: float) -> tuple[float, float]
         min(math.sqrt(area / _RATIOS[1]), middle.height),
         min(math.sqrt(area * _RATIOS[0]), middle.width),
     )
+
+
+def middle_box(width: int, height: int, *, inner: tuple[int, int]) -> Box:
+    """The part of an image that may cover (height, width) `inner`: all, or the middle of a line.
+
+    Covering 336x336 with 20,000x1 pixels would need gigabytes on the way, for a result that shows
+    one of these pixels.
+    """
+    inner_height, inner_width = inner
+    longest_width = max(1, LONGEST * height * inner_width // inner_height)
+    longest_height = max(1, LONGEST * width * inner_height // inner_width)
+    top = max(0, (height - longest_height) // 2)
+    left = max(0, (width - longest_width) // 2)
+    return Box(left, top, min(width, longest_width), min(height, longest_height))
 
 
 def _middle(width: int, height: int) -> Box:

@@ -70,36 +70,41 @@ class Columns:
 
     def key(self, sample: int) -> str:
         """Key of one sample."""
-        start, stop = self.sample_key[sample], self.sample_key[sample + 1]
-        return self.key_bytes[start:stop].tobytes().decode()
+        return self.keys(np.array([sample]))[0]
 
-    def source(self, sample: int) -> str:
-        """Where one sample came from."""
-        start, stop = self.sample_source[sample], self.sample_source[sample + 1]
-        return self.source_bytes[start:stop].tobytes().decode()
+    def keys(self, samples: Int64) -> list[str]:
+        """Keys of some samples; `samples` is int64 [n]."""
+        return _texts(self.key_bytes, self.sample_key, samples)
+
+    def sources(self, samples: Int64) -> list[str]:
+        """Where some samples came from; `samples` is int64 [n]."""
+        return _texts(self.source_bytes, self.sample_source, samples)
 
     def members(self, sample: int) -> list[Member]:
         """Members of one sample, in the order of the shard."""
-        span = slice(int(self.sample_member[sample]), int(self.sample_member[sample + 1]))
-        sums = (
-            self.member_crc32[span].tolist()
-            if self.checksums
-            else [None] * (span.stop - span.start)
-        )
-        return [
-            Member(self.extensions[ext], offset, size, crc32)
-            for ext, offset, size, crc32 in zip(
-                self.member_ext[span].tolist(),
-                self.member_offset[span].tolist(),
-                self.member_size[span].tolist(),
-                sums,
-                strict=True,
-            )
-        ]
+        start, stop = self.sample_member[sample], self.sample_member[sample + 1]
+        return self.members_at(slice(int(start), int(stop)))
+
+    def members_at(self, places: Int64 | slice) -> list[Member]:
+        """The members at some places of the columns of members; `places` is int64 [n]."""
+        codes = self.member_ext[places].tolist()
+        sums = self.member_crc32[places].tolist() if self.checksums else [None] * len(codes)
+        offsets, sizes = self.member_offset[places].tolist(), self.member_size[places].tolist()
+        names = [self.extensions[code] for code in codes]
+        return list(map(Member, names, offsets, sizes, sums))
 
     def shard(self, sample: int) -> int:
         """Number of the shard that holds a sample."""
-        return int(np.searchsorted(self.shard_sample, sample, side="right")) - 1
+        return int(self.shard_sample.searchsorted(sample, side="right")) - 1
+
+    def shards(self, samples: Int64) -> Int64:
+        """Numbers of the shards that hold some samples: int64 [n] in and out."""
+        return self.shard_sample.searchsorted(samples, side="right").astype(np.int64) - 1
+
+
+def _texts(data: npt.NDArray[np.uint8], offsets: Int64, rows: Int64) -> list[str]:
+    starts, stops = offsets[rows].tolist(), offsets[rows + 1].tolist()
+    return [data[a:b].tobytes().decode() for a, b in zip(starts, stops, strict=True)]
 
 
 def open_columns(home: Path, manifest: Manifest) -> Columns:

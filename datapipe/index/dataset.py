@@ -10,7 +10,9 @@ from pathlib import Path
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns, open_columns
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, refuse_unfinished
+from datapipe.index.mirror import mirror_index
 from datapipe.index.scan import check_same, find_shards, index_home, index_shards
+from datapipe.remote.folder import RemoteFolder, is_remote
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +22,13 @@ class Dataset:
     """An indexed dataset.
 
     Attributes:
-        folder: where the shards lie.
+        folder: where the shards lie, here or elsewhere.
         home: where their index lies, and what is derived from it.
         manifest: its content.
         columns: what plan and fetch read of each sample.
     """
 
-    folder: Path
+    folder: Path | RemoteFolder
     home: Path
     manifest: Manifest
     columns: Columns
@@ -36,13 +38,20 @@ class Dataset:
         return self.manifest.samples
 
 
-def open_dataset(folder: str | os.PathLike[str]) -> Dataset:
-    """Open the dataset in `folder`.
+def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
+    """Open the dataset in `folder`, a path or a URL.
 
     Raises:
         IndexMismatch: there is no finished dataset, or the shards are not those of the index.
-        StoreError: foreign shards cannot be indexed.
+        StoreError: foreign shards cannot be indexed, or a server does not answer.
+        PlanError: nothing that is installed knows such URLs.
     """
+    if isinstance(folder, str) and is_remote(folder):
+        folder = RemoteFolder(folder)
+    if isinstance(folder, RemoteFolder):
+        home, manifest = mirror_index(folder)
+        columns = open_columns(home, manifest)
+        return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
     root = Path(folder)
     home = _home(root)
     if not (home / MANIFEST).exists():

@@ -132,9 +132,20 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        document = json.loads(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError:
         raise IndexMismatch(f"{folder}: no {MANIFEST} here") from None
+    return parse_manifest(content, str(path))
+
+
+def parse_manifest(content: bytes, path: str) -> Manifest:
+    """The manifest that stands in a file; `path` is its name in messages.
+
+    Raises:
+        IndexMismatch: it is damaged, or a newer version wrote it.
+    """
+    try:
+        document = json.loads(content)
     except ValueError as error:
         raise IndexMismatch(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("format") != "datapipe":

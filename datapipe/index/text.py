@@ -28,7 +28,8 @@ _IMAGE_PARTS = ("image", "image_url", "input_image")
 def parse_text(data: bytes) -> str:
     """Decode a caption member (UTF-8, with or without a byte order mark)."""
     try:
-        return data.decode("utf-8-sig")
+        # As "utf-8-sig" does, which is written in Python and takes ten times as long.
+        return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise DecodeError(f"text is not UTF-8 at byte {error.start}") from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,18 +14,21 @@ from torch import Tensor
 
 from datapipe.decode.image import Decoded
 from datapipe.decode.text.encode import SampleText
-from datapipe.errors import DecodeError, MissingMember, SampleError, TransformError
+from datapipe.errors import MissingMember, SampleError, TransformError
 from datapipe.index.dataset import Dataset
-from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.rows import Member
-from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
-from datapipe.loader.executor import Watch
+from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.loader.images import GEOMETRY, ImageMaker, ImageSlots
+from datapipe.loader.keeper import Keeper
+from datapipe.loader.members import member_kind
+from datapipe.loader.reading import BadMember, Found, SampleReader
 from datapipe.loader.state import Run
 from datapipe.loader.tokens import TokenMaker, TokenSlots
 from datapipe.loader.usertransform import UserTransform, apply_transform
+from datapipe.loader.watch import Watch
+from datapipe.plan.ragged import places
 from datapipe.plan.steps import Share
-from datapipe.store.shards import ShardStore
+from datapipe.store.protocol import Fetch, Store
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +43,9 @@ FACTS = frozenset(
 )
 """Names in `meta` that are no fields of a JSON member."""
 
-# Samples a worker takes at once: few that hold images, many that are tokenized together.
-_PIECE = 4
+# Most samples that a worker takes at once. What Python does for each takes half as long for 16 in a
+# row as for 4; texts are tokenized together.
+_PIECE = 16
 _TEXT_PIECE = 32
 
 
@@ -55,25 +61,41 @@ class BatchMaker:
         meta: what the batch carries beside what a model takes.
         seed: of what is random.
         verify: whether members are compared with the checksums taken when they were packed.
+        keeper: keeps samples in caches; None for none.
         on_error: "raise", or "skip" to leave a failing sample's slot empty.
+        workers: threads that share in a batch; 0 where whoever asks for it makes it.
+        ahead: batches that they prepare at a time.
     """
 
     dataset: Dataset
-    store: ShardStore
+    store: Store
     images: ImageMaker | None
     transform: UserTransform | None
     tokens: TokenMaker | None
     meta: tuple[str, ...]
     seed: int
     verify: bool
+    keeper: Keeper | None
     on_error: OnError
+    workers: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A sample as it was read: its text, and its images as they are encoded."""
+
+    text: SampleText
+    images: list[tuple[Member, memoryview]]
+    found: Found
 
 
 class BatchJob:
     """Fills one batch, slot by slot; slots are independent of each other.
 
     `run_after` is how far the run is once the batch was yielded; `labels` counts the tokens that
-    all ranks predict in this step.
+    all ranks predict in this step, `last` says that no other follows, `fetch` are the samples on
+    their way, where they were announced, `next_use` says when each is used again, for the cache.
     """
 
     def __init__(
@@ -84,10 +106,14 @@ class BatchJob:
         epoch: int,
         labels: int | None = None,
         run_after: Run,
+        last: bool = False,
+        fetch: Fetch | None = None,
+        next_use: Sequence[int] | None = None,
     ) -> None:
         self.share = share
         self.run_after = run_after
         self.samples = share.units.samples
+        self._excluded: list[bool] = share.excluded.tolist()
         self._epoch = epoch
         self._labels = labels
         self._maker = maker
@@ -100,9 +126,18 @@ class BatchJob:
             )
         else:
             self._counts = sizes.images
+        self._reader = SampleReader(
+            maker.store,
+            keeper=maker.keeper,
+            fetch=fetch,
+            samples=self.samples,
+            images=self._counts if maker.images is not None else None,
+            next_use=next_use,
+            verify=maker.verify,
+        )
         self._valid = share.valid.copy()
-        self._text: list[str] = [""] * size
         self._keys: list[str] = [""] * size
+        self._text: list[str] = [""] * size
         self._fields: dict[str, list[Any]] = {
             name: [None] * size for name in maker.meta if name not in FACTS or name == "source"
         }
@@ -115,24 +150,44 @@ class BatchJob:
         self._images: ImageSlots | None = None
         if maker.images:
             self._images = maker.images.slots(self.samples, self._counts, epoch)
-        self._piece = _PIECE if maker.images else _TEXT_PIECE
+        # Images take their time: every worker should find two pieces among what is prepared ahead,
+        # and they should end together.
+        ahead = 1 if last else maker.ahead
+        most = size * ahead // ((4 if last else 2) * max(1, maker.workers))
+        self._piece = max(1, min(most, _PIECE)) if maker.images else _TEXT_PIECE
         self._together = maker.images is not None and maker.images.decoder is not None
         self._done = itertools.count(1)  # pieces; its `next` cannot be interrupted by a thread
+        self.finished = 0
+        """When all of it was done, in nanoseconds of `time.perf_counter_ns`."""
 
     @property
     def pieces(self) -> int:
         return -(-len(self.samples) // self._piece)
 
     def run(self, piece: int, watch: Watch) -> None:
-        texts: dict[int, SampleText] = {}
+        # All of a piece is read before any of it is decoded: what Python does for a sample takes
+        # three times as long right after a decoder has emptied the processor's caches.
+        read: dict[int, _Read] = {}
         start = piece * self._piece
-        for slot in range(start, min(start + self._piece, len(self.samples))):
-            if self.share.excluded[slot]:
-                self._describe_sample(slot)
+        stop = min(start + self._piece, len(self.samples))
+        watch.at(self, start, "read")
+        members = self._look_up(start, stop)
+        for slot in range(start, stop):
+            if self._excluded[slot]:
                 self._bury(slot)
                 continue
             try:
-                texts[slot] = self._fill(slot, watch)
+                read[slot] = self._read(slot, *members[slot - start], watch)
+            except SampleError as error:
+                self._fail(slot, error)
+        rows: list[Sequence[Tensor]] = [()] * (stop - start)
+        if self._images is not None:
+            rows = self._images.cut(start, stop)
+        texts: dict[int, SampleText] = {}
+        for slot, sample in read.items():
+            try:
+                self._fill(slot, sample, rows[slot - start], watch)
+                texts[slot] = sample.text
             except SampleError as error:
                 self._fail(slot, error)
         if self._tokens and texts:
@@ -140,9 +195,11 @@ class BatchJob:
             failed = self._tokens.fill(texts, self._valid)
             for slot, failure in failed.items():
                 self._fail(slot, self._located(failure, slot, None))
-        if self._together and next(self._done) == self.pieces:
-            # Whoever is the last to read decodes for all.
-            self._decode_together(watch)
+        if next(self._done) == self.pieces:
+            if self._together:
+                # Whoever is the last to read decodes for all.
+                self._decode_together(watch)
+            self.finished = time.perf_counter_ns()
 
     def describe(self, slot: int) -> str:
         sample = int(self.samples[slot])
@@ -166,12 +223,13 @@ class BatchJob:
         if self._images is not None and (len(self._images.pixels) or not self._tokens):
             batch |= self._images.result()
         facts: Batch = {
-            "images_per_sample": torch.from_numpy(self._counts),
+            # Copied: the plan's own arrays are not for a training loop to write to.
+            "images_per_sample": torch.from_numpy(self._counts.copy()),
             GEOMETRY: self._images.geometry() if self._images is not None else None,
             "text": self._text,
             "key": self._keys,
             "valid": torch.from_numpy(self._valid),
-            "sample": torch.from_numpy(self.samples),
+            "sample": torch.from_numpy(self.samples.copy()),
             # A loss is divided by it, and 0 / 0 would spoil the weights.
             "num_items_in_batch": None if self._labels is None else max(1, self._labels),
             **self._fields,
@@ -191,57 +249,87 @@ class BatchJob:
                 *(name, sorted(self._names) or "no fields", sorted(FACTS)),
             )
 
-    def _fill(self, slot: int, watch: Watch) -> SampleText:
-        """Read one sample and place its images; returns its text."""
-        maker, columns = self._maker, self._maker.dataset.columns
-        sample = int(self.samples[slot])
-        shard = columns.shard(sample)
-        self._describe_sample(slot)
-        members = self._wanted(sample, int(self._counts[slot]))
+    def _look_up(self, start: int, stop: int) -> list[tuple[int, list[Member], int]]:
+        """Shard, members and number of images of the samples in some slots; notes their names."""
+        columns, samples = self._maker.dataset.columns, self.samples[start:stop]
+        self._keys[start:stop] = columns.keys(samples)
+        if "source" in self._fields:
+            self._fields["source"][start:stop] = columns.sources(samples)
+        found, edges = places(columns.sample_member, samples)
+        members = columns.members_at(found)
+        parts = [members[first:last] for first, last in itertools.pairwise(edges.tolist())]
+        images = columns.sample_image[samples + 1] - columns.sample_image[samples]
+        return list(zip(columns.shards(samples).tolist(), parts, images.tolist(), strict=True))
+
+    def _read(
+        self, slot: int, shard: int, members: list[Member], total: int, watch: Watch
+    ) -> _Read:
+        """Read one sample, of `total` images, and keep what the batch says of it beside them."""
+        maker = self._maker
         watch.at(self, slot, "read")
-        contents = maker.store.read(shard, members)
-        found = 0
-        waiting: list[Decoded] = []  # for the user's transform
+        try:
+            found = self._reader.read(slot, shard, members, total)
+        except BadMember as bad:
+            raise self._located(bad.error, slot, bad.member) from bad
+        watch.moved(sum(map(len, found.contents)))
+        images: list[tuple[Member, memoryview]] = []
         caption = record = None
-        for member, data in zip(members, contents, strict=True):
+        for member, data in zip(found.members, found.contents, strict=True):
             try:
-                if maker.verify and not maker.store.verify(member, data):
-                    raise DecodeError(
-                        "its bytes are not those that were packed: the shard is damaged"
-                    )
-                if self._images is not None and is_image_extension(member.ext):
-                    if self._together:
-                        self._images.keep(slot, found, data)
-                    else:
-                        watch.at(self, slot, "decode")
-                        image = self._images.decode(slot, found, data)
-                        if maker.transform:
-                            waiting.append(image)
-                        else:
-                            watch.at(self, slot, "resize")
-                            self._images.place(slot, found, image)
-                    found += 1
-                elif member.ext.lower() in TEXT_EXTENSIONS:
-                    caption = parse_text(data) if caption is None else caption
+                kind = member_kind(member.ext)
+                if kind == "image":
+                    images.append((member, data))
+                elif kind == "text":
+                    caption = parse_text(bytes(data)) if caption is None else caption
                 elif record is None:
-                    record = parse_json(data)
+                    record = parse_json(bytes(data))
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        if self._images is not None and found != self._counts[slot]:
-            missing = MissingMember(f"{found} images found, the index says {self._counts[slot]}")
+        here = len(images) if found.ready is None else self._counts[slot]
+        if self._images is not None and here != self._counts[slot]:
+            missing = MissingMember(
+                f"{len(images)} images found, the index says {self._counts[slot]}"
+            )
             raise self._located(missing, slot, None)
         if not self._tokens or maker.transform or "text" in maker.meta:
             self._text[slot] = sample_text(caption, record)
-        if maker.transform:
-            watch.at(self, slot, "transform")
-            self._apply(maker.transform, slot, waiting, record)
-        if isinstance(record, dict):
-            if self._fields:
-                self._names.update(record)
+        if self._fields and isinstance(record, dict):
+            self._names.update(record)
             for name in self._fields.keys() - {"source"}:
                 self._fields[name][slot] = record.get(name)
-        total = columns.sample_image[sample + 1] - columns.sample_image[sample]
-        return SampleText(caption, record, int(total))
+        return _Read(SampleText(caption, record, total), images, found)
+
+    def _fill(self, slot: int, sample: _Read, rows: Sequence[Tensor], watch: Watch) -> None:
+        """Decode the images of a sample that was read, and place each in its rows."""
+        transform = self._maker.transform
+        found = sample.found
+        if found.ready is not None:
+            assert self._images is not None
+            watch.at(self, slot, "normalize")
+            self._images.restore(slot, found.ready, rows)
+            return
+        waiting: list[Decoded] = []  # for the user's transform
+        for number, (member, data) in enumerate(sample.images):
+            assert self._images is not None, "images are read only where a batch has them"
+            if self._together:
+                self._images.keep(slot, number, bytes(data))
+                continue
+            try:
+                watch.at(self, slot, "decode")
+                image = self._images.decode(slot, number, data)
+                watch.moved(image.pixels.nbytes)
+                if transform:
+                    waiting.append(image)
+                else:
+                    watch.at(self, slot, "resize")
+                    self._images.place(slot, number, image, rows[number], room=found.room)
+            except SampleError as error:
+                raise self._located(error, slot, member) from error
+        if found.entry is not None:
+            self._reader.keep(slot, found)
+        if transform:
+            watch.at(self, slot, "transform")
+            self._apply(transform, slot, waiting, sample.text.record, rows, watch)
 
     def _decode_together(self, watch: Watch) -> None:
         assert self._images is not None
@@ -250,7 +338,13 @@ class BatchJob:
             self._fail(slot, self._located(error, slot, None))
 
     def _apply(
-        self, transform: UserTransform, slot: int, images: list[Decoded], record: Any
+        self,
+        transform: UserTransform,
+        slot: int,
+        images: list[Decoded],
+        record: Any,
+        rows: Sequence[Tensor],
+        watch: Watch,
     ) -> None:
         """Let the user's function change a sample, and place its images."""
         text = self._text[slot]
@@ -271,30 +365,11 @@ class BatchJob:
                     "it when the data is packed"
                 )
             if self._images is not None:
+                watch.at(self, slot, "resize")
                 for number, image in enumerate(made):
-                    self._images.place(slot, number, image)
+                    self._images.place(slot, number, image, rows[number])
         except SampleError as error:
             raise self._located(error, slot, None) from error
-
-    def _wanted(self, sample: int, images: int) -> list[Member]:
-        """The members that the batch is made of: of the images the first ones alone."""
-        members = []
-        for member in self._maker.dataset.columns.members(sample):
-            ext = member.ext.lower()
-            if is_image_extension(ext):
-                if self._maker.images is not None and images:
-                    images -= 1
-                    members.append(member)
-            elif ext in TEXT_EXTENSIONS or ext == "json":
-                members.append(member)
-        return members
-
-    def _describe_sample(self, slot: int) -> None:
-        columns = self._maker.dataset.columns
-        sample = int(self.samples[slot])
-        self._keys[slot] = columns.key(sample)
-        if "source" in self._fields:
-            self._fields["source"][slot] = columns.source(sample)
 
     def _located(self, error: SampleError, slot: int, member: Member | None) -> SampleError:
         key = self._keys[slot]

@@ -9,10 +9,11 @@ from typing import Literal
 
 import torch
 
+from datapipe.decode.dalioptions import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.loader.device import DeviceFeeder
-from datapipe.loader.images import GEOMETRY, Decoder
+from datapipe.loader.images import Decoder
 from datapipe.loader.lanes import resolve_device
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class ImagePath:
 
 
 def choose_path(
-    name: DecoderName,
+    asked: DecoderName | DaliOptions,
     spec: ImageSpec | None,
     *,
     device: str | torch.device | None,
@@ -46,42 +47,43 @@ def choose_path(
     threads: int,
     check: bool,
     transform: bool,
-    meta: tuple[str, ...],
 ) -> ImagePath:
     """Decide who decodes images and who normalises them.
 
     Args:
-        name: "auto" is DALI where batches go to a CUDA device, DALI is installed and it can do what
-            is asked; "cpu"; "dali", on the CPU where batches do not go to a GPU.
+        asked: "auto" is DALI where batches go to a CUDA device, DALI is installed and it can do
+            what is asked; "cpu"; "dali", on the CPU where batches do not go to a GPU, or its
+            options.
         spec: what becomes of images; None leaves them out.
         device: that batches go to; None for none.
         channels_last: whether the values of a pixel lie together on the device.
         threads: that DALI may use.
         check: whether DALI's JPEGs are looked at for damage first, which it shows as pixels.
         transform: whether there is a user's transform, which needs decoded images.
-        meta: what batches carry.
 
     Raises:
         PlanError: DALI is asked for, and is not installed or cannot do this; or there is no such
             device.
     """
+    options = asked if isinstance(asked, DaliOptions) else DaliOptions()
+    name = "dali" if isinstance(asked, DaliOptions) else asked
     if name not in ("auto", "cpu", "dali"):
-        raise PlanError(f"decoder {name!r} is not one of 'auto', 'cpu', 'dali'")
+        raise PlanError(f"decoder {name!r} is not one of 'auto', 'cpu', 'dali' and DaliOptions")
     if channels_last and device is None:
         raise PlanError("channels_last lays images out on a device; give device=, 'cpu' say")
     to = resolve_device(device) if device is not None else None
     on_gpu = to is not None and to.type == "cuda"
-    dali = _takes_dali(name, spec, on_gpu=on_gpu, transform=transform, meta=meta)
+    dali = _takes_dali(name, spec, on_gpu=on_gpu, transform=transform)
     made, feeder = spec, None
     if to is not None:
-        normalized = spec is not None and spec.out_dtype != torch.uint8 and not (dali and on_gpu)
-        if normalized and spec is not None:
+        there = spec if spec is not None and not (dali and on_gpu) else None
+        if there is not None and there.out_dtype != torch.uint8:
             # A quarter of the bytes cross the bus.
-            made = replace(spec, normalize=None, dtype=torch.uint8, fill=_fill(spec))
+            made = replace(there, normalize=None, dtype=torch.uint8, fill=_fill(there))
         feeder = DeviceFeeder(
             to,
-            mean_std=spec.mean_std if normalized and spec is not None else None,
-            dtype=spec.out_dtype if normalized and spec is not None else None,
+            mean_std=there.mean_std if there is not None else None,
+            dtype=there.out_dtype if there is not None else None,
             channels_last=channels_last,
             padded=spec is not None and spec.resize in ("shortest", "dynamic"),
         )
@@ -96,6 +98,7 @@ def choose_path(
             batch_size=_TOGETHER,
             threads=threads,
             check=check,
+            options=options,
         )
     return ImagePath(made=made, decoder=decoder, feeder=feeder)
 
@@ -111,7 +114,6 @@ def _takes_dali(
     *,
     on_gpu: bool,
     transform: bool,
-    meta: tuple[str, ...],
 ) -> bool:
     if name == "cpu" or (name == "auto" and not on_gpu):
         return False
@@ -119,7 +121,7 @@ def _takes_dali(
         if name == "dali":
             raise PlanError("decoder='dali' decodes images, and image=None leaves them out")
         return False
-    reason = _unfit(spec, transform=transform, meta=meta)
+    reason = _unfit(spec, transform=transform)
     if reason is not None and name == "dali":
         raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
     _say(
@@ -130,14 +132,12 @@ def _takes_dali(
     return reason is None
 
 
-def _unfit(spec: ImageSpec, *, transform: bool, meta: tuple[str, ...]) -> str | None:
+def _unfit(spec: ImageSpec, *, transform: bool) -> str | None:
     """Why DALI cannot do this; None where it can."""
     from datapipe.decode.dali_graph import check_supported, installed
 
     if transform:
         return "transform= works on decoded images, and DALI makes batches of encoded ones"
-    if GEOMETRY in meta:
-        return f"DALI does not say where pixels go, as {GEOMETRY} in meta asks"
     if spec.scaled_decode:
         return "scaled_decode is of the CPU kernels"
     try:

@@ -22,11 +22,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from datapipe.errors import DatapipeError
+from datapipe.loader.meter import Meter
+from datapipe.loader.watch import Job, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -35,58 +37,21 @@ _PATIENCE = 5.0  # seconds that a worker gets to finish its sample
 _STARTING = threading.Lock()
 
 
-class Job(Protocol):
-    """Work of one step, in pieces that may run in any order and at the same time."""
-
-    @property
-    def pieces(self) -> int: ...
-
-    def run(self, piece: int, watch: Watch) -> None:
-        """Do one piece, telling `watch` what is being done. What it raises ends the loader."""
-        ...
-
-    def describe(self, slot: int) -> str:
-        """Name the sample in a slot, for the watchdog."""
-        ...
-
-
 J = TypeVar("J", bound=Job)
-
-
-class Watch:
-    """What one worker is doing right now; written by it, read by the watchdog."""
-
-    def __init__(self) -> None:
-        self._now: tuple[Job, int, str, float] | None = None
-
-    def at(self, job: Job, slot: int, stage: str) -> None:
-        """Say that the sample in this slot has reached a stage."""
-        self._now = (job, slot, stage, time.monotonic())
-
-    def idle(self) -> None:
-        self._now = None
-
-    def report(self, job: Job | None = None) -> str | None:
-        """What this worker is at, and for how long; None if it is not at `job`, or at nothing."""
-        now = self._now
-        if now is None or (job is not None and now[0] is not job):
-            return None
-        job, slot, stage, since = now
-        return f"{job.describe(slot)} in stage '{stage}' for {time.monotonic() - since:.0f} s"
 
 
 class _Team(Generic[J]):
     """The worker threads. They never refer to their executor, so that it can be collected."""
 
-    def __init__(self, size: int, on_end: Callable[[], None]) -> None:
+    def __init__(self, watches: list[Watch], on_end: Callable[[], None]) -> None:
         # Anything but a piece of a job means that the team may have ended.
         self.work: queue.SimpleQueue[object] = queue.SimpleQueue()
-        # A finished piece's job, an exception that ended a worker, or None when the team stops.
+        # A finished job, an exception that ended a worker, or None when the team stops.
         self.done: queue.SimpleQueue[J | BaseException | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.owner: weakref.ref[Executor[J]] | None = None
         self._stopped = False
-        self.watches = [Watch() for _ in range(size)]
+        self.watches = watches
         self.threads: list[threading.Thread] = []
         self._exits = itertools.count(1)
         self._on_end = on_end
@@ -174,6 +139,7 @@ class Executor(Generic[J]):
         ahead: most jobs that are begun before they are asked for.
         stall_warning: seconds after which a wait is explained in the log.
         on_end: called once, when the last worker has stopped, by whoever is the last.
+        meter: times what the workers do; None for nobody.
     """
 
     def __init__(
@@ -184,15 +150,17 @@ class Executor(Generic[J]):
         ahead: int,
         stall_warning: float,
         on_end: Callable[[], None],
+        meter: Meter | None = None,
     ) -> None:
         self._jobs = jobs
         self._ahead = ahead
         self._stall_warning = stall_warning
         self._window: deque[J] = deque()
-        self._left: dict[int, int] = {}  # pieces of each job in the window, by id
-        self._inline = Watch()
+        self._finished: set[int] = set()  # jobs of the window, by id
+        self._inline = _watch(meter if num_workers == 0 else None, "caller")
         self._process = os.getpid()
-        self._team: _Team[J] = _Team(num_workers, on_end)
+        watches = [_watch(meter, f"worker {number}") for number in range(num_workers)]
+        self._team: _Team[J] = _Team(watches, on_end)
         # Before the first thread, so that an interrupt in between leaves none behind.
         self._team.owner = weakref.ref(self, self._team.work.put)
         self._inline_end = None if num_workers else weakref.finalize(self, on_end)
@@ -232,11 +200,11 @@ class Executor(Generic[J]):
             try:
                 event = self._team.done.get_nowait()
             except queue.Empty:
-                return bool(self._window) and not self._left[id(self._window[0])]
+                return bool(self._window) and id(self._window[0]) in self._finished
             if event is None or isinstance(event, BaseException):
                 self._team.done.put(event)  # for `next`, whose turn it is to raise
                 return False
-            self._left[id(event)] -= 1
+            self._finished.add(id(event))
             del event
 
     def close(self) -> None:
@@ -252,14 +220,18 @@ class Executor(Generic[J]):
             if job is None:
                 return
             self._window.append(job)
-            self._left[id(job)] = job.pieces
-            for piece in range(job.pieces):
-                self._team.work.put((job, piece))
+            # Counted by the workers, so that the caller is woken once a job: `next` of a counter
+            # cannot be interrupted by another thread.
+            pieces, ended = job.pieces, itertools.count(1)
+            if not pieces:
+                self._finished.add(id(job))
+            for piece in range(pieces):
+                self._team.work.put((job, piece, pieces, ended))
 
     def _wait(self, job: J) -> None:
         started = time.monotonic()
         patience = self._stall_warning
-        while self._left[id(job)]:
+        while id(job) not in self._finished:
             try:
                 event = self._team.done.get(timeout=patience)
             except queue.Empty:
@@ -271,14 +243,18 @@ class Executor(Generic[J]):
                 raise DatapipeError("the loader was closed while its next batch was awaited")
             if isinstance(event, BaseException):
                 raise event
-            self._left[id(event)] -= 1
+            self._finished.add(id(event))
             del event  # a batch must not live longer than its user wants
-        del self._left[id(job)]
+        self._finished.remove(id(job))
 
     def _explain(self, job: J, waited: float) -> str:
         reports = [report for watch in self._team.watches if (report := watch.report(job))]
         where = "; ".join(reports) or "no worker is at it"
         return f"the loader has been waiting {waited:.0f} s for its next batch: {where}"
+
+
+def _watch(meter: Meter | None, row: str) -> Watch:
+    return Watch(None if meter is None else meter.clock(row))
 
 
 def _work(team: _Team[J], watch: Watch) -> None:
@@ -289,7 +265,7 @@ def _work(team: _Team[J], watch: Watch) -> None:
         torch.set_num_threads(1)
         team.ready.put(None)
         while isinstance(task := team.work.get(), tuple) and not team.ended:
-            job, piece = task
+            job, piece, pieces, ended = task
             del task  # an idle worker must not keep a batch alive
             try:
                 job.run(piece, watch)
@@ -298,7 +274,8 @@ def _work(team: _Team[J], watch: Watch) -> None:
                 return
             finally:
                 watch.idle()
-            team.done.put(job)
+            if next(ended) == pieces:
+                team.done.put(job)
             del job
         team.work.put(None)  # for the next one
     finally:

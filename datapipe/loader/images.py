@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from datapipe.decode.image import Decoded
-from datapipe.decode.transform import Draw, ImageTransform
+from datapipe.decode.image import Decoded, Encoded, check_indexed
+from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
 from datapipe.loader.buffers import BufferPool
+from datapipe.loader.keeper import FACTS
 from datapipe.plan.ragged import Int64, edges
 from datapipe.plan.rng import derive
 
@@ -31,9 +34,19 @@ class Decoder(Protocol):
     batch_size: int
 
     def decode(
-        self, images: Sequence[bytes], draws: Sequence[Draw | None] | None = None
+        self,
+        images: Sequence[bytes],
+        draws: Sequence[Draw | None] | None = None,
+        sizes: Sequence[tuple[int, int]] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
-        """Rows of `pixel_values`, zeros for images that failed, and what was wrong with those."""
+        """Rows of `pixel_values`, zeros for images that failed, and what was wrong with those.
+
+        Images that are not of these (width, height) fail.
+        """
+        ...
+
+    def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
+        """Where the pixels of an upright image of this size go."""
         ...
 
     def close(self) -> None:
@@ -53,6 +66,7 @@ class ImageMaker:
         rows: that `pixel_values` is filled up to; None for none.
         geometry: whether batches say where pixels went.
         decoder: for all images of a batch together; None decodes them one by one.
+        kept: what a cache keeps: the transform without what is random, as uint8; None for nothing.
     """
 
     transform: ImageTransform
@@ -62,6 +76,7 @@ class ImageMaker:
     rows: int | None = None
     geometry: bool = False
     decoder: Decoder | None = None
+    kept: ImageTransform | None = None
 
     def slots(self, samples: Int64, images: Int64, epoch: int) -> ImageSlots:
         """Memory for the first `images` images of each of some samples."""
@@ -91,55 +106,126 @@ class ImageSlots:
             self.used if maker.rows is None else maker.rows,
             *transform.row_shape(*self._sizes),
         )
+        # As lists: a worker asks for single numbers.
+        self._starts: list[int] = self.first.tolist()
+        self._sides: list[tuple[int, int]] = list(
+            zip(*(sides.tolist() for sides in self._sizes), strict=True)
+        )
+        if maker.kept is not None:
+            self._value_edges: list[int] = edges(maker.kept.values(*self._sizes)).tolist()
         self._buried = np.zeros(len(self._sizes[0]), bool)
-        self._encoded: list[bytes | None] = []
+        # None once they are decoded, or where each is decoded by itself.
+        self._encoded: list[bytes | None] | None = None
         if maker.decoder is not None:
             self._encoded = [None] * len(self._sizes[0])
         else:
             self.pixels: Tensor = maker.pool.lend(self._shape, transform.dtype)
-            self.pixels[self.used :] = 0
+            if self.used < self._shape[0]:
+                self.pixels[self.used :] = 0
         self._geometry = np.zeros((len(self._sizes[0]), 6)) if maker.geometry else None
 
-    def decode(self, slot: int, number: int, data: bytes) -> Decoded:
+    def cut(self, start: int, stop: int) -> list[Sequence[Tensor]]:
+        """Rows of each image of each of the slots `start` to `stop`, for `place` to fill.
+
+        All at once: one by one, between decoders, it takes ten times as long.
+        """
+        if self._maker.decoder is not None:
+            return [()] * (stop - start)
+        first, last = self._starts[start], self._starts[stop]
+        rows = self._rows[first : last + 1]
+        parts = self.pixels[rows[0] : rows[-1]].split_with_sizes(np.diff(rows).tolist())
+        bounds = itertools.pairwise(self._starts[start : stop + 1])
+        return [parts[begin - first : end - first] for begin, end in bounds]
+
+    def decode(self, slot: int, number: int, data: Encoded) -> Decoded:
         """Decode an image, the `number`-th of its sample.
 
         Raises:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
         image = self._maker.transform.decode(data)
-        at = int(self.first[slot]) + number
-        width, height = (int(sides[at]) for sides in self._sizes)
-        if (image.width, image.height) != (width, height):
-            raise DecodeError(
-                f"it is {image.width}x{image.height}, the index says {width}x{height}; index the "
-                "shards again"
-            )
+        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
         return image
 
-    def place(self, slot: int, number: int, image: Decoded) -> None:
-        """Fit an image into its rows.
+    def place(
+        self,
+        slot: int,
+        number: int,
+        image: Decoded,
+        rows: Tensor,
+        room: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Fit an image into its rows, by way of the room that a cache has for the sample's images.
 
         Raises:
             DecodeError: its shape is not the one that rows were made for.
         """
-        at = int(self.first[slot]) + number
-        rows = self.pixels[int(self._rows[at]) : int(self._rows[at + 1])]
+        if room is not None:
+            kept = self._maker.kept
+            assert kept is not None
+            facts, values = self._kept_part(slot, number, room)
+            placement = kept.place(image, values)
+            facts[:] = _facts(placement, image.width, image.height)
+            self._finish(slot, number, facts, values, rows)
+            return
         placement = self._maker.transform.place(image, rows, self._draw(slot, number))
         if self._geometry is not None:
-            self._geometry[at] = (
-                *(placement.scale_x, placement.scale_y, placement.left, placement.top),
-                *(image.width, image.height),
+            self._geometry[self._starts[slot] + number] = _facts(
+                placement, image.width, image.height
+            )
+
+    def restore(self, slot: int, ready: npt.NDArray[np.uint8], rows: Sequence[Tensor]) -> None:
+        """Fill the rows of a sample from what a cache has kept of its images."""
+        for number, out in enumerate(rows):
+            self._finish(slot, number, *self._kept_part(slot, number, ready), out)
+
+    def _kept_part(
+        self, slot: int, number: int, kept: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[np.float64], Tensor]:
+        """Facts and values of an image, in what is kept of its sample's images."""
+        transform = self._maker.kept
+        assert transform is not None
+        first, image = self._starts[slot], self._starts[slot] + number
+        start = FACTS * number + self._value_edges[image] - self._value_edges[first]
+        middle = start + FACTS
+        stop = middle + self._value_edges[image + 1] - self._value_edges[image]
+        values = torch.from_numpy(kept[middle:stop]).view(transform.own_shape(*self._sides[image]))
+        return kept[start:middle].view(np.float64), values
+
+    def _finish(
+        self,
+        slot: int,
+        number: int,
+        facts: npt.NDArray[np.float64],
+        values: Tensor,
+        rows: Tensor,
+    ) -> None:
+        """Do to kept values what is random, and normalise them into their rows."""
+        transform, draw = self._maker.transform, self._draw(slot, number)
+        mirrored = draw is not None and draw.mirrors(transform.spec.flip)
+        if mirrored:
+            values = values.flip(-1)
+        transform.finish(values, rows)
+        if self._geometry is not None:
+            placement = Placement(*facts[:4].tolist())
+            if mirrored:
+                placement = placement.mirrored(transform.spec.width)
+            self._geometry[self._starts[slot] + number] = _facts(
+                placement, *self._sides[self._starts[slot] + number]
             )
 
     def keep(self, slot: int, number: int, data: bytes) -> None:
         """Keep an encoded image until all of them are decoded together."""
+        assert self._encoded is not None
         self._encoded[int(self.first[slot]) + number] = data
 
     def decode_together(self) -> dict[int, DecodeError]:
         """Decode what was kept. Returns what was wrong, by slot; slots without images are zero."""
         decoder = self._maker.decoder
         assert decoder is not None
-        at = [image for image, data in enumerate(self._encoded) if data is not None]
+        assert self._encoded is not None
+        kept = {image: data for image, data in enumerate(self._encoded) if data is not None}
+        at = list(kept)
         slots = (np.searchsorted(self.first, at, side="right") - 1).tolist()
         draws = [
             self._draw(slot, image - int(self.first[slot]))
@@ -150,12 +236,17 @@ class ImageSlots:
         for start in range(0, len(at), decoder.batch_size):
             stop = start + decoder.batch_size
             part, failed = decoder.decode(
-                [data for image in at[start:stop] if (data := self._encoded[image]) is not None],
+                [kept[image] for image in at[start:stop]],
                 draws[start:stop],
+                [self._sides[image] for image in at[start:stop]],
             )
             parts.append(part)
             errors |= {slots[start + place]: error for place, error in failed.items()}
-        self._encoded = []
+        if self._geometry is not None:
+            for image, draw in zip(at, draws, strict=True):
+                sides = self._sides[image]
+                self._geometry[image] = _facts(decoder.placement(*sides, draw), *sides)
+        self._encoded = None
         if len(parts) == 1 and len(at) == self._shape[0]:
             self.pixels = parts[0]
             return errors
@@ -169,7 +260,7 @@ class ImageSlots:
         """Leave the images of a slot out: zeros, where they would be."""
         first, stop = int(self.first[slot]), int(self.first[slot + 1])
         self._buried[first:stop] = True
-        if self._encoded:
+        if self._encoded is not None:
             self._encoded[first:stop] = [None] * (stop - first)
             return
         self.pixels[int(self._rows[first]) : int(self._rows[stop])] = 0
@@ -205,3 +296,8 @@ class ImageSlots:
         numbers += np.arange(len(numbers))
         widths = gather(columns.image_width, numbers).astype(np.int64)
         return widths, gather(columns.image_height, numbers).astype(np.int64)
+
+
+def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:
+    """A row of `image_geometry`."""
+    return placement.scale_x, placement.scale_y, placement.left, placement.top, width, height

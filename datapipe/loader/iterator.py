@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +14,12 @@ from torch import Tensor
 from datapipe.errors import DatapipeError, SampleError
 from datapipe.loader.batch import Batch
 from datapipe.loader.device import DeviceFeeder, Sent
+from datapipe.loader.meter import Meter
 from datapipe.loader.state import Run
 from datapipe.plan.steps import Share
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class FinishedJob(Protocol):
@@ -23,6 +28,7 @@ class FinishedJob(Protocol):
     share: Share
     run_after: Run
     errors: dict[int, SampleError]
+    finished: int
 
     @property
     def blank(self) -> Tensor | None: ...
@@ -57,9 +63,16 @@ class Owner(Protocol):
 class LoaderIterator(Iterator[Batch]):
     """One pass over a run, or over what is left of it."""
 
-    def __init__(self, loader: Owner, executor: Steps, feeder: DeviceFeeder | None = None) -> None:
+    def __init__(
+        self,
+        loader: Owner,
+        executor: Steps,
+        feeder: DeviceFeeder | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._loader = loader
         self._executor = executor
+        self._meter = meter
         self._feeder = feeder
         # Batches on their way to the device, or what is wrong with them.
         self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
@@ -99,9 +112,10 @@ class LoaderIterator(Iterator[Batch]):
             raise
 
     def _take(self) -> Batch:
+        asked = time.perf_counter_ns()
         if self._feeder is None:
             job = self._executor.next()
-            batch = job.result()
+            batch = self._result(job)
         else:
             if not self._sent:
                 self._send(self._feeder)
@@ -110,16 +124,27 @@ class LoaderIterator(Iterator[Batch]):
             job, sent = self._sent.popleft()
             if isinstance(sent, SampleError):
                 raise sent
-            batch = self._feeder.receive(sent)
+            batch = self._carried(self._feeder.receive, sent)
         self._loader.count(job)
+        if self._meter is not None:
+            samples = len(job.share.units.samples)
+            self._meter.give(asked=asked, finished=job.finished, samples=samples)
         return batch
 
     def _send(self, feeder: DeviceFeeder) -> None:
         job = self._executor.next()
         try:
-            self._sent.append((job, feeder.send(job.result(), blank=job.blank)))
+            batch = self._result(job)
+            self._sent.append((job, self._carried(feeder.send, batch, blank=job.blank)))
         except SampleError as error:
             self._sent.append((job, error))  # once the batches before it were given out
+
+    def _result(self, job: FinishedJob) -> Batch:
+        return (self._meter.caller.timed("collate", job.result) if self._meter else job.result)()
+
+    def _carried(self, way: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """What a way of the feeder gives, its time counted."""
+        return (self._meter.caller.timed("transfer", way) if self._meter else way)(*args, **options)
 
     @property
     def closed(self) -> bool:

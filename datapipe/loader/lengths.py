@@ -30,7 +30,8 @@ from datapipe.index.tokenparts import PartFiles, TextFailure, TokenPart, join_pa
 from datapipe.index.tokens import TokenColumns
 from datapipe.plan.ragged import edges
 from datapipe.progress import Progress
-from datapipe.store.shards import ShardStore
+from datapipe.store.open import open_store
+from datapipe.store.protocol import Store
 
 _CHUNK = 256  # samples encoded at once: enough for the tokenizer's own threads
 _CHUNK_BYTES = 4 << 20  # of texts, as documents can be long
@@ -67,7 +68,7 @@ def count_tokens(
     manifest, shards = dataset.manifest, dataset.manifest.shards
 
     def count(parts: PartFiles, missing: list[int]) -> None:
-        with closing(ShardStore(dataset.folder, [shard.name for shard in shards])) as store:
+        with closing(open_store(dataset)) as store:
             texts = _Texts(
                 columns=dataset.columns,
                 store=store,
@@ -102,7 +103,7 @@ class _Texts:
     """
 
     columns: Columns
-    store: ShardStore
+    store: Store
     kinds: npt.NDArray[np.uint8]
     encoder: TextEncoder
 
@@ -213,9 +214,11 @@ def _read_chunk(texts: _Texts, chunk: _Chunk) -> list[SampleText | SampleError]:
                 raise DecodeError("its bytes are not those that were packed: the shard is damaged")
             # As in a batch: the first of each kind is the one that counts.
             if kind == _CAPTION:
-                captions[slot] = parse_text(data) if captions[slot] is None else captions[slot]
+                captions[slot] = (
+                    parse_text(bytes(data)) if captions[slot] is None else captions[slot]
+                )
             elif records[slot] is None:
-                records[slot] = parse_json(data)
+                records[slot] = parse_json(bytes(data))
         except SampleError as error:
             key = columns.key(chunk.start + slot)
             failures[slot] = type(error)(error.reason, member=f"{key}.{member.ext}")
@@ -234,17 +237,10 @@ def _text_members(texts: _Texts, chunk: _Chunk) -> tuple[list[int], list[int], l
     wanted = np.flatnonzero(kinds)
     owners = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
     places = wanted + bounds[0]
-    codes = columns.member_ext[places].tolist()
-    sums = columns.member_crc32[places].tolist() if columns.checksums else [None] * len(places)
-    offsets, sizes = columns.member_offset[places].tolist(), columns.member_size[places].tolist()
-    members = [
-        Member(columns.extensions[code], offset, size, crc32)
-        for code, offset, size, crc32 in zip(codes, offsets, sizes, sums, strict=True)
-    ]
-    return owners.tolist(), kinds[wanted].tolist(), members
+    return owners.tolist(), kinds[wanted].tolist(), columns.members_at(places)
 
 
-def _contents(store: ShardStore, shard: int, members: list[Member]) -> Iterator[bytes]:
+def _contents(store: Store, shard: int, members: list[Member]) -> Iterator[memoryview]:
     """The bytes of members of one shard, those that lie close to each other in one read."""
     group: list[Member] = []
     for member in members:

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from datapipe.cache.spec import CacheSpec
+from datapipe.decode.dalioptions import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.text.spec import TextSpec
-from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
-from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset import open_dataset
 from datapipe.loader.batch import OnError
-from datapipe.loader.buffers import BufferPool
+from datapipe.loader.caching import kept_transform, make_keeper
 from datapipe.loader.decoder import DecoderName, choose_path
 from datapipe.loader.exclude import parse_exclude
-from datapipe.loader.images import GEOMETRY, Decoder, ImageMaker
+from datapipe.loader.images import GEOMETRY
 from datapipe.loader.loader import Loader
-from datapipe.loader.options import LoaderOptions, Workers
+from datapipe.loader.makers import image_maker, token_maker
+from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions, Workers, as_int
 from datapipe.loader.planning import flag, resolve_plan
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
-from datapipe.loader.source import Origin, open_origin
-from datapipe.loader.tokens import TokenMaker
+from datapipe.loader.source import open_origin
+from datapipe.loader.tuned import given_or, tuning_key, with_tuned
 from datapipe.loader.usertransform import UserTransform
-from datapipe.plan.options import PlanOptions, Shuffle
+from datapipe.plan.options import Shuffle
+from datapipe.quantities import parse_bytes
+from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 
 if TYPE_CHECKING:
     import torch
@@ -61,21 +67,25 @@ def make_loader(
     train_tokens: int | None = None,
     global_batch_size: int | None = None,
     meta: str | Sequence[str] = (),
-    decoder: DecoderName = "auto",
+    decoder: DecoderName | DaliOptions = "auto",
     device: str | torch.device | None = None,
     channels_last: bool = False,
     pin_memory: bool = False,
     verify: bool = True,
-    num_workers: int | None = None,
+    num_workers: int | Literal["auto"] | None = None,
     workers: Workers = "threads",
     persistent_workers: bool = True,
-    prefetch_factor: int = 2,
+    prefetch_factor: int | Literal["auto"] | None = DEFAULT_PREFETCH,
     on_error: OnError = "raise",
     max_skipped: int | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     mesh: DeviceMesh | None = None,
     plan_cache: str | PathLike[str] | None = None,
+    cache: CacheSpec | None = None,
+    read_ahead: int | str = "256MB",
+    read_concurrency: int = 64,
+    storage_options: Mapping[str, Any] | None = None,
     stall_warning: float = 30.0,
 ) -> Loader:
     """Open a packed dataset, or a folder of WebDataset tars, as an iterable of batches.
@@ -87,7 +97,8 @@ def make_loader(
 
     Args:
         path: folder that `datapipe pack` wrote, or that holds `.tar` shards of someone else; those
-            are indexed once, on first use.
+            are indexed once, on first use. Or the URL of what `datapipe pack` wrote: http(s)://,
+            s3://, gs://, hf://; its index is fetched once.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch.
         image: what becomes of images; None leaves them out.
@@ -127,7 +138,8 @@ def make_loader(
             "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
             fields of the samples' JSON members, as lists.
         decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU where `device` is one;
-            "auto" is DALI on a GPU where it is installed and can do what is asked, else "cpu".
+            "auto" is DALI on a GPU where it is installed and can do what is asked, else "cpu". A
+            `DaliOptions` is "dali" with its options.
         device: where batches go, one ahead of the training loop: "cuda", say. Images cross the bus
             as uint8 and are normalised there. None leaves batches in the CPU's memory.
         channels_last: lay the values of a pixel together, for convolutions; needs `device`.
@@ -136,14 +148,17 @@ def make_loader(
             damage which still decodes is noticed too. Costs about 2 µs for 80 KB. Shards that
             someone else wrote have no checksums.
         num_workers: threads that read and decode. 0 works in the caller's thread, without
-            prefetch. None takes this rank's share of the machine's CPUs.
+            prefetch. None takes this rank's share of the machine's CPUs; "auto" what `datapipe
+            tune-workers` found for this machine, dataset and options, where it was run, else the
+            same.
         workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
             interpreter's lock. Batches are the same. Functions must then be importable: defined at
             the top of a module.
         persistent_workers: whether worker processes stay from one iteration to the next, until
             `loader.close()` or the loader is gone; starting them takes seconds.
         prefetch_factor: steps that are prepared ahead; with worker processes, each of which makes a
-            whole batch, steps that each of them prepares ahead.
+            whole batch, steps that each of them prepares ahead. None is the default; "auto" as for
+            `num_workers`.
         on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
             (zeros, labels -100, not valid); order and shapes do not change. Samples whose text
             cannot be used are then left out of the plan.
@@ -155,6 +170,11 @@ def make_loader(
             same.
         plan_cache: folder in which ranks share the blocks of the plan, so that each is planned
             once.
+        cache: keep samples in memory or on a disk; None reads and decodes each time.
+        read_ahead: bytes of a dataset that lies elsewhere (a number, or "1GB") that are read before
+            they are needed, beside the steps that workers are at.
+        read_concurrency: requests for it at a time.
+        storage_options: for its filesystem in fsspec: credentials, an endpoint.
         stall_warning: seconds after which the log names what a late batch is waiting for.
 
     Raises:
@@ -165,6 +185,8 @@ def make_loader(
         raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
     if transform is not None and not callable(transform):
         raise PlanError(f"transform {transform!r} is no function of a sample and a generator")
+    if cache is not None and not isinstance(cache, CacheSpec):
+        raise PlanError(f"cache {cache!r} is no CacheSpec; give datapipe.CacheSpec(memory='8GB')")
     if text is not None and not isinstance(text, TextSpec):
         raise PlanError(f"text {text!r} is no TextSpec; give datapipe.TextSpec(...) or None")
     common = rank is None
@@ -203,13 +225,14 @@ def make_loader(
         units_per_rank=units_per_rank,
         meta=tuple(names),
         verify=verify,
-        num_workers=default_workers() if num_workers is None else num_workers,
-        prefetch_factor=prefetch_factor,
+        num_workers=given_or("num_workers", num_workers, default_workers()),
+        prefetch_factor=given_or("prefetch_factor", prefetch_factor, DEFAULT_PREFETCH),
         on_error=on_error,
         max_skipped=max_skipped,
         rank=rank,
         world_size=world_size,
         stall_warning=stall_warning,
+        read_ahead=parse_bytes("read_ahead", read_ahead),
         workers=workers,
         persistent_workers=persistent_workers,
         epochs=epochs,
@@ -219,7 +242,36 @@ def make_loader(
     )
     if text is None:
         _refuse_without_text(train_tokens, options.meta)
-    dataset = open_dataset(path)
+    dataset = open_dataset(
+        RemoteFolder(path, _remote_options(read_concurrency, storage_options))
+        if is_remote(path)
+        else path
+    )
+    find_key = partial(
+        tuning_key,
+        dataset.manifest.fingerprint,
+        {
+            # The order of samples is no work.
+            "plan": {**plan.to_dict(), "seed": None, "group": None},
+            "units_per_rank": units_per_rank,
+            "image": image,
+            "text": text,
+            "transform": transform,
+            "where": where,
+            "static_shapes": static_shapes,
+            "meta": sorted(options.meta),
+            "decoder": "cpu" if decoder == "auto" and device is None else decoder,
+            "device": None if device is None else str(device).partition(":")[0],
+            "channels_last": channels_last,
+            "pin_memory": pin_memory,
+            "verify": verify,
+            "workers": workers,
+            "cache": cache,
+        },
+    )
+    options = with_tuned(
+        options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
+    )
     way = choose_path(
         decoder,
         image,
@@ -229,7 +281,6 @@ def make_loader(
         # A damaged file shows in its checksum, where there is one.
         check=not (verify and dataset.columns.checksums),
         transform=transform is not None,
-        meta=options.meta,
     )
     if way.decoder is not None and options.workers == "processes":
         raise PlanError(
@@ -250,34 +301,58 @@ def make_loader(
         together += [exclusion.samples.tolist(), sorted(exclusion.units.items())]
         together += [epochs, max_steps, train_tokens]
         check_agreement(hashlib.sha256(json.dumps(together).encode()).hexdigest(), mesh)
+    kept = None
+    if cache is not None:
+        kept = kept_transform(
+            cache, way.made, decoder=way.decoder is not None, transform=transform is not None
+        )
     loader = Loader(
         dataset,
         origin,
         plan=plan,
-        images=_images(
+        images=image_maker(
             dataset,
             fitting,
             plan,
             options,
             static_shapes=static_shapes,
             decoder=way.decoder,
+            kept=kept,
             pin=flag("pin_memory", pin_memory)
             or (way.feeder is not None and way.feeder.device.type == "cuda"),
         ),
         transform=transform,
         feeder=way.feeder,
-        tokens=_tokens(origin, plan, units_per_rank, static_shapes=static_shapes),
+        keeper=None
+        if cache is None
+        else make_keeper(
+            cache,
+            dataset,
+            images=image is not None,
+            kept=kept,
+            world_size=world_size,
+            processes=options.workers == "processes" and options.num_workers > 0,
+        ),
+        tokens=token_maker(origin, plan, units_per_rank, static_shapes=static_shapes),
         options=options,
         exclusion=exclusion,
         excluded_plans=excluded_plans,
         group_given=group is not None,
         ranks_found=common and mesh is None,
         plan_cache=plan_cache,
+        find_key=find_key,
     )
     for seen in excluded_plans:
         # A state that is loaded next may bring the group with it.
         seen.check(loader.plan.order, but=None if group is not None else "group")
     return loader
+
+
+def _remote_options(concurrency: int, storage_options: Mapping[str, Any] | None) -> RemoteOptions:
+    concurrency = as_int("read_concurrency", concurrency)
+    if concurrency < 1:
+        raise PlanError(f"read_concurrency {concurrency}: at least 1 request is needed")
+    return RemoteOptions(concurrency=concurrency, storage_options=dict(storage_options or {}))
 
 
 def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> None:
@@ -287,50 +362,3 @@ def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> Non
     ):
         if given:
             raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
-
-
-def _images(
-    dataset: Dataset,
-    transform: ImageTransform | None,
-    plan: PlanOptions,
-    options: LoaderOptions,
-    *,
-    static_shapes: bool,
-    decoder: Decoder | None,
-    pin: bool,
-) -> ImageMaker | None:
-    if transform is None:
-        return None
-    rows = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
-    return ImageMaker(
-        transform=transform,
-        columns=dataset.columns,
-        # Those being prepared, the one in use, the one before it and one on its way to a device.
-        pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
-        seed=plan.seed,
-        rows=rows if static_shapes else None,
-        geometry=GEOMETRY in options.meta,
-        decoder=decoder,
-    )
-
-
-def _tokens(
-    origin: Origin, plan: PlanOptions, units_per_rank: int, *, static_shapes: bool
-) -> TokenMaker | None:
-    if origin.text is None:
-        return None
-    total = segments = None
-    if static_shapes:
-        assert plan.pack is not None
-        assert plan.max_samples is not None
-        total = plan.pack * units_per_rank
-        segments = plan.max_samples * units_per_rank + 1  # and one for what is left
-    return TokenMaker(
-        encoder=origin.text.encoder,
-        image_tokens=origin.text.image_tokens,
-        limit=origin.text.limit,
-        pack=plan.unit == "pack",
-        multiple_of=plan.pack_multiple_of,
-        total=total,
-        segments=segments,
-    )

@@ -21,6 +21,9 @@ BATCH_KEYS = frozenset(
 
 Workers = Literal["threads", "processes"]
 
+DEFAULT_PREFETCH = 2
+"""Steps that are prepared ahead where nothing else was asked for."""
+
 _MOST_UNITS = 2**31 - 1
 _OPTIONAL = ("max_skipped", "epochs", "max_steps", "train_tokens", "global_batch_size")
 
@@ -55,6 +58,7 @@ class LoaderOptions:
     rank: int
     world_size: int
     stall_warning: float
+    read_ahead: int = 256 << 20
     workers: Workers = "threads"
     persistent_workers: bool = True
     epochs: int | None = 1
@@ -71,6 +75,7 @@ class LoaderOptions:
             ("global_batch_size", 1, "at least 1 unit is needed"),
             ("prefetch_factor", 1, "at least 1 step is needed"),
             ("num_workers", 0, "use 0 for none, or None for the default"),
+            ("read_ahead", 0, "use 0 to read nothing ahead"),
             ("max_skipped", 0, "use 0 to allow none, or None to allow any number"),
         ):
             value = getattr(self, name)

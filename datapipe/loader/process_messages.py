@@ -21,8 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datapipe.cache.memory import SharedBytes
 from datapipe.errors import PlanError
 from datapipe.loader.process_memory import Buffer, Places
+from datapipe.loader.stageclock import ClockOptions, Tally
 from datapipe.plan.steps import Share
 
 PLACES: weakref.WeakValueDictionary[int, Places] = weakref.WeakValueDictionary()
@@ -36,13 +38,17 @@ _COPIED = 1 << 20  # bytes below which a tensor does not hold the memory of its 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A batch to make: `details` are those of a `BatchJob`, beside the share."""
+    """A batch to make: `details` are those of a `BatchJob`, beside the share.
+
+    `clock` says how the worker times its stages; None for not at all.
+    """
 
     pool: int
     number: int
     place: int
     share: Share
     details: dict[str, Any]
+    clock: ClockOptions | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +62,10 @@ class Report:
         records: what was logged meanwhile.
         absent: what is to be logged of fields that no sample has, if anybody asks.
         failure: what ended the task, if anything did, and the traceback as text.
+        finished: when the task was done, in nanoseconds of `time.perf_counter_ns`, which processes
+            of a machine share.
+        tally: what the worker did since its last report, if it was to be timed.
+        cached: what the worker's tiers did since its last report, see `Keeper.take_counts`.
         pinned: the result in page-locked memory.
     """
 
@@ -67,6 +77,9 @@ class Report:
     records: tuple[logging.LogRecord, ...] = ()
     absent: tuple[logging.LogRecord, ...] = ()
     failure: tuple[BaseException, str] | None = None
+    finished: int = 0
+    tally: Tally | None = None
+    cached: dict[str, dict[str, int]] | None = None
     pinned: Any = None
 
     def load(self, pin: bool = False) -> Any:
@@ -107,11 +120,22 @@ def load_batch(content: bytes, buffer: Buffer, pin: bool = False) -> Any:
     return _BatchUnpickler(io.BytesIO(content), buffer, pin).load()
 
 
-def dump_recipe(maker: object) -> tuple[bytes, bool]:
-    """Pickle what makes batches, for another process that sees the same files.
+class Recipe(NamedTuple):
+    """What makes batches, for another process that sees the same files.
 
-    Returns:
-        The pickle, and whether the script that was started must be imported to read it.
+    Attributes:
+        content: pickled.
+        shared: memory that it refers to, by number, which is inherited when a process starts.
+        needs_script: whether the script that was started must be imported to read it.
+    """
+
+    content: bytes
+    shared: tuple[SharedBytes, ...]
+    needs_script: bool
+
+
+def dump_recipe(maker: object) -> Recipe:
+    """Pickle what makes batches.
 
     Raises:
         PlanError: a part of it, such as a user's function, cannot be sent.
@@ -125,12 +149,12 @@ def dump_recipe(maker: object) -> tuple[bytes, bool]:
             f"workers='processes' sends functions to other processes, by name: {error}; define it "
             "at the top of a module, or use workers='threads'"
         ) from error
-    return buffer.getvalue(), pickler.needs_script
+    return Recipe(buffer.getvalue(), tuple(pickler.shared), pickler.needs_script)
 
 
-def load_recipe(content: bytes, pool: object) -> Any:
+def load_recipe(recipe: Recipe, pool: object) -> Any:
     """What was dumped, with another pool of memory."""
-    return _RecipeUnpickler(io.BytesIO(content), pool).load()
+    return _RecipeUnpickler(io.BytesIO(recipe.content), pool, recipe.shared).load()
 
 
 class _BatchPickler(pickle.Pickler):
@@ -176,8 +200,12 @@ class _RecipePickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5)
         self.needs_script = False
+        self.shared: list[SharedBytes] = []
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: Any) -> str | int | None:
+        if isinstance(obj, SharedBytes):
+            self.shared.append(obj)
+            return len(self.shared) - 1
         # The pool of the other process takes its place, whichever kind this one is.
         return "pool" if callable(getattr(type(obj), "lend", None)) else None
 
@@ -190,13 +218,13 @@ class _RecipePickler(pickle.Pickler):
 
 
 class _RecipeUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, pool: object) -> None:
+    def __init__(self, file: io.BytesIO, pool: object, shared: tuple[SharedBytes, ...]) -> None:
         super().__init__(file)
         self._pool = pool
+        self._shared = shared
 
-    def persistent_load(self, pid: str) -> object:
-        assert pid == "pool"
-        return self._pool
+    def persistent_load(self, pid: str | int) -> object:
+        return self._pool if isinstance(pid, str) else self._shared[pid]
 
 
 def _mapped_from(array: Any) -> tuple[str, int, str, tuple[int, ...]] | None:

@@ -19,6 +19,7 @@ from datapipe.loader.process_memory import Places, SharedFile
 from datapipe.loader.process_messages import PLACES, Report, Task, dump_recipe
 from datapipe.loader.process_start import StartContext, has_script, warm_up
 from datapipe.loader.process_worker import Maker, begin_worker, same
+from datapipe.loader.stageclock import ClockOptions
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,9 @@ _NAMES = itertools.count()
 class Remote(Protocol):
     """A job that a worker does."""
 
-    def task(self, pool: int, number: int, place: int) -> Task: ...
+    def task(
+        self, pool: int, number: int, place: int, clock: ClockOptions | None = None
+    ) -> Task: ...
 
 
 class Owner(Protocol):
@@ -62,8 +65,8 @@ class WorkerPool:
         persistent_workers: bool,
         pin_memory: bool,
     ) -> None:
-        self._recipe, self._needs_script = dump_recipe(maker)
-        if self._needs_script and not has_script():
+        self._recipe = dump_recipe(maker)
+        if self._recipe.needs_script and not has_script():
             raise PlanError(
                 "workers='processes' needs functions that other processes can import, and one is "
                 "defined in an interactive session; put it into a module, or use workers='threads'"
@@ -149,10 +152,10 @@ class WorkerPool:
         assert self._places is not None
         return self._places
 
-    def prepare(self, job: Remote) -> Task:
-        """The next task, which is to do a job."""
+    def prepare(self, job: Remote, clock: ClockOptions | None = None) -> Task:
+        """The next task, which is to do a job; `clock` says how its stages are timed."""
         self._tasks += 1
-        return job.task(self._name, self._tasks, self.places.take())
+        return job.task(self._name, self._tasks, self.places.take(), clock)
 
     def leave(self, owner: Owner) -> None:
         """The owner wants no more; if nobody else has taken the workers over, they may rest."""
@@ -187,7 +190,7 @@ class WorkerPool:
         # Those being prepared, the one in use and the one before it.
         self._places = Places(self._file, self._num_workers * self._prefetch_factor + 2)
         PLACES[self._name] = self._places
-        self._context = StartContext(self._needs_script)
+        self._context = StartContext(self._recipe.needs_script)
         level = logging.getLogger("datapipe").getEffectiveLevel()
         self._loader = DataLoader(
             Maker(self._recipe, self._file, level),

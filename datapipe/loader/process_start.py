@@ -19,6 +19,7 @@ from datapipe.errors import DatapipeError
 
 _PRELOADED = "datapipe.loader.process_worker"
 _STARTING = threading.Lock()
+_PATIENCE = 1.0  # seconds that a thread without work may take to end
 _DESCRIBE = spawn.get_preparation_data
 
 
@@ -31,12 +32,18 @@ class _Process(multiprocessing.context.ForkServerProcess):
 
 
 class StartContext(multiprocessing.context.ForkServerContext):
-    """Starts processes from the server, and remembers them."""
+    """Starts processes from the server, and remembers them and their queues."""
 
     def __init__(self, needs_script: bool) -> None:
         super().__init__()
         self._needs_script = needs_script
         self.started: list[_Process] = []
+        self._queues: list[Any] = []
+
+    def Queue(self, maxsize: int = 0) -> Any:  # noqa: N802
+        queue = super().Queue(maxsize)
+        self._queues.append(queue)
+        return queue
 
     def Process(self, *args: Any, **kwargs: Any) -> _Process:  # type: ignore[override]  # noqa: N802
         process = _Process(*args, **kwargs)
@@ -51,6 +58,14 @@ class StartContext(multiprocessing.context.ForkServerContext):
             process.kill()
         for process in left:
             process.join()
+        # The thread that feeds a queue ends by itself, and frees the queue's semaphores if it is
+        # the last to hold them; where the interpreter exits in the middle of that, multiprocessing
+        # warns of a leak. It has no public name.
+        for queue in self._queues:
+            feeder = getattr(queue, "_thread", None)
+            if feeder is not None:
+                feeder.join(_PATIENCE)
+        self._queues.clear()
 
     def explain(self) -> DatapipeError:
         """Why a process is no more."""

@@ -24,17 +24,20 @@ from torch.utils.data import get_worker_info
 from datapipe.errors import DatapipeError, IndexMismatch, SampleError
 from datapipe.index.manifest import read_manifest
 from datapipe.loader.batch import BatchJob, BatchMaker
-from datapipe.loader.executor import Job, Watch
 from datapipe.loader.process_memory import Buffer, SharedFile
 from datapipe.loader.process_messages import (
     BLANK,
     Placed,
+    Recipe,
     Report,
     Task,
     can_be_sent,
     dump_batch,
     load_recipe,
 )
+from datapipe.loader.readahead import begin_step
+from datapipe.loader.stageclock import StageClock
+from datapipe.loader.watch import Job, Watch
 
 _ALIGNMENT = 64  # bytes; what torch's own allocator grants
 
@@ -57,25 +60,30 @@ class Maker(TorchDataset[Report]):
     """Makes batches; what `DataLoader` takes for a dataset, with tasks for indices.
 
     Args:
-        recipe: a pickled `BatchMaker`, see `dump_recipe`.
+        recipe: of a `BatchMaker`, see `dump_recipe`.
         file: where batches go.
         level: of messages that the parent's log takes.
     """
 
-    def __init__(self, recipe: bytes, file: SharedFile, level: int) -> None:
+    def __init__(self, recipe: Recipe, file: SharedFile, level: int) -> None:
         self._recipe = recipe
         self._file = file
         self._level = level
         self._maker: BatchMaker | None = None
         self._pool = PlacePool(file)
         self._log = _Log()
+        self._clock: StageClock | None = None
 
     def __getitem__(self, task: Task) -> Report:
         """Do one task; whatever fails is in the report."""
         report = Report(task.pool, task.number, task.place)
         info = get_worker_info()
         assert info is not None
-        watch = BoardWatch(self._file, info.id, task.number)
+        if task.clock is None:
+            self._clock = None
+        elif self._clock is None:
+            self._clock = StageClock(f"worker {info.id}", task.clock)
+        watch = BoardWatch(self._file, info.id, task.number, self._clock)
         try:
             self._work(task, report, watch)
         except BaseException as error:  # raised again where batches are asked for
@@ -84,16 +92,25 @@ class Maker(TorchDataset[Report]):
         finally:
             watch.idle()
         report.records += self._log.take()
+        report.finished = time.perf_counter_ns()
+        if self._clock is not None:
+            report.tally = self._clock.take()
+        if self._maker is not None and self._maker.keeper is not None:
+            report.cached = self._maker.keeper.take_counts()
         return report
 
     def _work(self, task: Task, report: Report, watch: BoardWatch) -> None:
         maker = self._maker or self._open()
         self._pool.start(task.place)
-        job = BatchJob(maker, task.share, **task.details)
+        watch.collating()
+        # All at once: what is read ahead in the loop's process cannot be sent here.
+        fetch = begin_step(maker, task.share)
+        job = BatchJob(maker, task.share, fetch=fetch, **task.details)
         for piece in range(job.pieces):
             if watch.is_stale():
                 return
             job.run(piece, watch)
+        watch.collating()
         report.records = self._log.take()
         job.warn_of_absent_fields()
         report.absent = self._log.take()
@@ -122,17 +139,25 @@ class Maker(TorchDataset[Report]):
 class BoardWatch(Watch):
     """Writes what a worker is at where the parent sees it."""
 
-    def __init__(self, file: SharedFile, worker: int, task: int) -> None:
-        super().__init__()
+    def __init__(self, file: SharedFile, worker: int, task: int, clock: StageClock | None) -> None:
+        super().__init__(clock)
         self._oldest = file.oldest
         self._row = file.board[worker : worker + 1]
         self._task = task
 
     def at(self, job: Job, slot: int, stage: str) -> None:
         self._row[0] = (self._task, slot, time.monotonic(), stage.encode()[:32])
+        if self._clock is not None:
+            self._clock.at(stage)
+
+    def collating(self) -> None:
+        """Say that no sample is worked on, but what is around them."""
+        if self._clock is not None:
+            self._clock.at("collate")
 
     def idle(self) -> None:
         self._row["task"] = -1
+        super().idle()
 
     def is_stale(self) -> bool:
         """Whether nobody waits for the task any more."""

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from datapipe.errors import DatapipeError, SampleError
 from datapipe.loader.batch import Batch, BatchMaker
+from datapipe.loader.meter import Meter
 from datapipe.loader.process_messages import BLANK, Report, Task
 from datapipe.loader.process_pool import WorkerPool
+from datapipe.loader.stageclock import ClockOptions
 from datapipe.loader.state import Run
 from datapipe.plan.steps import Share
 
@@ -46,13 +48,14 @@ class RemoteJob:
         self._number = 0
         self._batch: Batch | None = None
         self.blank: Tensor | None = None
+        self.finished = 0
         self._absent: tuple[logging.LogRecord, ...] = ()
 
-    def task(self, pool: int, number: int, place: int) -> Task:
+    def task(self, pool: int, number: int, place: int, clock: ClockOptions | None = None) -> Task:
         """The message to a worker."""
         self._number = number
         details = {**self._details, "run_after": self.run_after}
-        return Task(pool, number, place, self.share, details)
+        return Task(pool, number, place, self.share, details, clock)
 
     @property
     def number(self) -> int:
@@ -63,6 +66,7 @@ class RemoteJob:
         """Take over what a worker made."""
         self._batch, self.errors = report.pinned or report.load()
         self._absent = report.absent
+        self.finished = report.finished
         self.blank = self._batch.pop(BLANK, None) if self._batch is not None else None
 
     def result(self) -> Batch:
@@ -74,6 +78,11 @@ class RemoteJob:
         if self._batch is None:
             raise self.errors[min(self.errors)]
         return self._batch
+
+    def count_cached(self, counts: dict[str, dict[str, int]]) -> None:
+        """Add what the tiers of a worker did."""
+        assert self._maker.keeper is not None
+        self._maker.keeper.add_counts(counts)
 
     def warn_of_absent_fields(self) -> None:
         """Say which fields of `meta` no sample of this batch has: they may be misspelt."""
@@ -95,14 +104,21 @@ class ProcessExecutor:
         jobs: made one by one in the caller's thread, when there is room.
         pool: the workers. Those that do not persist are this executor's own, and end with it.
         stall_warning: seconds after which a wait is explained in the log.
+        meter: times what the workers do; None for nobody.
     """
 
     def __init__(
-        self, jobs: Iterator[RemoteJob], *, pool: WorkerPool, stall_warning: float
+        self,
+        jobs: Iterator[RemoteJob],
+        *,
+        pool: WorkerPool,
+        stall_warning: float,
+        meter: Meter | None = None,
     ) -> None:
         self._jobs = jobs
         self._pool = pool
         self._stall_warning = stall_warning
+        self._meter = meter
         self._window: deque[RemoteJob] = deque()
         self._failure: Exception | None = None
         self._process = os.getpid()
@@ -135,6 +151,10 @@ class ProcessExecutor:
         job = self._window.popleft()
         assert report.number == job.number, "batches come in the order of their tasks"
         _log(report.records)
+        if self._meter is not None and report.tally is not None:
+            self._meter.add(report.tally)
+        if report.cached is not None:
+            job.count_cached(report.cached)
         try:
             if report.failure:
                 error, trace = report.failure
@@ -156,7 +176,7 @@ class ProcessExecutor:
         if job is None:
             return None
         self._window.append(job)
-        return self._pool.prepare(job)
+        return self._pool.prepare(job, None if self._meter is None else self._meter.options)
 
     def ready(self) -> bool:
         """Whether `next` has a finished step at hand; nobody knows before asking."""

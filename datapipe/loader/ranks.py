@@ -158,7 +158,7 @@ def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         return
     value = int(digest[:15], 16)  # 60 bits, so that an int64 holds it and its negative
-    extremes = torch.tensor([value, -value])
+    extremes = torch.tensor([value, -value], device="cpu")
     whole = mesh is None or mesh.size() == dist.get_world_size()
     # A maximum along one dimension after the other is the maximum over the mesh.
     for group in [dist.group.WORLD] if whole or mesh is None else mesh.get_all_groups():

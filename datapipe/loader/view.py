@@ -177,8 +177,8 @@ class PlanView:
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(
             rank=rank,
-            keys=[columns.key(sample) for sample in samples],
-            sources=[columns.source(sample) for sample in samples],
+            keys=columns.keys(share.units.samples),
+            sources=columns.sources(share.units.samples),
             samples=samples,
             valid=share.valid.tolist(),
             units=(share.units.offsets[1:] - share.units.offsets[:-1]).tolist(),

@@ -15,13 +15,14 @@ from datapipe.plan.imagetokens import image_token_counter
 from datapipe.plan.ragged import Int64
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.spec import ImageSpec
     from datapipe.decode.transform import ImageTransform
 
 Counter = Callable[[Int64, Int64], Int64]
 """A function of widths and heights in pixels, int64 [n] each, that gives int64 [n]."""
 
 # Where images keep their own shape, and the rule of `image_tokens` that goes with it.
-_RULES = {"native": "native", "dynamic": "native", "tiles": "per-tile"}
+_RULES = {"native": "native", "dynamic": "native", "shortest": "native", "tiles": "per-tile"}
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 
@@ -52,6 +53,11 @@ class ImageSizes:
         return self.rows(widths, heights)
 
 
+def rule_of(spec: ImageSpec) -> str | None:
+    """The rule of `image_tokens` that goes with images of this form; None where a number does."""
+    return _RULES.get(spec.resize)
+
+
 def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
     """What texts and images together make of an image.
 
@@ -63,7 +69,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
         PlanError: the two contradict each other.
     """
     asked = text.image_tokens
-    rule = _RULES.get(image.spec.resize) if image is not None else None
+    rule = rule_of(image.spec) if image is not None else None
     if image is not None and isinstance(asked, str) and asked != rule:
         kind = (
             "makes all of them one size"
@@ -74,8 +80,10 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
             f"image_tokens={asked!r} needs images of their own size, and ImageSpec {kind}; give "
             "the number of tokens that the model makes of such an image"
         )
-    if rule is not None and isinstance(asked, int):
-        assert image is not None
+    # Of "shortest", whose batches are padded, models may make one number of tokens.
+    if image is not None and rule is not None and isinstance(asked, int):
+        if image.spec.resize == "shortest":
+            return ImageSizes(tokens=asked, rows=None, name=asked)
         raise PlanError(
             f"image_tokens={asked} is one number, and resize={image.spec.resize!r} makes images of "
             f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"

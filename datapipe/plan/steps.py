@@ -115,8 +115,10 @@ class Step:
 
     def share(self, *, units_per_rank: int, rank: int, world_size: int) -> Share:
         """What `rank` takes: units are dealt in turn, and repeated where they run out."""
-        slots = np.arange(units_per_rank, dtype=np.int64) * world_size + rank
         count = len(self.units)
+        if world_size == 1 and count == units_per_rank:
+            return Share(units=self.units, valid=~self.excluded, excluded=self.excluded)
+        slots = np.arange(units_per_rank, dtype=np.int64) * world_size + rank
         numbers = slots % count
         units = self.units.take(numbers)
         excluded = self.excluded[self.units.places(numbers)]
@@ -203,7 +205,7 @@ def _cut(blocks: Blocks, position: Position, share: int) -> tuple[Units, Positio
                 "changed after it was saved"
             )
         stop = min(unit + missing, len(units))
-        parts.append(units.take(np.arange(unit, stop, dtype=np.int64)))
+        parts.append(units.between(unit, stop))
         missing -= stop - unit
         if stop == len(units):
             block, unit, before = block + 1, 0, before + len(units)

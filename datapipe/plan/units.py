@@ -70,6 +70,14 @@ class Units:
         sizes = self.sizes[chosen] if self.sizes else None
         return Units(self.samples[chosen], offsets, sizes)
 
+    def between(self, start: int, stop: int) -> Units:
+        """The units `start` to `stop`; arrays are shared."""
+        offsets = self.offsets[start : stop + 1]
+        span = slice(int(offsets[0]), int(offsets[-1]))
+        return Units(
+            self.samples[span], offsets - span.start, self.sizes[span] if self.sizes else None
+        )
+
     def total(self, values: Int64) -> Int64:
         """Sums over the samples of each unit: int64 [n] to int64 [U]."""
         return np.diff(edges(values)[self.offsets])

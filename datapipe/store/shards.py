@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from datapipe.errors import StoreError
 from datapipe.index.checksum import crc32
 from datapipe.index.rows import Member
+from datapipe.store.protocol import Fetch
 
-_MOST_OPEN = 128  # files; well below the usual limit of 1,024 a process
+_MOST_OPEN = 1024  # files, and an eighth of what the process may open
 _JOIN = 1 << 16  # members closer than this many bytes are read in one go
 
 
@@ -23,6 +24,10 @@ class ShardStore:
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder = folder
         self._names = names
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = _MOST_OPEN
+        if limit != resource.RLIM_INFINITY:
+            self._most_open = min(_MOST_OPEN, max(1, limit // 8))
         self._lock = threading.Lock()
         # Shard number -> [descriptor, readers using it now], least recently used first.
         self._open: OrderedDict[int, list[int]] = OrderedDict()
@@ -35,23 +40,35 @@ class ShardStore:
         """File name of a shard."""
         return self._names[shard]
 
-    def read(self, shard: int, members: Sequence[Member]) -> list[bytes]:
-        """The bytes of some members of one shard, in the order given.
+    def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
+        """The bytes of some members of one shard, in the order given; views of what was read.
 
         Raises:
             StoreError: the shard cannot be opened or read, or ends too early.
         """
         if not members:
             return []
-        with self._descriptor(shard) as descriptor:
-            start = min(member.offset for member in members)
-            stop = max(member.offset + member.size for member in members)
-            if stop - start <= sum(m.size for m in members) + _JOIN * len(members):
-                joined = self._pread(descriptor, shard, start, stop - start)
+        start = stop = members[0].offset
+        needed = _JOIN * len(members)
+        for member in members:
+            start, stop = min(start, member.offset), max(stop, member.offset + member.size)
+            needed += member.size
+        entry = self._take(shard)
+        try:
+            descriptor = entry[0]
+            if stop - start <= needed:
+                joined = memoryview(self._pread(descriptor, shard, start, stop - start))
                 return [joined[m.offset - start : m.offset - start + m.size] for m in members]
-            return [self._pread(descriptor, shard, m.offset, m.size) for m in members]
+            return [memoryview(self._pread(descriptor, shard, m.offset, m.size)) for m in members]
+        finally:
+            with self._lock:
+                entry[1] -= 1
 
-    def verify(self, member: Member, data: bytes) -> bool:
+    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
+        """Nothing: reading where the bytes are gains nothing from being announced."""
+        return None
+
+    def verify(self, member: Member, data: bytes | memoryview) -> bool:
         """Whether `data` is what was packed; true where no checksum is known."""
         return member.crc32 is None or crc32(data) == member.crc32
 
@@ -69,23 +86,26 @@ class ShardStore:
         finally:
             self._lock.release()
 
-    @contextmanager
-    def _descriptor(self, shard: int) -> Iterator[int]:
+    def _take(self, shard: int) -> list[int]:
+        """The entry of an open shard, with one reader more, who takes himself off again."""
         with self._lock:
             entry = self._open.get(shard)
-            if entry is None:
-                entry = self._open[shard] = [self._open_shard(shard), 0]
-            self._open.move_to_end(shard)
+            if entry is not None:
+                self._open.move_to_end(shard)
+                entry[1] += 1
+                return entry
+        # Without the lock: to open a file may take long, and others have theirs open.
+        descriptor = self._open_shard(shard)
+        with self._lock:
+            entry = self._open.setdefault(shard, [descriptor, 0])
             entry[1] += 1
+            if entry[0] != descriptor:  # another worker was faster
+                os.close(descriptor)
             self._evict()
-        try:
-            yield entry[0]
-        finally:
-            with self._lock:
-                entry[1] -= 1
+        return entry
 
     def _evict(self) -> None:
-        if len(self._open) <= _MOST_OPEN:
+        if len(self._open) <= self._most_open:
             return
         for shard, (descriptor, readers) in self._open.items():
             if not readers:

@@ -151,6 +151,20 @@ def test_unusable_texts_are_left_out_and_counted(
     assert "they are left out" in caplog.text
 
 
+def test_images_of_their_own_size_are_planned_as_training_takes_them(
+    run: Run, read: Read, shards: Path, tokenizer: Path
+) -> None:
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens="native")
+    image = datapipe.ImageSpec.preset("qwen2-vl", max_pixels=28 * 28 * 4)
+    options = ("--tokenizer", tokenizer, "--template", "chatml", "--pack", 512)
+    asked = ("--image", f"qwen2-vl, max_pixels={28 * 28 * 4}", "--max-patches", 64)
+    report = read(run("plan", shards, *options, *asked, "--json"))
+    batches = list(datapipe.make_loader(shards, image=image, text=text, pack=512, max_patches=64))
+    assert report["steps"] == len(batches)
+    assert report["tokens"] == sum(batch["input_ids"].shape[1] for batch in batches)
+    assert max(len(batch["pixel_values"]) for batch in batches if "pixel_values" in batch) <= 64
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -166,6 +180,10 @@ def test_unusable_texts_are_left_out_and_counted(
         (["--batch-size", 2, "--step", 99], "has no such step; its steps are 0 to 19"),
         (["--batch-size", 2, "--where", "wide > 2"], "wide"),
         (["--batch-size", 2, "--tokenizer", "none.json"], "none.json"),
+        (["--batch-size", 2, "--max-patches", 9], "--max-patches 9: how many an image has"),
+        (["--batch-size", 2, "--image", "vit"], "preset 'vit' is not one of"),
+        (["--batch-size", 2, "--image", "clip,side=9"], "'side=9' is no option of ImageSpec"),
+        (["--batch-size", 2, "--image", "clip,size=big"], "'size=big' is no option"),
     ],
 )
 def test_wrong_options_are_one_message(

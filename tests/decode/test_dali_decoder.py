@@ -257,8 +257,6 @@ def test_images_of_several_sizes_are_not_in_the_graph(resize):
         {"batch_size": 0},
         {"batch_size": 2.0},
         {"threads": 0},
-        {"hw_decoder_load": 1.5},
-        {"preallocate_width": -1},
         {"device": "gpu"},
         {"device_id": 0},
     ],

@@ -167,7 +167,7 @@ def test_threads_share_one_normalizer(writer):
 
 def test_the_kernel_is_loaded_once_it_pays(background, monkeypatch):
     pytest.importorskip("numba")
-    monkeypatch.setattr(normalize, "LOADED_AFTER", 5)
+    monkeypatch.setattr(normalize, "LOADED_AFTER", 5 * 4 * 4)
     normalizer, image, out = Normalizer(None, torch.uint8), picture(4, 4), torch.empty(3, 4, 4)
     out = out.to(torch.uint8)
     for _ in range(4):
@@ -202,7 +202,7 @@ def test_a_fork_waits_for_the_kernel_to_be_loaded(background, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(background, "load", lambda: go_on.wait(60))
     monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
-    background.count()
+    background.count(1)
     waiter = threading.Thread(target=background.wait)
     waiter.start()
     waiter.join(0.05)

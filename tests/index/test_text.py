@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.index.text import conversation, interleaved, part_kind, sample_text
+from datapipe.index.text import conversation, interleaved, parse_text, part_kind, sample_text
 
 PARTS = [
     {"type": "text", "text": "Which is "},
@@ -35,6 +35,10 @@ PARTS = [
 )  # fmt: skip
 def test_a_conversation_of_each_layout(record, turns):
     assert conversation(record) == turns
+
+
+def test_a_byte_order_mark_is_no_part_of_a_caption():
+    assert parse_text(b"\xef\xbb\xbfA cat\xef\xbb\xbf.") == "A cat\ufeff."
 
 
 def test_columns_that_a_part_leaves_null_do_not_matter():

@@ -292,3 +292,29 @@ def test_a_field_that_no_sample_has_is_named_once(
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 2
     assert all(re.match(r"meta names 'keys'.*'id'.*'key'", text) for text in warnings)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 300}], ids=str)
+def test_a_batch_may_be_written_to(
+    make: Make,
+    text: Callable[..., datapipe.TextSpec],
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+) -> None:
+    jobs = []
+    count = Loader.count
+
+    def spy(self: Loader, job: Any) -> None:
+        jobs.append(job)
+        count(self, job)
+
+    monkeypatch.setattr(Loader, "count", spy)
+    names = ("sample", "images_per_sample", "valid")
+    for batch in make(text=text(), meta=names, **options):
+        for name in names:
+            batch[name].zero_()  # warns where the memory is read-only
+        units = jobs[-1].share.units
+        planned = (units.samples, units.offsets, *units.sizes.columns, jobs[-1].share.valid)
+        for name in names:
+            assert not any(np.shares_memory(batch[name].numpy(), array) for array in planned)
+    assert jobs

@@ -11,6 +11,7 @@ import torch
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
+from datapipe.decode import dali_graph
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 pytest.importorskip("nvidia.dali")
@@ -81,6 +82,18 @@ def test_excluded_samples_leave_zeros(make: Make, text: MakeText) -> None:
             assert ((dali["pixel_values"] == 0).flatten(1).all(1) == blank).all()
 
 
+def test_samples_are_left_out_of_batches_without_images(make: Make) -> None:
+    options = {"batch_size": 1, "shuffle": False, "exclude": [9, 19], "image": ImageSpec(size=16)}
+    batches = list(make(decoder="dali", **options))
+    assert_same_batches(batches[9:10], list(make(decoder="cpu", **options))[9:10])
+    options |= {"batch_size": 2, "where": "images == 0", "exclude": [19]}
+    for dali, kernels in zip(
+        make(decoder="dali", **options), make(decoder="cpu", **options), strict=True
+    ):
+        assert_same_batches([dali], [kernels])
+        assert len(dali["pixel_values"]) == 0
+
+
 def test_constant_shapes_are_filled_up(make: Make, text: MakeText) -> None:
     options = {"pack": 200, "max_images": 12, "static_shapes": True, "image": ImageSpec(size=16)}
     for batch in make(decoder="dali", text=text(), **options):
@@ -100,6 +113,83 @@ def test_dali_resumes_exactly(packed: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "spec",
+    [
+        ImageSpec(size=(24, 40)),
+        ImageSpec(size=(24, 40), resize="pad"),
+        ImageSpec(size=(40, 24), resize="pad"),
+        ImageSpec(size=24, resize="crop", crop_from=30),
+        ImageSpec(size=24, resize="crop", random_crop=(0.3, 0.8), flip=0.5),
+        ImageSpec(size=24, flip=1.0),
+    ],
+    ids=lambda spec: f"{spec.resize}-{spec.size}-{spec.flip}",
+)
+def test_dali_says_where_pixels_went_as_the_kernels_do(make: Make, spec: ImageSpec) -> None:
+    made = {
+        decoder: list(make(decoder=decoder, image=spec, meta="image_geometry"))
+        for decoder in ("cpu", "dali")
+    }
+    rows = 0
+    for by_kernels, by_dali in zip(made["cpu"], made["dali"], strict=True):
+        expected = by_kernels["image_geometry"]
+        rows += len(expected)
+        torch.testing.assert_close(by_dali["image_geometry"], expected, rtol=1e-9, atol=1e-9)
+    assert rows > 0
+
+
+def test_a_sample_that_dali_skips_has_no_geometry(damaged: Path) -> None:
+    loader = datapipe.make_loader(
+        damaged,
+        batch_size=4,
+        image=ImageSpec(size=24),
+        decoder="dali",
+        on_error="skip",
+        meta="image_geometry",
+        drop_last=True,  # repeats are not valid either
+    )
+    blank = [
+        bool(row.eq(0).all())
+        for batch in loader
+        for row, valid in zip(
+            batch["image_geometry"],
+            batch["valid"].repeat_interleave(batch["images_per_sample"]),
+            strict=True,
+        )
+        if not valid
+    ]
+    assert blank
+    assert all(blank)
+
+
+def test_the_options_of_dali_are_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    build = dali_graph.build
+
+    def spy(spec: ImageSpec, options: dali_graph.GraphOptions) -> Any:
+        given.append(options.decoding)
+        return build(spec, options)
+
+    monkeypatch.setattr("datapipe.decode.dali_pipeline.build", spy)
+    options = datapipe.DaliOptions(hw_decoder_load=0.9, preallocate_width=4000)
+    assert_same_batches(make(decoder=options), make(decoder="dali"))
+    assert given[0] == options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hw_decoder_load": 1.5},
+        {"hw_decoder_load": "all"},
+        {"preallocate_width": -1},
+        {"preallocate_height": 2.0},
+    ],
+)
+def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match=next(iter(options))):
+        datapipe.DaliOptions(**options)
+
+
+@pytest.mark.parametrize(
     ("options", "cause"),
     [
         ({"decoder": "nvjpeg"}, "decoder 'nvjpeg'"),
@@ -107,7 +197,6 @@ def test_dali_resumes_exactly(packed: Path) -> None:
         ({"image": ImageSpec(resize="native")}, "resize='native'"),
         ({"image": ImageSpec(scaled_decode=True)}, "scaled_decode"),
         ({"transform": lambda sample, _: sample}, "transform="),
-        ({"meta": "image_geometry"}, "image_geometry"),
     ],
 )
 def test_what_dali_cannot_do_is_refused(make: Make, options: dict[str, Any], cause: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -176,3 +177,24 @@ def test_where_a_sample_came_from_is_there_even_if_it_was_skipped(
     batch = next(iter(loader))
     assert batch["source"] == [f"data.json#{number}" for number in range(7)]
     assert batch["id"][6] is None
+
+
+@pytest.mark.parametrize("decoder", ["cpu", "dali"])
+def test_an_image_of_another_size_than_the_index_says_is_named(
+    packed: Path, tmp_path: Path, decoder: Any
+) -> None:
+    if decoder == "dali":
+        pytest.importorskip("nvidia.dali")
+    folder = tmp_path / "stale"
+    shutil.copytree(packed, folder)
+    columns = open_dataset(folder).columns
+    image = int(columns.sample_image[6])
+    width, height = int(columns.image_width[image]), int(columns.image_height[image])
+    path = folder / "columns" / "image_width.npy"
+    widths = np.load(path)
+    widths[image] += 1
+    np.save(path, widths)
+    loader = datapipe.make_loader(folder, batch_size=4, shuffle=False, decoder=decoder)
+    message = f"000000006 .* it is {width}x{height}, the index says {width + 1}x{height}"
+    with pytest.raises(DecodeError, match=message):
+        list(loader)

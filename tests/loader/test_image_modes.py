@@ -26,11 +26,13 @@ ANYRES = ImageSpec(
 )
 DYNAMIC = ImageSpec(resize="dynamic", patch=8, merge=2, min_pixels=256, max_pixels=4096)
 SHORTEST = ImageSpec(resize="shortest", size=16)
+PATCHED = ImageSpec(resize="shortest", size=16, patch=8)
 MODES = {
     "native": (NATIVE, "native", {"image_grid_thw"}),
     "tiles": (TILES, "per-tile", set()),
     "anyres": (ANYRES, "per-tile", {"image_sizes"}),
     "dynamic": (DYNAMIC, "native", {"image_sizes"}),
+    "shortest": (PATCHED, "native", {"image_sizes"}),
 }
 IMAGE_ID = 3  # <image> of the tokenizer in conftest.py
 META = ("key", "valid", "images_per_sample", "num_items_in_batch")
@@ -151,6 +153,16 @@ def test_a_rule_and_a_form_that_do_not_go_together_are_refused(make: Make, text:
         make(image=NATIVE, text=text(image_tokens="native"), pack=99, max_images=2, max_patches=9)
     with pytest.raises(PlanError, match="max_patches=9 needs pack="):
         make(image=NATIVE, max_patches=9)
+
+
+def test_models_may_make_one_number_of_tokens_of_images_that_are_padded(
+    make: Make, text: MakeText
+) -> None:
+    for batch in make(image=SHORTEST, text=text(image_tokens=5), meta="images_per_sample"):
+        images = int(batch["images_per_sample"].sum())
+        assert int((batch["input_ids"] == IMAGE_ID).sum()) == 5 * images
+    with pytest.raises(PlanError, match="is one number"):
+        make(image=DYNAMIC, text=text(image_tokens=5))
 
 
 @pytest.mark.parametrize(

@@ -160,10 +160,10 @@ def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path: Path) -> None:
     np.save(path, np.arange(1_000_000))
     column = np.asarray(np.load(path, mmap_mode="r"))
     parts = {"whole": column, "part": column[1000:2000], "steps": column[::250_000]}
-    content, needs_script = dump_recipe(parts)
-    assert len(content) < 2000
-    assert not needs_script
-    loaded = load_recipe(content, None)
+    recipe = dump_recipe(parts)
+    assert len(recipe.content) < 2000
+    assert not recipe.needs_script
+    loaded = load_recipe(recipe, None)
     assert all(np.array_equal(loaded[name], parts[name]) for name in parts)
     assert not loaded["whole"].flags.owndata
 

@@ -124,7 +124,10 @@ while True:
         assert process.stdout.readline() == "running\n"
         time.sleep(0.01 * number)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # a lost signal must not leave it running
         assert process.returncode == -signal.SIGINT, err
         assert err.splitlines()[-1] == "KeyboardInterrupt"
         assert "ignored" not in err

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import EndlessError, Loader, PlanError
+from datapipe import EndlessError, ImageSpec, Loader, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -200,6 +200,28 @@ def test_samples_that_are_excluded_become_empty_slots(make: Make, text: MakeText
     assert torch.equal(batch["input_ids"][0, stop:], whole[1]["input_ids"][0, stop:])
     assert batch["num_items_in_batch"] == int((batch["labels"] != -100).sum())
     assert sorted(valid_keys(batches)) == sorted(set(valid_keys(whole)) - {bad})
+
+
+@pytest.mark.parametrize("options", [{}, {"meta": ("source", "id")}])
+def test_nothing_of_an_excluded_sample_is_in_its_slot(make: Make, options: dict[str, Any]) -> None:
+    spec = ImageSpec(size=16, normalize="clip")
+    bad = "000000003"  # it has two images
+    for batch in make(image=spec, exclude=bad, **options):
+        if bad not in batch["key"]:
+            continue
+        slot = batch["key"].index(bad)
+        start = int(batch["images_per_sample"][:slot].sum())
+        assert batch["images_per_sample"][slot] == 2
+        assert not batch["valid"][slot]
+        assert batch["text"][slot] == ""
+        assert batch["pixel_values"][start : start + 2].eq(0).all()
+        assert batch["pixel_values"].ne(0).any()
+        if options:
+            assert batch["id"][slot] is None
+            assert batch["source"][slot] is not None
+        break
+    else:
+        pytest.fail("its slot is gone")
 
 
 def test_a_run_goes_on_with_something_excluded_after_it_was_saved(make: Make) -> None:

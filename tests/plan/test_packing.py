@@ -229,6 +229,7 @@ def test_impossible_limits_are_refused(options: dict[str, object], message: str)
 def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "datapipe.plan.packing_kernel", raising=False)
+    monkeypatch.setattr(packing, "_packed", packing.BLOCK + 1)  # else it does not ask for numba yet
     packing.compiled.cache_clear()
     yield
     packing.compiled.cache_clear()

@@ -1,0 +1,86 @@
+"""How many of its reads a cache serves, epoch after epoch, by the policies that loaders use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import machine
+from datapipe.cache.layout import Layout
+from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.loader.nextuses import NextUses
+from datapipe.plan.epoch import EpochPlan, Source
+from datapipe.plan.options import PlanOptions
+from datapipe.plan.ragged import Int64
+from datapipe.plan.units import Units
+
+_SAMPLES = 80_000
+_EPOCHS, _WARM = 16, 8
+_BATCH = 10
+
+
+class _Epoch:
+    """The blocks of an epoch, as a loader's schedule gives them."""
+
+    def __init__(self, epoch: int) -> None:
+        options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
+        self._plan = EpochPlan(Source(count=_SAMPLES), options, epoch)
+        self.count = self._plan.blocks
+
+    def __call__(self, block: int, before: int) -> Units:
+        return self._plan.lay_out(self._plan.form(block), block, before)
+
+    def order(self) -> Int64:
+        return np.concatenate([self(block, 0).samples for block in range(self.count)])
+
+
+def hits(path: Path | None) -> None:
+    """Print shares of reads that were served, after the first epochs, and write them as JSON."""
+    rows: list[dict[str, Any]] = []
+    for part in (0.25, 0.5, 0.75):
+        layout = Layout(_SAMPLES, lambda s: np.full(len(s), 64), int(part * _SAMPLES * 64), 1)
+        pinned = float((layout.places(_Epoch(1).order()) >= 0).mean())
+        lru = _run(Lru(int(part * _SAMPLES)), ranks=1)
+        row = {"what": "one reader", "part": part, "pin": pinned, "lru": lru}
+        row["next-use"] = _run(NextUse(int(part * _SAMPLES)), ranks=1)
+        rows.append(row)
+    for ranks in (4, 8):
+        row = {"what": f"{ranks} ranks, each a part", "part": 1 / ranks}
+        layout = Layout(_SAMPLES, lambda s: np.full(len(s), 64), _SAMPLES // ranks * 64, 1)
+        row["pin"] = float((layout.places(_Epoch(1).order()[::ranks]) >= 0).mean())
+        row["lru"] = _run(Lru(_SAMPLES // ranks), ranks=ranks)
+        row["next-use"] = _run(NextUse(_SAMPLES // ranks), ranks=ranks)
+        rows.append(row)
+    print(f"Share of reads that the cache serves; {_SAMPLES:,} samples, shuffled anew each epoch\n")
+    print(f"{'':24} {'part kept':>10} {'pin':>8} {'next-use':>9} {'lru':>8}")
+    for row in rows:
+        shares = f"{row['pin']:8.3f} {row['next-use']:9.3f} {row['lru']:8.3f}"
+        print(f"{row['what']:24} {row['part']:10.3f} {shares}")
+    if path is not None:
+        content = {"title": "cache hits", "where": machine(cache="none"), "rows": rows}
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _run(policy: NextUse | Lru, *, ranks: int) -> float:
+    """The share that one rank is served in the epochs after the first ones."""
+    share = ranks * _BATCH
+    uses = NextUses(_Epoch, samples=_SAMPLES, rank=0, world_size=ranks, share=share)
+    mine = np.flatnonzero(np.arange(_SAMPLES) % share % ranks == 0)
+    served = asked = 0
+    for epoch in range(_EPOCHS):
+        samples = _Epoch(epoch).order()[mine]
+        uses.of(samples[:1], epoch)
+        uses.wait()
+        for sample, then in zip(samples.tolist(), uses.of(samples, epoch), strict=True):
+            there = sample in policy
+            if there:
+                policy.use(sample, then)
+            else:
+                policy.offer(sample, 1, then)
+            if epoch >= _WARM:
+                served += there
+                asked += 1
+    return served / asked

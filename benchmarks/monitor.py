@@ -1,0 +1,133 @@
+"""What a monitor costs a training loop: the same loop with and without it.
+
+    python -m benchmarks.monitor
+
+The step keeps a processor busy for 10 ms by the clock, so what the monitor takes is added to it and
+not hidden in it. One turn of each loop makes a pair; the cost is the difference. Its median is that
+of a usual turn. Its mean, without the 1 % of pairs that differ most either way, also has what
+happens in some turns only: adding up, and looking for calls that wait. The loader gives out one
+batch again and again. In the second line the step takes no time, which shows the cost by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import datapipe
+from benchmarks.common import machine
+
+BAR = 0.005
+"""Share of a step of 10 ms that a monitor may cost."""
+_BLOCKS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.monitor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--step", type=float, default=10.0, help="ms (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=3000, help="of each (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
+    options = parser.parse_args()
+    if options.steps < _BLOCKS or options.step <= 0:
+        parser.error(f"--steps must be at least {_BLOCKS}, and --step above 0")
+    where = machine("datapipe", "torch", cache="not used")
+    results = [
+        measure("step, transfer", options.step / 1e3, options.steps, mark),
+        measure("step, transfer, nothing else", 0.0, 20 * options.steps, mark),
+    ]
+    print(
+        f"{where['cpu']}, {where['cores']} cores; Python {where['python']}; load {where['load']}\n"
+    )
+    print(f"{'loop':30} {'step':>9} {'median':>9} {'of blocks':>19} {'mean':>9} {'share':>8}")
+    for result in results:
+        blocks = f"{result['low_us']:.1f} to {result['high_us']:.1f} µs"
+        share = f"{result['share']:.2%}" if result["step_ms"] else "-"
+        print(
+            f"{result['name']:30} {result['step_ms']:>6.1f} ms {result['median_us']:>6.1f} µs "
+            f"{blocks:>19} {result['mean_us']:>6.1f} µs {share:>8}"
+        )
+    within = results[0]["share"] < BAR
+    print(f"\nthe bar is {BAR:.1%} of a step: {'kept' if within else 'NOT KEPT'}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        content = {"bar": BAR, "machine": where, "results": results}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def measure(
+    name: str, step: float, steps: int, loop: Callable[..., Iterator[int]]
+) -> dict[str, Any]:
+    """What a monitor costs, in pairs of steps with and without it."""
+    monitored, bare = loop(datapipe.Monitor(), step), loop(None, step)
+    for each in (monitored, bare):  # warm-up
+        for _ in range(200):
+            next(each)
+    pairs = []
+    for number in range(steps):
+        # Who comes first in a pair changes, for what one leaves in the caches.
+        order = (monitored, bare) if number % 2 == 0 else (bare, monitored)
+        took = {id(each): next(each) for each in order}
+        pairs.append((took[id(monitored)], took[id(bare)]))
+    differences = [(own - other) / 1e3 for own, other in pairs]
+    size = len(differences) // _BLOCKS
+    blocks = [
+        statistics.median(differences[at : at + size])
+        for at in range(0, len(differences) - size + 1, size)
+    ]
+    ends = len(differences) // 200
+    mean = statistics.fmean(sorted(differences)[ends : len(differences) - ends])
+    usual = statistics.median(other for _, other in pairs) / 1e3
+    return {
+        "name": name,
+        "step_ms": step * 1e3,
+        "steps": steps,
+        "median_us": statistics.median(differences),
+        "low_us": min(blocks),
+        "high_us": max(blocks),
+        "share": mean / usual,
+        "mean_us": mean,
+    }
+
+
+def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:
+    """A training loop that stops after each turn; ns that the turn took."""
+    batch = {"pixel_values": torch.zeros(1)}
+    batches = itertools.repeat(batch)
+    if monitor is None:
+        before = time.perf_counter_ns()
+        for given in batches:
+            given["pixel_values"].detach()
+            _busy(step)
+            yield time.perf_counter_ns() - before
+            before = time.perf_counter_ns()
+    else:
+        before = time.perf_counter_ns()
+        for given in monitor(batches):
+            with monitor.transfer():
+                given["pixel_values"].detach()
+            with monitor.step():
+                _busy(step)
+            yield time.perf_counter_ns() - before
+            before = time.perf_counter_ns()
+
+
+def _busy(seconds: float) -> None:
+    until = time.perf_counter_ns() + round(seconds * 1e9)
+    while time.perf_counter_ns() < until:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Loaders whose best number of workers is known, whatever else the machine does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+Make = Callable[..., Any]
+
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A loader and the answers that are right.
+
+    Attributes:
+        name: short.
+        make: as `tune_workers` wants it.
+        right: numbers of workers that are right.
+        why: these.
+    """
+
+    name: str
+    make: Make
+    right: tuple[int, ...]
+    why: str
+
+
+class _Work(Dataset[torch.Tensor]):
+    """Samples that wait, with at most so many at a time, or compute."""
+
+    def __init__(self, *, wait: float = 0.0, slots: int | None = None, burn: float = 0.0) -> None:
+        self._wait = wait
+        self._burn = burn
+        self._slots: AbstractContextManager[Any] = (
+            nullcontext() if slots is None else _FORK.BoundedSemaphore(slots)
+        )
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with self._slots:
+            time.sleep(self._wait)
+            until = time.thread_time() + self._burn
+            while time.thread_time() < until:
+                pass
+        return torch.tensor([index])
+
+
+def _loader(**work: Any) -> Make:
+    def make(num_workers: int, prefetch_factor: int | None) -> Any:
+        return DataLoader(
+            _Work(**work),
+            batch_size=4,
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=_FORK if num_workers else None,
+        )
+
+    return make
+
+
+def known(cores: int) -> tuple[Known, ...]:
+    """Five loaders, for a machine with so many cores."""
+    return (
+        Known(
+            name="waits",
+            make=_loader(wait=0.01),
+            right=(8,),
+            why="every worker waits by itself, so the most that are tried are best",
+        ),
+        Known(
+            name="waits, 2 at a time",
+            make=_loader(wait=0.01, slots=2),
+            right=(2,),
+            why="a storage that serves two",
+        ),
+        Known(
+            name="waits, 4 at a time",
+            make=_loader(wait=0.01, slots=4),
+            right=(4,),
+            why="a storage that serves four",
+        ),
+        Known(
+            name="waits, 1 at a time",
+            make=_loader(wait=0.01, slots=1),
+            right=(0, 1),
+            why="whatever serves one; a worker hides what handing over costs, or does not",
+        ),
+        Known(
+            # Without a bound, more processes would get more of the cores that others use too.
+            name=f"computes, {cores} at a time",
+            make=_loader(burn=0.003, slots=cores),
+            right=(cores,),
+            why="as many workers as cores",
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Tiers that keep samples between the store and the batch, and what each keeps."""

@@ -1,0 +1,203 @@
+"""Entries on a disk of this machine: shared by its processes, good after a restart.
+
+The entries of a `Layout` lie in one sparse file. Beside it lies a word for each: its checksum, and
+whether it was written. Nothing is locked, since two that write an entry write the same bytes; a
+crash in the middle leaves a word of zeros, or a checksum that is not that of the bytes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import mmap
+import os
+import shutil
+import time
+from os import pwrite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.cache.layout import Layout
+from datapipe.errors import PlanError
+from datapipe.index.checksum import crc32
+
+logger = logging.getLogger(__name__)
+
+_VERSION = 1
+_WRITTEN = 1 << 32
+_LEFT_FREE = 0.1  # of what is free, where no size was given
+_ENTRIES, _WORDS, _ABOUT = "entries", "words", "about.json"
+
+Buffer = npt.NDArray[np.uint8]
+
+
+class DiskTier:
+    """Entries in a folder; one that cannot be written is not kept, and said so once.
+
+    Args:
+        folder: for the entries of this layout, and of it alone.
+        layout: which samples have a place.
+
+    Attributes:
+        corrupt: entries that were found damaged, and made anew.
+
+    Raises:
+        OSError: the folder cannot be made, or has no room for what is noted beside the entries.
+    """
+
+    def __init__(self, folder: Path, layout: Layout) -> None:
+        self.folder = folder
+        self.layout = layout
+        self.corrupt = 0
+        self._broken = False
+        folder.mkdir(parents=True, exist_ok=True)
+        # Whoever looks for room takes nothing that somebody uses; the lock dies with its holder.
+        self._use = os.open(folder, os.O_RDONLY)
+        fcntl.flock(self._use, fcntl.LOCK_SH)
+        os.utime(folder)
+        self._descriptor = os.open(folder / _ENTRIES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._words = _map_words(folder / _WORDS, max(layout.kept, 1))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return DiskTier, (self.folder.absolute(), self.layout)
+
+    def __del__(self) -> None:
+        for descriptor in (getattr(self, "_use", None), getattr(self, "_descriptor", None)):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def find(self, sample: int) -> Buffer | None:
+        """The entry of a sample, if it is there and whole; for reading."""
+        place = int(self.layout.places(np.array([sample]))[0])
+        if place < 0:
+            return None
+        word = int(self._words[place])
+        if not word & _WRITTEN:
+            return None
+        start, stop = self.layout.offsets[place : place + 2].tolist()
+        try:
+            data = np.frombuffer(os.pread(self._descriptor, stop - start, start), np.uint8)
+        except OSError as error:
+            self._give_up(error)
+            return None
+        if len(data) == stop - start and crc32(data) == word & 0xFFFFFFFF:
+            return data
+        self.corrupt += 1
+        self._words[place] = 0
+        logger.warning("an entry of the cache in %s is damaged; it is made anew", self.folder)
+        return None
+
+    def wants(self, sample: int) -> bool:
+        """Whether the entry of a sample would be kept."""
+        return not self._broken and int(self.layout.places(np.array([sample]))[0]) >= 0
+
+    def keep(self, sample: int, entry: Buffer) -> None:
+        """Write an entry. Where the disk is full, or fails, caching there ends for this process."""
+        place = int(self.layout.places(np.array([sample]))[0])
+        if self._broken or place < 0:
+            return
+        start, stop = self.layout.offsets[place : place + 2].tolist()
+        padded = np.zeros(stop - start, np.uint8)
+        padded[: len(entry)] = entry
+        try:
+            if pwrite(self._descriptor, padded.tobytes(), start) < len(padded):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._give_up(error)
+            return
+        self._words[place] = crc32(padded) | _WRITTEN
+
+    @property
+    def present(self) -> int:
+        """Entries that were written."""
+        return int(np.count_nonzero(self._words[: self.layout.kept]))
+
+    def _give_up(self, error: OSError) -> None:
+        if not self._broken:
+            self._broken = True
+            logger.warning(
+                "nothing more is cached in %s: %s; what lies there is still used",
+                *(self.folder, error.strerror or error),
+            )
+
+
+def _map_words(path: Path, count: int) -> npt.NDArray[np.uint64]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        if os.fstat(descriptor).st_size < 8 * count:
+            # Where there is no room for it, a later write through the map would kill the process.
+            os.posix_fallocate(descriptor, 0, 8 * count)
+        return np.frombuffer(mmap.mmap(descriptor, 8 * count), np.uint64)
+    finally:
+        os.close(descriptor)
+
+
+def make_room(root: Path, own: str, limit: int | None) -> int:
+    """Bytes that the entries in `root / own` may take.
+
+    Where others leave less than the limit allows, those that were used longest ago and that nobody
+    uses now are removed.
+
+    Raises:
+        PlanError: `root` is no folder that can be written to.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise PlanError(
+            f"cache disk {root}: {error.strerror or error}; give a folder that can be written to"
+        ) from None
+    others = [path for path in root.iterdir() if path.name != own and (path / _ABOUT).exists()]
+    own_bytes = _taken(root / own)
+    if limit is None:
+        return int((shutil.disk_usage(root).free + own_bytes) * (1 - _LEFT_FREE))
+    for path in sorted(others, key=_last_use):
+        if sum(map(_taken, others)) + own_bytes <= limit // 2:
+            break
+        if _remove_unused(path):
+            others.remove(path)
+    return max(0, limit - sum(map(_taken, others)))
+
+
+def note(folder: Path, about: dict[str, Any]) -> None:
+    """Say what the entries in a folder are, for people."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps({"format": "datapipe cache", "version": _VERSION, **about}, indent=1)
+    (folder / _ABOUT).write_text(content + "\n")
+
+
+def _taken(folder: Path) -> int:
+    try:
+        return 512 * (folder / _ENTRIES).stat().st_blocks
+    except OSError:
+        return 0
+
+
+def _last_use(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except OSError:
+        return time.time()
+
+
+def _remove_unused(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    logger.info("removed the cache in %s, which was used longest ago", folder)
+    return True

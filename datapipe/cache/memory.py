@@ -1,0 +1,161 @@
+"""Entries in memory: a fixed part in one stretch, or whatever a policy keeps just now."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.cache.layout import Layout
+from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.errors import DatapipeError
+from datapipe.plan.ragged import Int64
+
+Buffer = npt.NDArray[np.uint8]
+
+
+class SharedBytes:
+    """Zeroed memory that processes share: a file without a name, gone with the last of them.
+
+    Pages are taken when they are written to.
+
+    Raises:
+        DatapipeError: the system does not grant it.
+    """
+
+    def __init__(self, size: int) -> None:
+        try:
+            descriptor = os.memfd_create("datapipe-cache")
+            try:
+                os.ftruncate(descriptor, max(size, 1))
+                self._open(descriptor, size)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        except OSError as error:
+            raise DatapipeError(
+                f"{size:,} bytes of memory cannot be shared: {error.strerror}; give a smaller "
+                "CacheSpec(memory=...)"
+            ) from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Only while a process is being started, which inherits the descriptor.
+        return _receive, (DupFd(self._descriptor), len(self.bytes))
+
+    def _open(self, descriptor: int, size: int) -> None:
+        self.bytes: Buffer = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
+        self._descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+
+def _receive(duplicate: Any, size: int) -> SharedBytes:
+    shared = SharedBytes.__new__(SharedBytes)
+    shared._open(duplicate.detach(), size)
+    return shared
+
+
+class Arena:
+    """The entries of a `Layout`, behind each other. For threads and processes at once.
+
+    Nobody waits for anybody: an entry is written by whoever has made it, and counts from when it
+    was marked. Two that write the same one write the same bytes.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._start = -(-layout.kept // 64) * 64
+        self._shared = SharedBytes(self._start + layout.bytes)
+        self._map()
+
+    def _map(self) -> None:
+        self._present = self._shared.bytes[: self.layout.kept]
+        self.data: Buffer = self._shared.bytes[self._start :]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self.layout, "_start": self._start, "_shared": self._shared}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._map()
+
+    def places(self, samples: Int64) -> Int64:
+        """The place of the entry of each sample that is there, else -1: int64 [n] in and out."""
+        found = self.layout.places(samples)
+        found[found >= 0] = np.where(self._present[found[found >= 0]], found[found >= 0], -1)
+        return found
+
+    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+        """The entry of a sample, if it is there; for reading."""
+        place = int(self.places(np.array([sample]))[0])
+        return None if place < 0 else self._at(place)
+
+    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+        """Where to write an entry of so many bytes, or None where it is not to be kept."""
+        place = int(self.layout.places(np.array([sample]))[0])
+        return None if place < 0 else self._at(place)[:size]
+
+    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+        """Keep an entry, which was written to what `room` gave, or elsewhere."""
+        place = int(self.layout.places(np.array([sample]))[0])
+        if place < 0:
+            return
+        here = self._at(place)[: len(entry)]
+        if here.__array_interface__["data"][0] != entry.__array_interface__["data"][0]:
+            here[:] = entry
+        self._present[place] = 1
+
+    def wants(self, sample: int, size: int, next_use: int = 0) -> bool:
+        """Whether the entry of a sample would be kept."""
+        return int(self.layout.places(np.array([sample]))[0]) >= 0
+
+    def _at(self, place: int) -> Buffer:
+        start, stop = self.layout.offsets[place : place + 2].tolist()
+        return self.data[start:stop]
+
+
+class Entries:
+    """Entries that come and go as a policy says. For the threads of one process.
+
+    What is read stays whole while somebody refers to it, also when it is evicted.
+    """
+
+    def __init__(self, policy: NextUse | Lru) -> None:
+        self._policy = policy
+        self._entries: dict[int, Buffer] = {}
+        self._lock = threading.Lock()
+        self.evicted = 0
+
+    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+        """The entry of a sample, if it is there; for reading."""
+        with self._lock:
+            entry = self._entries.get(sample)
+            if entry is not None:
+                self._policy.use(sample, next_use)
+                if sample not in self._policy:
+                    del self._entries[sample]
+            return entry
+
+    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+        """Where to write an entry of so many bytes, or None where it is not to be kept."""
+        return np.empty(size, np.uint8) if self.wants(sample, size, next_use) else None
+
+    def wants(self, sample: int, size: int, next_use: int = 0) -> bool:
+        """Whether the entry of a sample would be kept."""
+        with self._lock:
+            return self._policy.would_keep(sample, size, next_use)
+
+    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+        """The entry is written; `entry` is what `room` gave."""
+        with self._lock:
+            kept, going = self._policy.offer(sample, len(entry), next_use)
+            for other in going:
+                del self._entries[other]
+            self.evicted += len(going)
+            if kept:
+                self._entries[sample] = entry

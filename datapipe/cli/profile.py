@@ -1,0 +1,112 @@
+"""`datapipe profile`: where a loader's time goes, and what would make it faster."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from datapipe.cli.loading import LoaderFlags, with_loader_flags
+from datapipe.cli.output import shown, user_errors
+from datapipe.cli.units import parse_seconds
+from datapipe.errors import PlanError
+from datapipe.progress import is_watched
+
+_PLAIN_EVERY = 10.0  # seconds between lines where no one watches
+
+
+@with_loader_flags
+def profile(
+    shards: Annotated[Path, typer.Argument(help="Folder that `datapipe pack` wrote, or of tars.")],
+    flags: LoaderFlags,
+    num_workers: Annotated[
+        int | None, typer.Option(help="Threads or processes.  [default: as make_loader]")
+    ] = None,
+    prefetch_factor: Annotated[int, typer.Option(help="Steps that are prepared ahead.")] = 2,
+    workers: Annotated[str, typer.Option(help="threads or processes.")] = "threads",
+    decoder: Annotated[str, typer.Option(help="auto, cpu or dali.")] = "auto",
+    seconds: Annotated[float, typer.Option(help="For which the loader is watched at work.")] = 10.0,
+    step_time: Annotated[
+        str | None, typer.Option(help="What training takes for a batch, such as 120ms.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a report with figures to this .html file.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a timeline for chrome://tracing or Perfetto.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+) -> None:
+    """Find out what holds a loader back, and what would make it faster here."""
+    with user_errors("nothing was written"):
+        options = flags.keywords() | {
+            "num_workers": num_workers,
+            "prefetch_factor": prefetch_factor,
+            "workers": workers,
+            "decoder": decoder,
+            "epochs": None,
+        }
+        pace = None if step_time is None else parse_seconds(step_time, "--step-time")
+        _check_outputs(report, trace)
+        from datapipe.loader.make import make_loader
+        from datapipe.profile.job import profile_loader
+        from datapipe.profile.pipelinetext import profile_text
+
+        def make(**changes: Any) -> Any:
+            return make_loader(shards, **(options | changes))
+
+        with _phases() as say:
+            found = profile_loader(
+                make, shards=str(shards), seconds=seconds, step_time=pace, say=say
+            )
+        if trace is not None:
+            from datapipe.profile.trace import write_trace
+
+            write_trace(trace, found.events)
+        if report is not None:
+            from datapipe.profile.pipelinereport import write_report
+
+            write_report(found, report)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    print("\n".join(shown(line) for line in profile_text(found).split("\n")))
+
+
+def _check_outputs(report: Path | None, trace: Path | None) -> None:
+    """Refuse, before anything is measured, what could not be written in the end."""
+    for name, path in (("--report", report), ("--trace", trace)):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise PlanError(f"{name} {path}: give a file in a folder that exists")
+    if report is not None:
+        from datapipe.htmlpage import new_figure
+
+        new_figure()  # matplotlib may be missing
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[str], None]]:
+    """Says on stderr what is being measured: live on a terminal, else a line now and then."""
+    if is_watched(sys.stderr):
+        from rich.console import Console
+
+        with Console(stderr=True).status("opening the dataset") as status:
+            yield lambda phase: status.update(f"measuring: {phase}")
+        return
+    last = time.monotonic()
+
+    def say(phase: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PLAIN_EVERY:
+            last = time.monotonic()
+            print(f"measuring: {phase}", file=sys.stderr, flush=True)
+
+    yield say

@@ -1,0 +1,35 @@
+"""How DALI decodes on a GPU; does not need DALI itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datapipe.errors import PlanError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaliOptions:
+    """How DALI decodes: `make_loader(decoder=DaliOptions(...))`. On the CPU they change nothing.
+
+    Args:
+        hw_decoder_load: share of the JPEGs that a GPU's own JPEG decoder takes, 0 to 1; the rest
+            goes to its other processors. DALI's default is 0.65.
+        preallocate_width, preallocate_height: largest sides to expect, in pixels, for which that
+            decoder's memory is taken at the start; 0 takes it as needed, which stops the GPU.
+
+    Raises:
+        PlanError: a value is out of range.
+    """
+
+    hw_decoder_load: float = 0.65
+    preallocate_width: int = 0
+    preallocate_height: int = 0
+
+    def __post_init__(self) -> None:
+        load = self.hw_decoder_load
+        if not isinstance(load, int | float) or not 0 <= load <= 1:
+            raise PlanError(f"hw_decoder_load {load!r}: give a number from 0 to 1")
+        for name in ("preallocate_width", "preallocate_height"):
+            side = getattr(self, name)
+            if type(side) is not int or side < 0:
+                raise PlanError(f"{name} {side!r}: give a whole number of pixels from 0")

@@ -1,0 +1,148 @@
+"""Reports as one HTML file that needs nothing else: text, tables, figures as SVG."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from datapipe.errors import PlanError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Level = Literal["good", "warn", "bad"]
+
+COLOURS = ("#2f6f9f", "#d98032", "#5b9a57", "#a8554e", "#7d6aa8", "#8a6f5a", "#c580b5", "#7f7f7f")
+"""Of the series of a figure, in this order; told apart by the colour-blind too."""
+
+# Matplotlib's figures know one background, so theirs stays white in the dark.
+_STYLE = """
+:root { --ink: #1d2429; --soft: #5c6870; --line: #dde2e6; --page: #f6f7f8; --card: #fff; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ea; --soft: #9aa6ad; --line: #343c42; --page: #14181b; --card: #1d2327; }
+}
+body { margin: 0 auto; padding: 2rem 1.5rem 4rem; max-width: 60rem; color: var(--ink);
+  background: var(--page); font: 15px/1.55 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.5rem; margin: 0; }
+h2 { font-size: 1.05rem; margin: 2.2rem 0 .6rem; }
+p { margin: .5rem 0; max-width: 48rem; }
+.subtitle { color: var(--soft); }
+.verdict { border-left: 6px solid; border-radius: 4px; background: var(--card);
+  padding: .8rem 1.1rem; margin: 1.2rem 0; font-size: 1.1rem; max-width: none; }
+.good { border-color: #4f9d58; } .warn { border-color: #d9a032; } .bad { border-color: #c1483c; }
+figure { margin: 0; padding: .6rem; background: #fff; border: 1px solid var(--line);
+  border-radius: 6px; }
+figure svg { display: block; width: 100%; height: auto; }
+.table { overflow-x: auto; }
+table { border-collapse: collapse; background: var(--card); border: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid var(--line); text-align: right;
+  white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; }
+th:first-child, td:first-child, .words { text-align: left; }
+td.words { white-space: normal; }
+code { font-size: .92em; }
+"""
+
+
+class Page:
+    """Collects the parts of a report, top to bottom. What is given is text, never HTML."""
+
+    def __init__(self, title: str, subtitle: str = "") -> None:
+        self._title = title
+        self._parts = [f"<h1>{escape(title)}</h1>"]
+        if subtitle:
+            self._parts.append(f'<p class="subtitle">{escape(subtitle)}</p>')
+
+    def verdict(self, text: str, level: Level) -> None:
+        """What matters most, coloured by how good it is."""
+        self._parts.append(f'<p class="verdict {level}">{escape(text)}</p>')
+
+    def text(self, paragraph: str) -> None:
+        """A paragraph; what stands between backquotes is shown as code."""
+        marked = re.sub("`([^`]*)`", r"<code>\1</code>", escape(paragraph))
+        self._parts.append(f"<p>{marked}</p>")
+
+    def table(self, heading: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns of figures are set to the right, the first and those of words to the left."""
+        words = [
+            at == 0 or not any(_is_figure(row[at]) for row in rows) for at in range(len(header))
+        ]
+        lines = [_row("th", header, words)]
+        lines += [_row("td", row, words) for row in rows]
+        self._heading(heading)
+        self._parts.append(f'<div class="table"><table>{"".join(lines)}</table></div>')
+
+    def figure(self, heading: str, figure: Figure, alt: str) -> None:
+        """A figure from `new_figure`; `alt` says what it shows to who cannot see it."""
+        self._heading(heading)
+        label = escape(alt, quote=True)
+        self._parts.append(f'<figure role="img" aria-label="{label}">{_svg(figure)}</figure>')
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page; a file of this name is replaced once the new one is whole.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        page = (
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(self._title)}</title><style>{_STYLE}</style></head>"
+            f"<body>{''.join(self._parts)}</body></html>\n"
+        )
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            beside.write_text(page, encoding="utf-8", errors="backslashreplace")
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _heading(self, text: str) -> None:
+        if text:
+            self._parts.append(f"<h2>{escape(text)}</h2>")
+
+
+def new_figure(width: float = 8.0, height: float = 3.2) -> Figure:
+    """An empty figure, in inches, that belongs to no window.
+
+    Raises:
+        PlanError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure as NewFigure
+    except ImportError as error:
+        raise PlanError(
+            f"reports are drawn by matplotlib, which is missing ({error}): pip install "
+            "'datapipe[report]'"
+        ) from None
+    return NewFigure(figsize=(width, height), layout="constrained")
+
+
+def _svg(figure: Figure) -> str:
+    import matplotlib as mpl
+
+    out = io.StringIO()
+    # Text stays text, which is smaller and can be searched; equal figures give equal files.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "datapipe"}):
+        figure.savefig(out, format="svg", metadata={"Date": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _row(tag: str, cells: Sequence[str], words: Sequence[bool]) -> str:
+    inner = "".join(
+        f'<{tag} class="words">{escape(cell)}</{tag}>' if word else f"<{tag}>{escape(cell)}</{tag}>"
+        for cell, word in zip(cells, words, strict=True)
+    )
+    return f"<tr>{inner}</tr>"
+
+
+def _is_figure(cell: str) -> bool:
+    return any(sign.isdigit() for sign in cell[:3])

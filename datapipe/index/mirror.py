@@ -1,0 +1,75 @@
+"""Bring the index of a dataset that lies elsewhere here; its shards stay where they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+
+from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index.columns import cache_folder
+from datapipe.index.manifest import MANIFEST, Manifest, Shard, parse_manifest, replace_file
+from datapipe.progress import Progress
+from datapipe.remote.folder import RemoteFolder
+
+_AT_ONCE = 16  # index files on their way
+
+
+def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
+    """Fetch manifest and index of a dataset into the user's cache folder.
+
+    They lie there under the dataset's fingerprint, so they are fetched once, wherever copies of it
+    lie; the manifest is read each time.
+
+    Returns:
+        Where they lie now, and the manifest.
+
+    Raises:
+        IndexMismatch: there is no dataset at the URL, or its index is not that of its manifest.
+        StoreError: the server does not answer.
+    """
+    try:
+        content = folder.read(MANIFEST)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise IndexMismatch(
+                f"{folder}: no {MANIFEST} is there; give the URL of a folder that `datapipe pack` "
+                "wrote, or that `datapipe index` was run on before it was copied"
+            ) from error
+        raise
+    manifest = parse_manifest(content, folder.url_of(MANIFEST))
+    home = cache_folder() / manifest.fingerprint[:32]
+    missing = [shard for shard in manifest.shards if not (home / shard.index).exists()]
+    if missing:
+        _fetch(folder, home, missing)
+    if not (home / MANIFEST).exists():
+        home.mkdir(parents=True, exist_ok=True)
+        replace_file(home / MANIFEST, manifest.to_json().encode())
+    return home, manifest
+
+
+def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
+    waiting = deque(shards)
+    running = deque[tuple[Shard, Future[bytes]]]()
+    with Progress("fetching the index", unit="shard", total=len(shards)) as progress:
+        while waiting or running:
+            while waiting and len(running) < _AT_ONCE:
+                shard = waiting.popleft()
+                running.append((shard, folder.begin_whole(shard.index)))
+            shard, future = running.popleft()
+            _keep(home / shard.index, future.result(), shard, folder)
+            progress.advance()
+
+
+def _keep(path: Path, content: bytes, shard: Shard, folder: RemoteFolder) -> None:
+    if hashlib.sha256(content).hexdigest() != shard.index_sha256:
+        raise IndexMismatch(
+            f"{folder.url_of(shard.index)} is not the index that {MANIFEST} was written for; "
+            "copy the whole dataset there again"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(path)

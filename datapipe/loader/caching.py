@@ -1,0 +1,89 @@
+"""Decides what a loader's cache keeps, and how."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from datapipe.cache.spec import CacheSpec
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.errors import PlanError
+from datapipe.index.dataset import Dataset
+from datapipe.loader.keeper import EntrySizes, Keeper
+from datapipe.loader.nextuses import MOST_SAMPLES
+
+logger = logging.getLogger(__name__)
+
+
+def kept_transform(
+    spec: CacheSpec, image: ImageSpec | None, *, decoder: bool, transform: bool
+) -> ImageTransform | None:
+    """What makes the images that a cache keeps decoded; None where it keeps encoded ones.
+
+    Args:
+        spec: of the cache.
+        image: what the loader makes.
+        decoder: whether DALI makes it.
+        transform: whether there is a user's transform.
+
+    Raises:
+        PlanError: decoded images were asked for, and the loader has none that could be kept.
+    """
+    if spec.keep == "encoded" or image is None:
+        return None
+    reason = None
+    if transform:
+        reason = "transform= may be random, and takes images before they are fitted"
+    elif image.random_crop is not None:
+        reason = "random_crop takes another part of an image each time"
+    elif decoder:
+        reason = "decoder='dali' decodes, fits and normalises at once"
+    if reason is None:
+        fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
+        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0)
+        return make_transform(kept)
+    if spec.keep == "decoded":
+        raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
+    return None
+
+
+def make_keeper(
+    spec: CacheSpec,
+    dataset: Dataset,
+    *,
+    images: bool,
+    kept: ImageTransform | None,
+    world_size: int,
+    processes: bool,
+) -> Keeper:
+    """The cache of a loader, whose log says what it keeps.
+
+    Raises:
+        PlanError: its folder cannot be used, or worker processes cannot keep to its policy.
+    """
+    keep: Literal["decoded", "encoded"] = "encoded" if kept is None else "decoded"
+    if processes and spec.policy in ("next-use", "lru"):
+        raise PlanError(
+            f"cache policy={spec.policy!r}: worker processes share a fixed part; give "
+            "policy='pin', or workers='threads'"
+        )
+    # One that reads all of a permutation can hit no more than the part that fits. Of several that
+    # deal it among each other anew, each uses a sample at times that only the plan knows.
+    policy = spec.policy
+    if policy == "auto":
+        several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
+        policy = "next-use" if several else "pin"
+    keeper = Keeper(
+        spec,
+        keep=keep,
+        policy=policy,
+        dataset=dataset,
+        sizes=EntrySizes(dataset.columns, kept, images=images),
+        identity=repr(kept.spec) if kept is not None else f"images={images}",
+    )
+    logger.info("the cache keeps %s", keeper.describe())
+    return keeper

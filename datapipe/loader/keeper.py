@@ -1,0 +1,258 @@
+"""Keeps samples in the tiers of a cache, as they are before anything random is done to them.
+
+An entry is bytes whose size and order follow from the index: the texts of a sample, then its
+images, as encoded bytes or as facts and uint8 values of each. So nothing about entries has to be
+kept beside them, and tiers know before what they will hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from datapipe.cache.disk import DiskTier, make_room, note
+from datapipe.cache.layout import Layout
+from datapipe.cache.memory import Arena, Buffer, Entries
+from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.cache.spec import CacheSpec
+from datapipe.decode.transform import ImageTransform
+from datapipe.index.columns import Columns
+from datapipe.index.dataset import Dataset
+from datapipe.index.rows import Member
+from datapipe.loader.members import member_kind
+from datapipe.plan.ragged import Int64, edges, places
+from datapipe.progress import readable_size
+
+FACTS = 48
+"""Bytes of the facts about an image: six float64, see `ImageSlots`."""
+
+_KEY = 0x6361636865  # of the draw of what is kept; the same wherever the dataset is opened
+_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierStats:
+    """What a tier has done.
+
+    Attributes:
+        hits: samples that it had.
+        bytes: of these.
+        kept: samples that were put there.
+    """
+
+    hits: int = 0
+    bytes: int = 0
+    kept: int = 0
+
+
+class _Counts:
+    """Numbers by what was done and by tier, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: dict[str, dict[str, int]] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Counts, ()  # another process counts from nothing
+
+    def add(self, what: str, tier: str, number: int = 1) -> None:
+        with self._lock:
+            of = self._all.setdefault(what, {})
+            of[tier] = of.get(tier, 0) + number
+
+    def take(self) -> dict[str, dict[str, int]]:
+        with self._lock:
+            taken, self._all = self._all, {}
+        return taken
+
+    def get(self, what: str, tier: str) -> int:
+        with self._lock:
+            return self._all.get(what, {}).get(tier, 0)
+
+
+class EntrySizes:
+    """How many bytes the entries of samples take.
+
+    Args:
+        columns: of the dataset.
+        kept: what images are kept as; None keeps them encoded.
+        images: whether images are kept at all.
+    """
+
+    def __init__(self, columns: Columns, kept: ImageTransform | None, *, images: bool) -> None:
+        self._columns = columns
+        self._kept = kept
+        kinds = [member_kind(ext) for ext in columns.extensions]
+        encoded = images and kept is None
+        self._counts = np.array([bool(k) and (k != "image" or encoded) for k in kinds], bool)
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Bytes of the entry of each sample: int64 [n]."""
+        columns = self._columns
+        found, ends = places(columns.sample_member, samples)
+        sizes = columns.member_size[found] * self._counts[columns.member_ext[found]]
+        total = np.diff(edges(sizes)[ends])
+        if self._kept is None:
+            return total
+        images, ends = places(columns.sample_image, samples)
+        widths = columns.image_width[images].astype(np.int64)
+        heights = columns.image_height[images].astype(np.int64)
+        values = edges(FACTS + self._kept.values(widths, heights))[ends]
+        return -(-total // 8) * 8 + np.diff(values)
+
+
+class Keeper:
+    """The tiers of one loader.
+
+    Args:
+        spec: what was asked for.
+        keep: "decoded" or "encoded".
+        policy: of the memory.
+        dataset: whose samples they are.
+        sizes: of entries.
+        identity: everything that the bytes of an entry depend on beside the dataset.
+    """
+
+    def __init__(
+        self,
+        spec: CacheSpec,
+        *,
+        keep: Literal["decoded", "encoded"],
+        policy: Literal["pin", "next-use", "lru"],
+        dataset: Dataset,
+        sizes: EntrySizes,
+        identity: str,
+    ) -> None:
+        self.keep_decoded = keep == "decoded"
+        self.policy = policy
+        self.sizes = sizes
+        self._counts = _Counts()
+        self.memory: Arena | Entries | None = None
+        self.disk: DiskTier | None = None
+        count = self._samples = len(dataset)
+        if spec.memory is not None:
+            budget = int(spec.memory)
+            if policy == "pin":
+                self.memory = Arena(Layout(count, sizes, budget, _KEY))
+            else:
+                self.memory = Entries(NextUse(budget) if policy == "next-use" else Lru(budget))
+        if spec.disk is not None:
+            root = Path(spec.disk)
+            about = {
+                "dataset": dataset.manifest.fingerprint,
+                "samples": count,
+                "keep": keep,
+                "what": identity,
+                "version": _VERSION,
+            }
+            name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+            limit = make_room(root, name, None if spec.disk_size is None else int(spec.disk_size))
+            note(root / name, about)
+            self.disk = DiskTier(root / name, Layout(count, sizes, limit, _KEY))
+
+    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+        """The entry of a sample, from the nearest tier that has it; for reading."""
+        if self.memory is not None:
+            entry = self.memory.find(sample, next_use)
+            if entry is not None:
+                self._count("memory", len(entry))
+                return entry
+        if self.disk is not None:
+            entry = self.disk.find(sample)
+            if entry is not None:
+                self._count("disk", len(entry))
+                if self.memory is not None and self.memory.wants(sample, len(entry), next_use):
+                    self._remember(sample, entry, next_use)
+                return entry
+        self._counts.add("hits", "source")
+        return None
+
+    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+        """Where to write the entry of a sample; None where no tier keeps it."""
+        if self.memory is not None:
+            room = self.memory.room(sample, size, next_use)
+            if room is not None:
+                return room
+        if self.disk is not None and self.disk.wants(sample):
+            return np.empty(size, np.uint8)
+        return None
+
+    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+        """The entry is written; `entry` is what `room` gave."""
+        if self.disk is not None and self.disk.wants(sample):
+            self.disk.keep(sample, entry)
+            self._counts.add("kept", "disk")
+        if self.memory is not None and self.memory.wants(sample, len(entry), next_use):
+            self._remember(sample, entry, next_use)
+
+    def stats(self) -> dict[str, TierStats]:
+        """Of each tier, and of the source."""
+        names = [name for name in ("memory", "disk") if getattr(self, name) is not None]
+        parts = ("hits", "bytes", "kept")
+        return {
+            name: TierStats(**{part: self._counts.get(part, name) for part in parts})
+            for name in (*names, "source")
+        }
+
+    def describe(self) -> str:
+        """What is kept where, for a log."""
+        parts = []
+        form = "decoded" if self.keep_decoded else "encoded"
+        if isinstance(self.memory, Arena):
+            layout = self.memory.layout
+            parts.append(f"{self._part(layout)} {form} in memory, a fixed part")
+        elif self.memory is not None:
+            use = "are used next" if self.policy == "next-use" else "were used last"
+            parts.append(f"samples that {use} {form} in memory")
+        if self.disk is not None:
+            layout = self.disk.layout
+            there = f"{self.disk.folder}, where {self.disk.present:,} are"
+            parts.append(f"{self._part(layout)} {form} in {there}")
+        return "; ".join(parts)
+
+    def _part(self, layout: Layout) -> str:
+        return f"{layout.kept:,} of {self._samples:,} samples ({readable_size(layout.bytes)})"
+
+    def take_counts(self) -> dict[str, dict[str, int]]:
+        """What was counted since they were last taken, for another keeper to add."""
+        return self._counts.take()
+
+    def add_counts(self, counts: dict[str, dict[str, int]]) -> None:
+        """Add what another keeper has counted."""
+        for what, tiers in counts.items():
+            for tier, number in tiers.items():
+                self._counts.add(what, tier, number)
+
+    def _remember(self, sample: int, entry: Buffer, next_use: int) -> None:
+        assert self.memory is not None
+        self.memory.keep(sample, entry, next_use)
+        self._counts.add("kept", "memory")
+
+    def _count(self, tier: str, size: int) -> None:
+        self._counts.add("hits", tier)
+        self._counts.add("bytes", tier, size)
+
+
+def cut_entry(entry: Buffer, members: Sequence[Member]) -> tuple[list[memoryview], Buffer]:
+    """The members that an entry begins with, and what stands behind them."""
+    ends = list(itertools.accumulate((member.size for member in members), initial=0))
+    view = memoryview(entry)  # type: ignore[arg-type]
+    parts = [view[start:stop] for start, stop in itertools.pairwise(ends)]
+    return parts, entry[-(-ends[-1] // 8) * 8 :]
+
+
+def fill_members(entry: Buffer, contents: Sequence[memoryview]) -> Buffer:
+    """Write the members that an entry begins with; returns what stands behind them."""
+    at = 0
+    for data in contents:
+        entry[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        at += len(data)
+    return entry[-(-at // 8) * 8 :]

@@ -1,0 +1,63 @@
+"""Makes the parts of a loader that make the parts of a batch."""
+
+from __future__ import annotations
+
+from datapipe.decode.transform import ImageTransform
+from datapipe.index.dataset import Dataset
+from datapipe.loader.buffers import BufferPool
+from datapipe.loader.images import GEOMETRY, Decoder, ImageMaker
+from datapipe.loader.options import LoaderOptions
+from datapipe.loader.source import Origin
+from datapipe.loader.tokens import TokenMaker
+from datapipe.plan.options import PlanOptions
+
+
+def image_maker(
+    dataset: Dataset,
+    transform: ImageTransform | None,
+    plan: PlanOptions,
+    options: LoaderOptions,
+    *,
+    static_shapes: bool,
+    decoder: Decoder | None,
+    kept: ImageTransform | None,
+    pin: bool,
+) -> ImageMaker | None:
+    """What the images of all batches share; None where they are left out."""
+    if transform is None:
+        return None
+    rows = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
+    return ImageMaker(
+        transform=transform,
+        columns=dataset.columns,
+        # Those being prepared, the one in use, the one before it and one on its way to a device.
+        pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
+        seed=plan.seed,
+        rows=rows if static_shapes else None,
+        geometry=GEOMETRY in options.meta,
+        decoder=decoder,
+        kept=kept,
+    )
+
+
+def token_maker(
+    origin: Origin, plan: PlanOptions, units_per_rank: int, *, static_shapes: bool
+) -> TokenMaker | None:
+    """What the tokens of all batches share; None where texts stay texts."""
+    if origin.text is None:
+        return None
+    total = segments = None
+    if static_shapes:
+        assert plan.pack is not None
+        assert plan.max_samples is not None
+        total = plan.pack * units_per_rank
+        segments = plan.max_samples * units_per_rank + 1  # and one for what is left
+    return TokenMaker(
+        encoder=origin.text.encoder,
+        image_tokens=origin.text.image_tokens,
+        limit=origin.text.limit,
+        pack=plan.unit == "pack",
+        multiple_of=plan.pack_multiple_of,
+        total=total,
+        segments=segments,
+    )

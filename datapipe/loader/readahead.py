@@ -1,0 +1,61 @@
+"""Begins to read the samples of steps to come, in order of need, so many bytes ahead."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from datapipe.loader.batch import BatchMaker
+from datapipe.loader.members import wanted_members
+from datapipe.plan.ragged import places
+from datapipe.plan.steps import Share
+from datapipe.store.protocol import Fetch
+
+Planned = tuple[Share, dict[str, Any]]
+"""What a rank takes in a step, and what else a `BatchJob` is made of."""
+
+_STEPS = 256  # begun at most: a step of small samples costs more than its bytes
+
+
+def begin_step(maker: BatchMaker, share: Share) -> Fetch | None:
+    """Begin to read the samples of a step; None where its store gains nothing from it."""
+    columns, samples = maker.dataset.columns, share.units.samples
+    if maker.store.begin([]) is None:
+        return None
+    sizes = share.units.sizes
+    if sizes is None:
+        images = columns.sample_image[samples + 1] - columns.sample_image[samples]
+    else:
+        images = sizes.images
+    found, edges = places(columns.sample_member, samples)
+    members = columns.members_at(found)
+    wanted = []
+    for slot, (first, last) in enumerate(itertools.pairwise(edges.tolist())):
+        count = 0 if maker.images is None else int(images[slot])
+        wanted.append([] if share.excluded[slot] else wanted_members(members[first:last], count))
+    return maker.store.begin(list(zip(columns.shards(samples).tolist(), wanted, strict=True)))
+
+
+def read_ahead(planned: Iterator[Planned], maker: BatchMaker, most: int) -> Iterator[Planned]:
+    """The same steps, each with its `fetch`, begun up to `most` bytes before it is asked for."""
+    waiting: deque[Planned] = deque()
+    ahead = 0
+    while True:
+        while not waiting or (ahead < most and len(waiting) < _STEPS):
+            following = next(planned, None)
+            if following is None:
+                break
+            share, details = following
+            fetch = begin_step(maker, share)
+            waiting.append((share, {**details, "fetch": fetch}))
+            if fetch is None:
+                break
+            ahead += fetch.bytes
+        if not waiting:
+            return
+        share, details = waiting.popleft()
+        if details["fetch"] is not None:
+            ahead -= details["fetch"].bytes
+        yield share, details

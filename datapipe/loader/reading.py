@@ -1,0 +1,130 @@
+"""Gets the bytes of a batch: from a cache, from those on their way already, or from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from datapipe.cache.memory import Buffer
+from datapipe.errors import DecodeError, SampleError
+from datapipe.index.rows import Member
+from datapipe.loader.keeper import Keeper, cut_entry, fill_members
+from datapipe.loader.members import member_kind, wanted_members
+from datapipe.plan.ragged import Int64
+from datapipe.store.protocol import Fetch, Store
+
+
+class BadMember(Exception):
+    """A member cannot be used, as its cause says."""
+
+    def __init__(self, member: Member, error: SampleError) -> None:
+        super().__init__(str(error))
+        self.member = member
+        self.error = error
+
+
+@dataclass(slots=True)
+class Found:
+    """The bytes of a sample.
+
+    Attributes:
+        members: those that there are bytes of, and these.
+        contents: likewise.
+        ready: its images as a cache keeps them, instead of their members.
+        room: where its images go for the cache; `entry` is all of that.
+    """
+
+    members: list[Member]
+    contents: list[memoryview]
+    ready: Buffer | None = None
+    room: Buffer | None = None
+    entry: Buffer | None = None
+
+
+class SampleReader:
+    """Reads the samples of one batch, from any thread.
+
+    Args:
+        store: where they lie.
+        keeper: the cache; None for none.
+        fetch: the samples on their way, by slot, where they were announced.
+        samples: int64 [B], their numbers.
+        images: int64 [B], how many images of each are wanted.
+        next_use: of each sample, for the cache.
+        verify: whether members are compared with their checksums.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        keeper: Keeper | None,
+        fetch: Fetch | None,
+        samples: Int64,
+        images: Int64 | None,
+        next_use: Sequence[int] | None,
+        verify: bool,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._fetch = fetch
+        self._samples: list[int] = samples.tolist()
+        self._images = None if images is None else images.tolist()
+        self._next_use = next_use
+        self._verify = verify
+
+    def read(self, slot: int, shard: int, members: list[Member], total: int) -> Found:
+        """The bytes of one sample, which has `total` images.
+
+        Raises:
+            StoreError: they cannot be read.
+            BadMember: one is not what was packed.
+        """
+        count = 0 if self._images is None else self._images[slot]
+        wanted = wanted_members(members, count)
+        # Of truncated samples a part is read, and entries are whole.
+        keeper = self._keeper if self._images is None or count == total else None
+        if keeper is None:
+            return Found(wanted, self._bytes(slot, shard, wanted))
+        sample = self._samples[slot]
+        next_use = 0 if self._next_use is None else self._next_use[slot]
+        decoded = keeper.keep_decoded and count > 0
+        kept = [m for m in wanted if member_kind(m.ext) != "image"] if decoded else wanted
+        entry = keeper.find(sample, next_use)
+        if entry is not None:
+            contents, rest = cut_entry(entry, kept)
+            return Found(kept, contents, ready=rest if decoded else None)
+        contents = self._bytes(slot, shard, wanted)
+        size = int(keeper.sizes(np.array([sample]))[0])
+        room = keeper.room(sample, size, next_use)
+        if room is None:
+            return Found(wanted, contents)
+        places = {id(member): data for member, data in zip(wanted, contents, strict=True)}
+        rest = fill_members(room, [places[id(member)] for member in kept])
+        if decoded:
+            return Found(wanted, contents, room=rest, entry=room)
+        keeper.keep(sample, room, next_use)
+        return Found(wanted, contents)
+
+    def keep(self, slot: int, found: Found) -> None:
+        """The images of a sample stand in its room now."""
+        assert self._keeper is not None
+        assert found.entry is not None
+        next_use = 0 if self._next_use is None else self._next_use[slot]
+        self._keeper.keep(self._samples[slot], found.entry, next_use)
+
+    def _bytes(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
+        if self._fetch is not None:
+            contents = self._fetch.contents(slot)
+        else:
+            contents = self._store.read(shard, members)
+        if self._verify:
+            for member, data in zip(members, contents, strict=True):
+                if not self._store.verify(member, data):
+                    error = DecodeError(
+                        "its bytes are not those that were packed: the shard is damaged"
+                    )
+                    raise BadMember(member, error)
+        return contents

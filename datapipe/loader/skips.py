@@ -1,0 +1,42 @@
+"""Counts the samples that failed and were skipped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from datapipe.errors import DatapipeError, SampleError
+
+logger = logging.getLogger("datapipe.loader")
+
+_LOGGED = 10
+
+
+class Skips:
+    """Counts them, and logs the first few.
+
+    Args:
+        limit: most that are allowed; None for any number.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.count = 0
+        self._limit = limit
+
+    def note(self, errors: Iterable[SampleError]) -> None:
+        """Count what was wrong with the samples of a batch.
+
+        Raises:
+            DatapipeError: more samples were skipped than allowed.
+        """
+        for error in errors:
+            self.count += 1
+            if self.count <= _LOGGED:
+                logger.warning("skipped %s", error)
+            if self.count == _LOGGED:
+                logger.warning("further skipped samples are only counted, in loader.skipped")
+            if self._limit is not None and self.count > self._limit:
+                raise DatapipeError(
+                    f"{self.count} samples were skipped, more than max_skipped={self._limit}; the "
+                    f"last: {error}"
+                ) from error

@@ -1,0 +1,1 @@
+"""Watches a training loop: where its time goes, what holds it back, what to do next."""

@@ -1,0 +1,191 @@
+"""Step time on the device, without waiting for it.
+
+Work on a GPU is queued, so the host's clock says when it was asked for and not when it was done.
+Marks are queued beside it and read once the device has passed them. From the end of one step to the
+start of the next it had nothing to do: that is the waiting that costs, whatever the host did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from datapipe.monitor.durations import Durations
+
+_MOST_PENDING = 256  # steps that the host may be ahead
+
+
+class Mark(Protocol):
+    """A point in the device's work; `torch.cuda.Event` is one."""
+
+    def record(self) -> None:
+        """Queue it behind the work that was asked for so far."""
+        ...
+
+    def query(self) -> bool:
+        """Whether the device has passed it; returns at once."""
+        ...
+
+    def elapsed_time(self, later: Any) -> float:
+        """Milliseconds up to a later one; both were passed."""
+        ...
+
+
+class Device(Protocol):
+    """Where marks come from."""
+
+    def mark(self) -> Mark: ...
+
+    def recording(self) -> bool:
+        """Whether work is recorded for later now, and nothing may be queued beside it."""
+        ...
+
+
+class Cuda:
+    """The current stream of torch's current device."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._new: Callable[..., Mark] = torch.cuda.Event
+        self._capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+
+    def mark(self) -> Mark:
+        return self._new(enable_timing=True)
+
+    def recording(self) -> bool:
+        return self._capturing()
+
+
+def current_device() -> Device | None:
+    """The GPU, where this process has begun to use one; None where it has not."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return Cuda()
+
+
+Span = tuple[Mark, Mark]
+
+
+@dataclass(slots=True)
+class _Step:
+    """Marks of a step and of the transfers around it, as they were queued."""
+
+    previous: Mark | None  # end of the step before
+    between: list[Span]  # transfers after that
+    start: Mark
+    inside: list[Span]
+    end: Mark
+
+    def marks(self) -> list[Mark]:
+        """Those that nothing needs once the step was read."""
+        spans = [mark for span in (*self.between, *self.inside) for mark in span]
+        return [*([] if self.previous is None else [self.previous]), self.start, *spans]
+
+
+class DeviceTimes:
+    """Adds up what the device says of the steps of a loop. For the thread that runs it.
+
+    A transfer inside of a step is no part of it, and one between steps no idle time.
+
+    Attributes:
+        steps, transfers: on the device, each.
+        idle: between the end of a step and the start of the next.
+        turns: that the figures are of, some of which may still be under way.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.steps = Durations()
+        self.transfers = Durations()
+        self.idle = Durations()
+        self.turns = 0
+        self._device = device
+        self._free: list[Mark] = []
+        self._pending: deque[_Step] = deque()
+        self._turn: list[_Step] = []
+        self._previous: Mark | None = None
+        self._between: list[Span] = []
+        self._inside: list[Span] = []
+        self._step: Mark | None = None
+        self._transfer: Mark | None = None
+        self._depth = 0  # of steps
+
+    def enter_step(self) -> None:
+        """A step begins; one inside of another is a part of it."""
+        self._depth += 1
+        if self._depth == 1:
+            self._inside = []
+            self._step = self._queue()
+
+    def leave_step(self) -> None:
+        """All of a step was asked for."""
+        self._depth -= 1
+        if self._depth:
+            self._depth = max(self._depth, 0)
+            return
+        start, self._step = self._step, None
+        end = self._queue()
+        if start is None or end is None:
+            self._previous = None
+            return
+        self._turn.append(_Step(self._previous, self._between, start, self._inside, end))
+        self._previous, self._between, self._inside = end, [], []
+
+    def enter_transfer(self) -> None:
+        """A copy begins, in a step or outside."""
+        self._transfer = self._queue()
+
+    def leave_transfer(self) -> None:
+        """All of a copy was asked for."""
+        start, self._transfer = self._transfer, None
+        end = self._queue()
+        if start is not None and end is not None:
+            (self._between if self._step is None else self._inside).append((start, end))
+
+    def end_turn(self, counts: bool) -> None:
+        """The turn has ended; `counts` says whether it is in the figures."""
+        steps, self._turn, self._depth = self._turn, [], 0
+        if counts:
+            self.turns += 1
+            self._pending += steps
+        else:
+            # What lies between it and the next turn is not what usually does.
+            self._previous, self._between = None, []
+        while len(self._pending) > _MOST_PENDING:
+            self._pending.popleft()
+
+    def read(self) -> None:
+        """Add up the steps that the device has passed."""
+        while self._pending:
+            step = self._pending[0]
+            marks = step.marks()
+            if not step.end.query() or not all(mark.query() for mark in marks):
+                return
+            self._pending.popleft()
+            self._add(step)
+            self._free += marks
+
+    def _add(self, step: _Step) -> None:
+        between = [_elapsed(*span) for span in step.between]
+        inside = [_elapsed(*span) for span in step.inside]
+        for took in (*between, *inside):
+            self.transfers.add(took)
+        self.steps.add(_elapsed(step.start, step.end) - sum(inside))
+        if step.previous is not None:
+            self.idle.add(_elapsed(step.previous, step.start) - sum(between))
+
+    def _queue(self) -> Mark | None:
+        if self._device.recording():
+            return None
+        mark = self._free.pop() if self._free else self._device.mark()
+        mark.record()
+        return mark
+
+
+def _elapsed(start: Mark, end: Mark) -> int:
+    """Nanoseconds."""
+    return round(start.elapsed_time(end) * 1e6)

@@ -1,0 +1,104 @@
+"""Percentiles of any number of durations in constant memory.
+
+Buckets grow with what they hold, 32 to every doubling, as in Gil Tene's HdrHistogram: a percentile
+is at most 1.6 % off, and nothing is allocated while durations are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_LONGEST = (1 << 50) - 1  # ns, 13 days; what takes longer counts as this
+_BUCKETS = 32 * 46
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Durations of one kind, in seconds.
+
+    Attributes:
+        count: how many there were.
+        total: their sum.
+        p50, p90, p99: percentiles, to 1.6 %; 0 where there were none.
+        longest: the longest.
+    """
+
+    count: int = 0
+    total: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    longest: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Seconds; 0 where there were none."""
+        return self.total / self.count if self.count else 0.0
+
+
+class Bucket(NamedTuple):
+    """How many durations there were from `low` up to `high`, in seconds."""
+
+    low: float
+    high: float
+    times: int
+
+
+class Durations:
+    """Counts durations of whole nanoseconds. For one thread to write."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.longest = 0
+        self._buckets = [0] * _BUCKETS
+
+    def add(self, duration: int) -> None:
+        """Count one, in nanoseconds; a negative one counts as 0."""
+        duration = min(max(duration, 0), _LONGEST)
+        self.count += 1
+        self.total += duration
+        if duration > self.longest:
+            self.longest = duration
+        shift = duration.bit_length() - 6
+        # Six bits are kept of each, so the leading one tells neighbouring doublings apart.
+        self._buckets[duration if shift <= 0 else (shift << 5) + (duration >> shift)] += 1
+
+    def timing(self) -> Timing:
+        """What was counted so far."""
+        return Timing(
+            count=self.count,
+            total=self.total / 1e9,
+            p50=self.quantile(0.5),
+            p90=self.quantile(0.9),
+            p99=self.quantile(0.99),
+            longest=self.longest / 1e9,
+        )
+
+    def quantile(self, share: float) -> float:
+        """Seconds that `share` of the durations do not exceed; 0 where there are none."""
+        wanted = share * self.count
+        seen = 0
+        for place, count in enumerate(self._buckets):
+            seen += count
+            if count and seen >= wanted:
+                low, high = _edges(place)
+                return min((low + high) / 2, self.longest) / 1e9
+        return 0.0
+
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Those that hold anything, shortest first."""
+        return tuple(
+            Bucket(_edges(place)[0] / 1e9, _edges(place)[1] / 1e9, count)
+            for place, count in enumerate(self._buckets)
+            if count
+        )
+
+
+def _edges(place: int) -> tuple[int, int]:
+    if place < 64:
+        return place, place + 1
+    shift = (place >> 5) - 1
+    low = ((place & 31) + 32) << shift
+    return low, low + (1 << shift)

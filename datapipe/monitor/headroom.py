@@ -1,0 +1,196 @@
+"""The most that a faster pipeline could give to a training loop.
+
+One batch is replayed through the step, which is what training costs if data costs nothing, and the
+real loader drives the same step. Stretches of both are timed in turn, so that what drifts drifts in
+both, and their ratio is the headroom.
+
+A loader works ahead while a batch is replayed, and its first batches would then come for free. So
+before a real stretch batches are taken without a step until one has to be waited for: then the
+loader has nothing ahead, and what it keeps up from there is its own pace.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Generic, TypeVar
+
+from datapipe.errors import PlanError
+from datapipe.monitor.loopreport import readable_time
+
+T = TypeVar("T")
+
+_ROUNDS = 5
+_LEAST = 10  # steps of each kind, two a round
+_SETTLE = 2  # steps at the start of each stretch that do not count
+_MOST_AHEAD = 64  # batches that are taken to find one that must be waited for
+_NOTICEABLE = 0.05  # of a step, that a batch which must be waited for takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headroom:
+    """What a faster pipeline could give at most.
+
+    Attributes:
+        ratio: how many times as fast training would be; median of the rounds.
+        low, high: least and most of the rounds.
+        replayed: seconds a step with its batch at hand; median of the rounds.
+        real: seconds a step with batches from the loader, waiting included; likewise.
+        rounds: stretches of each kind.
+        steps: timed of each kind.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    replayed: float
+    real: float
+    rounds: int
+    steps: int
+
+    def to_dict(self) -> dict[str, float]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        times = (
+            f"a step takes {readable_time(self.replayed)} with its batch at hand and "
+            f"{readable_time(self.real)} from the loader ({self.rounds} rounds, {self.steps} steps "
+            "each)"
+        )
+        spread = f"({self.low:.2f} to {self.high:.2f})"
+        if self.low <= 1.01:
+            most = max(self.ratio, 1.0)
+            return (
+                f"a faster pipeline would give next to nothing: {most:.2f} times {spread}; {times}"
+            )
+        return (
+            f"a faster pipeline would make training at most {self.ratio:.2f} times as fast "
+            f"{spread}; {times}"
+        )
+
+
+def measure_headroom(
+    loader: Iterable[T],
+    step: Callable[[T], object],
+    *,
+    steps: int = 100,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Headroom:
+    """Replay one batch against the real loader, in turn.
+
+    The step is a real one: it trains, on one batch again and again. Give it a copy of the model, or
+    do this before training. The loader's position moves on; one that ends is begun again. The
+    device is waited for at the ends of each stretch, and nowhere else.
+
+    Args:
+        loader: what training runs on; with `steps` batches or more, or one that can begin again.
+        step: what is done with each batch, copies to the device included.
+        steps: to time of each kind.
+        clock: gives nanoseconds.
+
+    Raises:
+        PlanError: `steps` is under 10, or the loader has too few batches.
+    """
+    if steps < _LEAST:
+        raise PlanError(f"steps={steps}: a ratio with a spread takes {_LEAST} steps or more")
+    feed = _Feed(loader)
+    held = feed.next()
+    each = -(-steps // _ROUNDS)
+    replayed, real = [], []
+    for _ in range(_SETTLE + 1):
+        step(_again(held))
+    for number in range(_ROUNDS):
+        # Each first in turn, for what the one leaves behind for the other.
+        for replays in (True, False) if number % 2 == 0 else (False, True):
+            if replays:
+                replayed.append(_replay(held, step, each, clock))
+            else:
+                real.append(_drive(feed, step, each, clock, statistics.median(replayed)))
+    ratios = [b / a for a, b in zip(replayed, real, strict=True)]
+    return Headroom(
+        ratio=statistics.median(ratios),
+        low=min(ratios),
+        high=max(ratios),
+        replayed=statistics.median(replayed),
+        real=statistics.median(real),
+        rounds=_ROUNDS,
+        steps=each * _ROUNDS,
+    )
+
+
+class _Feed(Generic[T]):
+    """Batches without end, from a loader that is begun again."""
+
+    def __init__(self, loader: Iterable[T]) -> None:
+        self._loader = loader
+        self._batches: Iterator[T] = iter(loader)
+        self._taken = 0
+
+    def next(self) -> T:
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            if not self._taken:
+                raise PlanError("the loader has no batches, or too few to measure") from None
+            self._batches, self._taken = iter(self._loader), 0
+            return self.next()
+        self._taken += 1
+        return batch
+
+
+def _replay(held: T, step: Callable[[T], object], steps: int, clock: Callable[[], int]) -> float:
+    """Seconds a step with the batch at hand.
+
+    Half as many before: the loader still works ahead then, and takes processors from the step.
+    """
+    for _ in range(_SETTLE + steps // 2):
+        step(_again(held))
+    _wait_for_device()
+    begun = clock()
+    for _ in range(steps):
+        step(_again(held))
+    _wait_for_device()
+    return max(clock() - begun, 1) / steps / 1e9
+
+
+def _drive(
+    feed: _Feed[T],
+    step: Callable[[T], object],
+    steps: int,
+    clock: Callable[[], int],
+    usual: float,
+) -> float:
+    """Seconds a step with batches from the loader."""
+    _take_ahead(feed, clock, _NOTICEABLE * usual)
+    for _ in range(_SETTLE):
+        step(feed.next())
+    _wait_for_device()
+    begun = clock()
+    for _ in range(steps):
+        step(feed.next())
+    _wait_for_device()
+    return max(clock() - begun, 1) / steps / 1e9
+
+
+def _take_ahead(feed: _Feed[Any], clock: Callable[[], int], noticeable: float) -> None:
+    """Take what the loader has made ahead."""
+    for _ in range(_MOST_AHEAD):
+        asked = clock()
+        feed.next()
+        if (clock() - asked) / 1e9 > noticeable:
+            return
+
+
+def _again(batch: T) -> T:
+    """The batch as the step has not seen it, if the step takes fields out of it."""
+    return batch.copy() if type(batch) is dict else batch  # type: ignore[attr-defined]
+
+
+def _wait_for_device() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()

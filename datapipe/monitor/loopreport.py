@@ -1,0 +1,169 @@
+"""What a monitor has seen of a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from datapipe.monitor.durations import Bucket, Timing
+from datapipe.monitor.gpu import GpuUsage
+from datapipe.monitor.syncs import Blocked, Shares
+from datapipe.monitor.timeline import Stretch
+from datapipe.monitor.verdict import Verdict
+from datapipe.progress import readable_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevice:
+    """What the GPU's own clock says of the steps.
+
+    Attributes:
+        step: each step, without transfers in it.
+        transfer: each transfer.
+        idle: from the end of each step to the start of the next, without transfers.
+        turns: that these are of.
+    """
+
+    step: Timing
+    transfer: Timing
+    idle: Timing
+    turns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderStage:
+    """What a loader's threads spent in one stage, in seconds: that passed, and of CPU."""
+
+    seconds: float
+    cpu: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopReport:
+    """A training loop, as it was measured. Shares are of `seconds`, 0 to 1; times are in seconds.
+
+    Attributes:
+        turns: that the figures are of; one a batch.
+        seconds: that these took.
+        wait_share, transfer_share, step_share, rest_share: of waiting for batches, of
+            `monitor.transfer()`, of `monitor.step()`, and of what the loop does beside; together 1.
+        wait, transfer, step: each wait, transfer and step, on the host.
+        first: each wait for the first batch of a pass over the loader, which starts workers; in no
+            other figure.
+        left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
+            "probed" for calls that wait, "traced", "disturbed" by an error or another loop.
+        warm_up: seconds of the turns of the warm-up.
+        device: by the GPU's clock; None where there is none.
+        gpu: by NVML; None where there is none.
+        blocked: time in calls that wait for the device or for other ranks, in the turns probed.
+        lines: which lines of the loop made these calls.
+        stages: of a datapipe loader, by name, summed over its threads.
+        timeline: the whole run in stretches.
+        step_times: how many steps took how long.
+        verdict: what holds the loop back.
+    """
+
+    turns: int
+    seconds: float
+    wait_share: float
+    transfer_share: float
+    step_share: float
+    rest_share: float
+    wait: Timing
+    transfer: Timing
+    step: Timing
+    first: Timing
+    left_out: Mapping[str, int]
+    warm_up: float
+    blocked: Shares
+    lines: tuple[Blocked, ...]
+    timeline: tuple[Stretch, ...]
+    step_times: tuple[Bucket, ...]
+    verdict: Verdict
+    device: OnDevice | None = None
+    gpu: GpuUsage | None = None
+    stages: Mapping[str, LoaderStage] = field(default_factory=lambda: MappingProxyType({}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: dicts, lists, strings and numbers."""
+        plain = asdict(replace(self, left_out={}, stages={}))
+        plain["left_out"] = dict(self.left_out)
+        plain["timeline"] = [stretch._asdict() for stretch in self.timeline]
+        plain["step_times"] = [bucket._asdict() for bucket in self.step_times]
+        plain["stages"] = {name: asdict(stage) for name, stage in self.stages.items()}
+        return plain
+
+    def __str__(self) -> str:
+        lines = [str(self.verdict), ""]
+        lines += _table(self)
+        lines += [f"{self.turns:,} steps in {self.seconds:,.1f} s; {_left_out(self)}"]
+        lines += _about(self)
+        return "\n".join(lines)
+
+
+def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
+    """What a loop's time is made of: name, share, and how long each was."""
+    found: list[tuple[str, float, Timing | None]] = [
+        ("waiting for batches", report.wait_share, report.wait),
+        ("transfer", report.transfer_share, report.transfer),
+        ("step", report.step_share, report.step),
+        ("rest of the loop", report.rest_share, None),
+    ]
+    return [part for part in found if part[2] is None or part[2].count]
+
+
+def _table(report: LoopReport) -> list[str]:
+    rows = [f"{'':20} {'share':>7} {'p50':>10} {'p90':>10} {'p99':>10}"]
+    for name, share, timing in parts(report):
+        rows.append(f"{name:20} {share:>7.1%} {_percentiles(timing)}".rstrip())
+    if report.device is not None:
+        on_gpu = {
+            "step on the GPU": report.device.step,
+            "transfer on the GPU": report.device.transfer,
+            "GPU idle between": report.device.idle,
+        }
+        rows += [f"{name:20} {'':>7} {_percentiles(on_gpu[name])}" for name in on_gpu]
+    return rows
+
+
+def _percentiles(timing: Timing | None) -> str:
+    if timing is None or not timing.count:
+        return ""
+    return " ".join(f"{readable_time(value):>10}" for value in (timing.p50, timing.p90, timing.p99))
+
+
+def _left_out(report: LoopReport) -> str:
+    if not report.left_out:
+        return "none left out"
+    return "left out: " + ", ".join(f"{count} {why}" for why, count in report.left_out.items())
+
+
+def _about(report: LoopReport) -> list[str]:
+    lines = []
+    if report.first.count:
+        text = f"first batch after {readable_time(report.first.p50)}"
+        if report.first.count > 1:
+            text += (
+                f" (of {report.first.count} passes, at most {readable_time(report.first.longest)})"
+            )
+        lines.append(text)
+    if report.gpu is not None:
+        lines.append(
+            f"{report.gpu.name}: busy {report.gpu.utilization:.0%} of the time, "
+            f"{readable_size(report.gpu.memory)} of {readable_size(report.gpu.total)} taken"
+        )
+    for line in report.lines[:5]:
+        each = readable_time(line.seconds / line.count)
+        lines.append(f"{line.call} at {line.where}: {line.count} times, {each} each")
+    return lines
+
+
+def readable_time(seconds: float) -> str:
+    """Seconds for a person: `12.3 ms`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    return "0 s" if seconds <= 0 else f"{seconds * 1e9:.0f} ns"

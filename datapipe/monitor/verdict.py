@@ -1,0 +1,280 @@
+"""What holds a training loop back, concluded from its figures, and the next things to do.
+
+The order of questions is the one in which people who tune training ask them: is the device busy? If
+not, does the loop wait for data, for copies, for other ranks, for values that Python reads back? Of
+those that exceed their limit, the largest loss is named. A host that queues work ahead may wait
+without a loss, so what the device says goes before what the host says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from datapipe.htmlpage import Level
+from datapipe.monitor.loaderstage import Culprit
+from datapipe.monitor.syncs import Blocked
+
+Kind = Literal[
+    "data", "transfer", "communication", "synchronisation", "loop", "host", "compute", "unknown"
+]
+
+GPU_TARGET = 0.9
+"""Share of time that a GPU should be busy."""
+WAIT_TARGET = 0.01
+"""Share of time that a loop should wait at most."""
+WAIT_LIMIT = 0.1
+"""Share of time waiting from which on a loop is data-bound, and the log warns."""
+TRANSFER_LIMIT = 0.1
+"""Share of time in transfers from which on a loop is transfer-bound."""
+COMMUNICATION_LIMIT = 0.2
+"""Share of time in collectives from which on a loop is communication-bound."""
+SYNCHRONISATION_LIMIT = 0.1
+"""Share of time blocked in calls such as `.item()` from which on a loop is synchronisation-bound,
+where the device is not known to be busy meanwhile."""
+LOOP_LIMIT = 0.25
+"""Share of time outside of step, transfer and waiting from which on that is what to look at."""
+ENOUGH = 3
+"""Turns without which there is no verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What a verdict is concluded from. Shares are of the loop's time, 0 to 1.
+
+    Attributes:
+        turns: that they are of.
+        wait, transfer, step, rest: on the host; together 1.
+        idle: share of time that the device had nothing to do between steps, from events on the
+            device; None where there are none.
+        device_transfer: transfers on the device, likewise.
+        busy: share of time that the GPU was busy, by NVML; None where it is unknown.
+        synchronisation: blocked in calls that wait for the device; None where nobody looked.
+        synchronisation_outside: the part of it outside of the step.
+        communication: in collectives that Python called.
+        lines: which lines were blocked, longest first.
+        marked: whether the loop says what its step is.
+        culprit: what a datapipe loader's user waits for.
+        hints: what can be said of another loader.
+    """
+
+    turns: int
+    wait: float = 0.0
+    transfer: float = 0.0
+    step: float = 0.0
+    rest: float = 0.0
+    idle: float | None = None
+    device_transfer: float | None = None
+    busy: float | None = None
+    synchronisation: float | None = None
+    synchronisation_outside: float = 0.0
+    communication: float = 0.0
+    lines: tuple[Blocked, ...] = ()
+    marked: bool = True
+    culprit: Culprit | None = None
+    hints: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> float:
+        """What waiting costs: no more than the device is idle between steps."""
+        return self.wait if self.idle is None else min(self.wait, self.idle)
+
+    @property
+    def carrying(self) -> float:
+        """What transfers cost."""
+        return self.transfer if self.device_transfer is None else self.device_transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What holds a training loop back.
+
+    Attributes:
+        kind: "compute" is the good one.
+        sentence: what was found, with figures.
+        actions: the next things to do, most promising first.
+        level: "good", "warn" or "bad".
+    """
+
+    kind: Kind
+    sentence: str
+    actions: tuple[str, ...]
+    level: Level
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence, *(f"  - {action}" for action in self.actions)])
+
+
+class _Loss(NamedTuple):
+    """A way to lose time: its share, and from which share on it is the verdict."""
+
+    kind: Kind
+    share: float
+    limit: float
+    judge: Callable[[Figures], Verdict]
+
+
+def judge(figures: Figures) -> Verdict:
+    """Conclude what holds a loop back. A pure function: equal figures, equal verdict."""
+    if figures.turns < ENOUGH:
+        return Verdict(
+            kind="unknown",
+            sentence=f"{figures.turns} steps were timed so far, and a verdict takes {ENOUGH}: the "
+            "first steps are left out",
+            actions=("let the loop run longer",),
+            level="warn",
+        )
+    found = [loss for loss in _losses(figures) if loss.share >= loss.limit]
+    if found:
+        return max(found, key=lambda loss: loss.share).judge(figures)
+    if figures.busy is not None and figures.busy < GPU_TARGET:
+        return _of_host(figures)
+    return _of_compute(figures)
+
+
+def _losses(figures: Figures) -> list[_Loss]:
+    communication = _Loss(
+        "communication", figures.communication, COMMUNICATION_LIMIT, _of_communication
+    )
+    if figures.busy is not None and figures.busy >= GPU_TARGET:
+        # Collectives keep a GPU busy too; all else would have left it without work.
+        return [communication]
+    blocked = figures.synchronisation or 0.0
+    aside = max(0.0, figures.rest - figures.synchronisation_outside)
+    return [
+        _Loss("data", figures.waiting, WAIT_LIMIT, judge_waiting),
+        _Loss("transfer", figures.carrying, TRANSFER_LIMIT, _of_transfer),
+        communication,
+        _Loss("synchronisation", blocked, SYNCHRONISATION_LIMIT, _of_synchronisation),
+        _Loss("loop", aside if figures.marked else 0.0, LOOP_LIMIT, _of_loop),
+    ]
+
+
+def judge_waiting(figures: Figures) -> Verdict:
+    """The verdict on a loop that waits for batches, whatever else it does."""
+    sentence = f"data-bound: {figures.waiting:.0%} of the time goes into waiting for batches"
+    actions = figures.hints or ("prepare batches beside the training, in threads or processes",)
+    if figures.culprit is not None:
+        sentence += f"; {figures.culprit.reason}"
+        actions = (
+            *figures.culprit.actions,
+            "let the loader find its settings: `datapipe tune-workers SHARDS`",
+            "see what each remedy would give here: `datapipe profile SHARDS`",
+        )
+    return Verdict(kind="data", sentence=sentence, actions=actions, level="bad")
+
+
+def _of_transfer(figures: Figures) -> Verdict:
+    return Verdict(
+        kind="transfer",
+        sentence=f"transfer-bound: {figures.carrying:.0%} of the time goes into copies to the "
+        "device",
+        actions=(
+            "copy the next batch while this one is worked on: `make_loader(..., device='cuda')`",
+            "otherwise copy from page-locked memory and without waiting: `pin_memory=True`, "
+            "`.to(device, non_blocking=True)`",
+            "copy images as uint8, a quarter of the bytes, and normalise them on the device",
+        ),
+        level="bad",
+    )
+
+
+def _of_communication(figures: Figures) -> Verdict:
+    return Verdict(
+        kind="communication",
+        sentence=f"communication-bound: {figures.communication:.0%} of the time goes into "
+        f"exchange with other ranks{_at(figures, 'communication')}",
+        actions=(
+            "compare this report on all ranks: one that waits for data holds up all others",
+            "accumulate gradients over several steps, with `no_sync()` in all but the last",
+            "let exchange and backward pass overlap: DDP's `bucket_cap_mb` and "
+            "`gradient_as_bucket_view`, FSDP's prefetching; `monitor.trace(...)` shows whether "
+            "they do",
+        ),
+        level="bad",
+    )
+
+
+def _of_synchronisation(figures: Figures) -> Verdict:
+    sentence = (
+        f"synchronisation-bound: for {figures.synchronisation:.0%} of the time Python waits for "
+        f"values from the device{_at(figures, 'synchronisation')}"
+    )
+    actions: tuple[str, ...] = (
+        "keep such values on the device (`loss.detach()`, summed there), and read them every "
+        "50 steps or so",
+        "replace `if tensor:` and masks by `torch.where`, and `.cpu()` by "
+        "`.to('cpu', non_blocking=True)` that is read a step later",
+    )
+    if figures.busy is None and figures.idle is not None:
+        # Waiting for a device that is always busy costs nothing.
+        sentence += "; whether the GPU has work meanwhile is not known"
+        actions = ("let the GPU say how busy it is: pip install 'datapipe[gpu]'", *actions)
+        return Verdict(kind="synchronisation", sentence=sentence, actions=actions, level="warn")
+    return Verdict(kind="synchronisation", sentence=sentence, actions=actions, level="bad")
+
+
+def _of_loop(figures: Figures) -> Verdict:
+    return Verdict(
+        kind="loop",
+        sentence=f"loop-bound: {figures.rest:.0%} of the time goes into what the loop does "
+        "outside of step, transfers and waiting",
+        actions=(
+            "if that is training too, put it into `with monitor.step():`",
+            "write logs, checkpoints and pictures less often, or in a thread beside the loop",
+        ),
+        level="bad",
+    )
+
+
+def _of_host(figures: Figures) -> Verdict:
+    assert figures.busy is not None
+    return Verdict(
+        kind="host",
+        sentence=f"host-bound: the GPU is busy {figures.busy:.0%} of the time (target "
+        f"{GPU_TARGET:.0%}), and neither data nor copies nor reading values explains it: Python "
+        "asks for work more slowly than the GPU does it",
+        actions=(
+            "give the GPU more at once: a larger batch",
+            "ask for less in more: `torch.compile(model, mode='reduce-overhead')`, fused "
+            "optimizers, CUDA graphs",
+            "look at the gaps between kernels: `monitor.trace('trace.json')`",
+        ),
+        level="warn",
+    )
+
+
+def _of_compute(figures: Figures) -> Verdict:
+    sentence = f"compute-bound: waiting for batches takes {_share(figures.waiting)} of the time"
+    if figures.busy is not None:
+        sentence += f", and the GPU is busy {figures.busy:.0%} of it"
+    if figures.waiting > WAIT_TARGET:
+        sentence += f", more than the {WAIT_TARGET:.0%} that it should"
+        actions = (
+            "let the loader find its settings: `datapipe tune-workers SHARDS`",
+            "see what a faster pipeline could give at most: `monitor.headroom(loader, step)`",
+        )
+        return Verdict(kind="compute", sentence=sentence, actions=actions, level="warn")
+    return Verdict(
+        kind="compute",
+        sentence=f"{sentence}: the pipeline keeps up",
+        actions=("make the step itself faster: the pipeline cannot",),
+        level="good",
+    )
+
+
+def _share(share: float) -> str:
+    """Small shares with a digit more."""
+    return f"{share:.1%}" if share < 0.1 else f"{share:.0%}"
+
+
+def _at(figures: Figures, kind: str) -> str:
+    """Where most of it is spent."""
+    lines = [line for line in figures.lines if line.kind == kind]
+    usual = max((line.turns for line in lines), default=0) / 2
+    # A line that was met once may be what the loop does every hundredth turn.
+    lines = [line for line in lines if line.turns >= usual]
+    if not lines:
+        return ""
+    return f", mostly in {lines[0].call} at {lines[0].where}"

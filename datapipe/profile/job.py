@@ -1,0 +1,219 @@
+"""Profiles a loader: all measurements one after the other, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datapipe.cpus import available_cpus
+from datapipe.errors import PlanError
+from datapipe.loader.loader import Loader
+from datapipe.loader.stageclock import Event
+from datapipe.profile.alone import measure_alone
+from datapipe.profile.bottleneck import Bottleneck, find_bottleneck
+from datapipe.profile.costs import Measured, share_of_lock
+from datapipe.profile.parts import maker_of, threaded_stage
+from datapipe.profile.pipeline import PipelineRun, record_events, run_pipeline
+from datapipe.profile.remedies import other_decoder, predict_remedies
+from datapipe.profile.remedy import Forecast, Remedy, rank
+from datapipe.profile.roofline import measure_roofline
+
+Make = Callable[..., Loader]
+"""Makes the loader; takes arguments of `make_loader` that differ from its usual ones."""
+
+_LONGEST_ALONE = 3.0  # seconds
+_LONGEST_CEILING = 0.6  # seconds, of each
+_LONGEST_TIMELINE = 1.0  # seconds
+_OTHER_DECODER = 0.15  # of the time, for each of the two decoders
+_SHARE_ALONE = 0.3  # of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What was found out about a loader.
+
+    Attributes:
+        shards: the dataset, as the user named it.
+        loader: what it is, in a line.
+        workers: as "2 threads".
+        samples: of the dataset that take part.
+        batch: samples of a batch, on average.
+        measured: stages alone, ceilings, and the loader at work.
+        paced: the loader at the pace of training; None where nobody said what that is.
+        bottleneck: what holds it back.
+        forecast: the model that remedies are predicted with.
+        remedies: the best first.
+        events: of all threads, over a short time.
+    """
+
+    shards: str
+    loader: str
+    workers: str
+    samples: int
+    batch: float
+    measured: Measured
+    paced: PipelineRun | None
+    bottleneck: Bottleneck
+    forecast: Forecast
+    remedies: list[Remedy]
+    events: list[Event]
+
+    @property
+    def rate(self) -> float:
+        """Samples per second, batches taken as fast as they come."""
+        return self.measured.run.rate
+
+    @property
+    def needed(self) -> float | None:
+        """Samples per second that training takes; None where nobody said its pace."""
+        if self.paced is None or not self.paced.step_time:
+            return None
+        return self.batch / self.paced.step_time
+
+    @property
+    def enough(self) -> int | None:
+        """Fewest workers that are predicted to keep up with training; None where none do."""
+        return None if self.needed is None else self.forecast.enough(self.needed)
+
+    def stage_times(self) -> dict[str, tuple[float, float, float]]:
+        """P50, P90 and P99 of each stage at work, in seconds; of samples, images or batches."""
+        times: dict[str, list[float]] = {}
+        for event in self.events:
+            times.setdefault(event.stage, []).append((event.end - event.start) / 1e9)
+        return {
+            stage: tuple(np.percentile(values, (50, 90, 99)).tolist())
+            for stage, values in times.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; rates in samples per second."""
+        alone, roofline = self.measured.alone, self.measured.roofline
+        return {
+            "shards": self.shards,
+            "loader": self.loader,
+            "verdict": str(self.bottleneck),
+            "bottleneck": self.bottleneck.to_dict(),
+            "samples_per_second": self.rate,
+            "needed_samples_per_second": self.needed,
+            "enough_workers": self.enough,
+            "alone": {
+                "samples": alone.samples,
+                "failed": alone.failed,
+                "images_per_sample": alone.images,
+                "stages": {name: cost.to_dict() for name, cost in alone.stages.items()},
+            },
+            "pipeline": self.measured.run.to_dict(),
+            "pipeline_stage_ms": {
+                stage: dict(zip(("p50", "p90", "p99"), (1e3 * t for t in times), strict=True))
+                for stage, times in self.stage_times().items()
+            },
+            "paced": None if self.paced is None else self.paced.to_dict(),
+            "roofline": {
+                name: ceiling.to_dict() | {"reached": self.rate / max(ceiling.rate, 1e-9)}
+                for name, ceiling in roofline.ceilings.items()
+            },
+            "scaling": {str(threads): speed for threads, speed in roofline.scaling.items()},
+            "transform_holds_lock": self.measured.held,
+            "model": {"bound": self.forecast.bound, "factor": self.forecast.factor},
+            "remedies": [remedy.to_dict() for remedy in self.remedies],
+        }
+
+
+def profile_loader(
+    make: Make,
+    *,
+    shards: str,
+    seconds: float = 10.0,
+    step_time: float | None = None,
+    say: Callable[[str], None] = lambda phase: None,
+) -> Profile:
+    """Measure a loader, and predict what would make it faster.
+
+    Takes about two and a half times `seconds`, and `seconds` more with `step_time`.
+
+    Args:
+        make: makes the loader; with `epochs=None`, so that it does not end.
+        shards: the dataset, as commands should name it.
+        seconds: for which the loader is watched at work.
+        step_time: seconds that training takes for a batch; None where it is not known.
+        say: told what is being done.
+
+    Raises:
+        PlanError: the loader has nothing to give, or `seconds` or `step_time` is impossible.
+        DatapipeError: whatever the loader raises.
+    """
+    if not 0 < seconds < float("inf"):
+        raise PlanError(f"seconds {seconds}: give a time above 0")
+    if step_time is not None and not 0 < step_time < float("inf"):
+        raise PlanError(f"step_time {step_time}: give a time above 0, or None where it is unknown")
+    loader = make()
+    try:
+        return _profile(loader, make, shards, seconds, step_time, say)
+    finally:
+        loader.close()
+
+
+def _profile(
+    loader: Loader,
+    make: Make,
+    shards: str,
+    seconds: float,
+    step_time: float | None,
+    say: Callable[[str], None],
+) -> Profile:
+    options, maker = loader.options, maker_of(loader)
+    cores = available_cpus()
+    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+    say("each stage by itself")
+    alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
+    say("what this machine could do")
+    roofline = measure_roofline(
+        maker, alone, cores=cores, readers=max(options.num_workers, 1), seconds=ceiling
+    )
+    held = share_of_lock(maker, alone, seconds=ceiling)
+    say("the loader at work")
+    # Each in an epoch of its own: what one has read would be in the page cache for the next.
+    loader.set_epoch(1)
+    run = run_pipeline(loader, seconds=seconds)
+    loader.set_epoch(2)
+    say("a timeline")
+    events = record_events(loader, seconds=min(_LONGEST_TIMELINE, _SHARE_ALONE * seconds))
+    paced = None
+    if step_time is not None:
+        say("the loader at the pace of training")
+        loader.set_epoch(3)
+        paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
+    measured = Measured(run=run, alone=alone, roofline=roofline, held=held)
+    say("what would make it faster")
+    remedies = predict_remedies(loader, measured, shards=shards)
+    remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
+    in_processes = options.workers == "processes" and options.num_workers > 0
+    return Profile(
+        shards=shards,
+        loader=repr(loader),
+        workers=_workers(options.num_workers, in_processes),
+        samples=loader.origin.source.count,
+        batch=run.reading.samples / max(run.reading.batches, 1),
+        measured=measured,
+        paced=paced,
+        bottleneck=find_bottleneck(
+            run,
+            paced,
+            processes=in_processes,
+            threaded=threaded_stage(maker),
+            scaling=roofline.scaling.get(cores),
+        ),
+        forecast=Forecast(loader, measured),
+        remedies=rank(remedies),
+        events=events,
+    )
+
+
+def _workers(count: int, processes: bool) -> str:
+    if not count:
+        return "no workers"
+    kind = "process" if processes else "thread"
+    return f"{count} {kind if count == 1 else kind + ('es' if processes else 's')}"

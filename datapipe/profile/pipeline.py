@@ -1,0 +1,192 @@
+"""A loader at work: what its stages took, how busy its workers were, how long its user waited."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from datapipe.errors import PlanError
+from datapipe.loader.loader import Loader
+from datapipe.loader.meter import Reading, Stage
+from datapipe.loader.stageclock import Event
+from datapipe.profile.parts import have_kernel
+from datapipe.profile.usage import Usage, UsageMeter
+
+_WARM_UP = 0.1  # of the time, before anything counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineRun:
+    """What was seen of a loader at work.
+
+    Attributes:
+        reading: of its meter, warm-up left out.
+        usage: what it took of the machine in that time.
+        step_time: seconds that the consumer took for each batch; None where it took none.
+        bytes_out: of tensors in a batch, on average.
+        skipped: samples that failed.
+    """
+
+    reading: Reading
+    usage: Usage
+    step_time: float | None
+    bytes_out: float
+    skipped: int
+
+    @property
+    def rate(self) -> float:
+        """Samples per second."""
+        return self.reading.samples / max(self.reading.seconds, 1e-9)
+
+    @property
+    def waited(self) -> float:
+        """Share of the time, 0 to 1, that the caller spent asking for batches."""
+        return min(1.0, self.reading.waited / max(self.reading.seconds, 1e-9))
+
+    @property
+    def idle(self) -> float:
+        """Share of the workers' time, 0 to 1, that they waited for work."""
+        workers = self.reading.workers
+        return min(1.0, self.reading.idle / max(workers * self.reading.seconds, 1e-9))
+
+    def per_sample(self, stage: str, *, cpu: bool = False) -> float:
+        """Seconds of a stage for a sample, over all threads."""
+        found = [s[stage] for s in (self.reading.stages, self.reading.caller) if stage in s]
+        return sum(s.cpu if cpu else s.seconds for s in found) / max(self.reading.samples, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; times in seconds."""
+        reading, usage = self.reading, self.usage
+        waits = 1e3 * np.percentile(reading.waits or (0.0,), (50, 90, 99))
+        return {
+            "samples_per_second": self.rate,
+            "batches_per_second": reading.batches / max(reading.seconds, 1e-9),
+            "seconds": reading.seconds,
+            "samples": reading.samples,
+            "batches": reading.batches,
+            "workers": reading.workers,
+            "step_time": self.step_time,
+            "waited": self.waited,
+            "workers_idle": self.idle if reading.workers else None,
+            "wait_ms": dict(zip(("p50", "p90", "p99"), waits.tolist(), strict=True)),
+            "ready_batches_mean": float(np.mean(reading.ready)) if reading.ready else None,
+            "stages": {name: _stage(part) for name, part in reading.stages.items()},
+            "caller": {name: _stage(part) for name, part in reading.caller.items()},
+            "bytes_per_batch": self.bytes_out,
+            "skipped": self.skipped,
+            "machine": {
+                "cores": usage.cores,
+                "cpu_seconds": usage.cpu,
+                "others_cpu_seconds": usage.others,
+                "lock_wait_share": usage.gil,
+                "peak_memory_bytes": usage.memory,
+                "read_from_storage_bytes": usage.read,
+            },
+        }
+
+
+def run_pipeline(
+    loader: Loader,
+    *,
+    seconds: float,
+    step_time: float | None = None,
+    tick: Callable[[int], None] | None = None,
+) -> PipelineRun:
+    """Take batches for some time, as fast as they come or one after each step.
+
+    Nothing counts before there have been more batches than are prepared ahead.
+
+    Args:
+        loader: with enough batches for that time; best one without end.
+        seconds: that count, after the warm-up.
+        step_time: seconds of sleep after each batch, in place of a training step.
+        tick: told after each batch how many there have been.
+
+    Raises:
+        PlanError: the loader came to its end before anything could be counted.
+        DatapipeError: whatever else the loader raises.
+    """
+    have_kernel()
+    meter = loader.start_metering()
+    skipped, size, count = loader.skipped, 0, 0
+    try:
+        batches = _taken(loader, step_time, tick)
+        _warm_up(batches, loader, seconds)
+        with UsageMeter(probe_gil=True) as machine:
+            before, began = meter.reading(), time.perf_counter()
+            for batch in batches:
+                size, count = size + _nbytes(batch), count + 1
+                if time.perf_counter() - began >= seconds:
+                    break
+            reading = meter.reading().since(before)
+    finally:
+        loader.close()
+    if not count:
+        raise PlanError(
+            f"the loader ended after {before.batches} batches, before anything could be measured; "
+            "make it with epochs=None"
+        )
+    return PipelineRun(
+        reading=reading,
+        usage=machine.usage,
+        step_time=step_time,
+        bytes_out=size / count,
+        skipped=loader.skipped - skipped,
+    )
+
+
+def record_events(loader: Loader, *, seconds: float) -> list[Event]:
+    """What every thread or process of a loader did when, over some time after the warm-up."""
+    meter = loader.start_metering(events=True)
+    try:
+        batches = _taken(loader, None, None)
+        _warm_up(batches, loader, seconds)
+        began = time.perf_counter_ns()
+        for _ in batches:
+            if time.perf_counter_ns() - began >= 1e9 * seconds:
+                break
+    finally:
+        loader.close()
+    return [event for event in meter.events if event.end > began]
+
+
+def _taken(
+    loader: Loader, step_time: float | None, tick: Callable[[int], None] | None
+) -> Iterator[dict[str, Any]]:
+    """The batches, with a step after each."""
+    for number, batch in enumerate(loader, start=1):
+        yield batch
+        if tick is not None:
+            tick(number)
+        if step_time:
+            time.sleep(step_time)
+
+
+def _warm_up(batches: Iterator[dict[str, Any]], loader: Loader, seconds: float) -> None:
+    """Take batches until those that were prepared before anybody took one are gone."""
+    options = loader.options
+    each = options.num_workers if options.workers == "processes" else 1
+    ahead = options.prefetch_factor * each if options.num_workers else 0
+    began = time.perf_counter()
+    for number, _ in enumerate(batches):
+        passed = time.perf_counter() - began
+        if passed >= seconds or (number > ahead and passed >= _WARM_UP * seconds):
+            return
+
+
+def _nbytes(batch: dict[str, Any]) -> int:
+    return sum(value.nbytes for value in batch.values() if isinstance(value, Tensor))
+
+
+def _stage(stage: Stage) -> dict[str, float]:
+    return {
+        "seconds": stage.seconds,
+        "cpu_seconds": stage.cpu,
+        "count": stage.count,
+        "bytes": stage.bytes,
+    }

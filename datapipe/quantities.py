@@ -1,0 +1,47 @@
+"""Sizes as people write them: `512MB`, `1GiB`."""
+
+from __future__ import annotations
+
+import re
+
+from datapipe.errors import PlanError
+
+UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+_SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
+
+
+def split_quantity(text: str) -> tuple[str, str] | None:
+    """A number and its unit in upper case, both as text; None if it is something else."""
+    match = _SIZE.fullmatch(text)
+    return (match[1], match[2].upper()) if match else None
+
+
+def parse_bytes(name: str, value: int | str) -> int:
+    """Bytes of `"256MB"`, `"1GiB"` or a number.
+
+    Args:
+        name: of the option, for the message.
+        value: as given.
+
+    Raises:
+        PlanError: it is no size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        number, unit = split_quantity(value) or ("", "")
+        if number and not unit and "." not in number:
+            return int(number)
+        if number and unit in UNITS and float(number) * UNITS[unit] < 2**63:
+            return int(float(number) * UNITS[unit])
+    raise PlanError(f"{name} {value!r} is no size in bytes; give one such as 256MB or 1GiB")

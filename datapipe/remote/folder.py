@@ -1,0 +1,193 @@
+"""A folder of files that lie elsewhere, read in ranges, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from datapipe.errors import PlanError, StoreError
+from datapipe.remote.retry import RetryPolicy, describe, is_final
+
+logger = logging.getLogger(__name__)
+
+_PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
+
+
+@dataclass(kw_only=True)
+class Traffic:
+    """What was transferred: requests that were answered, failures that were tried again, bytes."""
+
+    requests: int = 0
+    retries: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """How a folder is read.
+
+    Attributes:
+        concurrency: requests at a time.
+        retry: attempts and pauses.
+        storage_options: for fsspec: credentials, endpoints.
+    """
+
+    concurrency: int = 64
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def is_remote(path: object) -> TypeGuard[str]:
+    """Whether a path is a URL."""
+    return isinstance(path, str) and "://" in path
+
+
+class RemoteFolder:
+    """Reads files of one folder by name. For any thread.
+
+    Requests are made by one thread of fsspec's own, in the order in which they were begun.
+
+    Args:
+        url: of the folder.
+        options: how it is read.
+
+    Raises:
+        PlanError: nothing that is installed knows such URLs.
+    """
+
+    def __init__(self, url: str, options: RemoteOptions = RemoteOptions()) -> None:
+        self.url = url.rstrip("/")
+        self.options = options
+        self.traffic = Traffic()
+        self._filesystem, self._root = _connect(url, options.storage_options)
+        self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
+        self._slots: asyncio.Semaphore | None = None
+        self._draw = random.Random()
+        self._lock = threading.Lock()
+        self._running: set[Future[bytes]] = set()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RemoteFolder, (self.url, self.options)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def url_of(self, name: str) -> str:
+        """Where a file lies, for messages."""
+        return f"{self.url}/{name}"
+
+    def read(self, name: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            StoreError: it cannot be read; `FileNotFoundError` is its cause where it is not there.
+        """
+        return self.begin_whole(name).result()
+
+    def begin_whole(self, name: str) -> Future[bytes]:
+        """Begin to read a whole file; the future raises what `read` does."""
+        return self._begin(self._read_part(name, None))
+
+    def begin(self, name: str, start: int, stop: int) -> Future[bytes]:
+        """Begin to read bytes `start` to `stop`; the future raises `StoreError`.
+
+        A range that is larger than a request is read in parts, one after the other, so that a
+        broken connection costs the part it broke in.
+        """
+        return self._begin(self._read_range(name, start, stop))
+
+    def close(self) -> None:
+        """Give up what is being read."""
+        with self._lock:
+            running = list(self._running)
+        for future in running:
+            future.cancel()
+
+    def _begin(self, work: Any) -> Future[bytes]:
+        future: Future[bytes] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return future
+
+    async def _read_range(self, name: str, start: int, stop: int) -> bytes:
+        parts = []
+        for first in range(start, stop, _PART):
+            parts.append(await self._read_part(name, (first, min(first + _PART, stop))))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
+        if self._slots is None:
+            self._slots = asyncio.Semaphore(self.options.concurrency)
+        retry, attempt = self.options.retry, 0
+        while True:
+            attempt += 1
+            try:
+                async with self._slots:
+                    data = await asyncio.wait_for(self._ask(name, span), retry.timeout)
+                self.traffic.requests += 1
+                self.traffic.bytes += len(data)
+                return data
+            except StoreError:
+                raise
+            except Exception as error:
+                if attempt >= retry.attempts or is_final(error):
+                    raise StoreError(self._message(name, span, error, attempt)) from error
+                self.traffic.retries += 1
+                pause = retry.pause(attempt, self._draw)
+                logger.info("%s; again in %.1f s", self._message(name, span, error, attempt), pause)
+            await asyncio.sleep(pause)
+
+    async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
+        path = f"{self._root}/{name}"
+        if span is None:
+            whole: bytes = await self._filesystem._cat_file(path)
+            return whole
+        start, stop = span
+        data: bytes = await self._filesystem._cat_file(path, start=start, end=stop)
+        if len(data) > stop - start:
+            raise StoreError(
+                f"{self.url_of(name)}: the server sends whole files and no parts of them (HTTP "
+                "range requests); serve the dataset with one that does, such as nginx, or copy it"
+            )
+        if len(data) < stop - start:
+            raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes came")
+        return data
+
+    def _message(
+        self, name: str, span: tuple[int, int] | None, error: BaseException, attempt: int
+    ) -> str:
+        place = f", bytes {span[0]:,} to {span[1]:,}" if span else ""
+        tries = f"attempt {attempt} of {self.options.retry.attempts}"
+        return f"{self.url_of(name)}{place}: {describe(error)} ({tries})"
+
+
+def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
+    """The filesystem that knows a URL, with coroutines, and the folder's path there."""
+    import fsspec
+
+    protocol = url.partition("://")[0]
+    try:
+        filesystem, root = fsspec.core.url_to_fs(url, **storage_options)
+    except ImportError as error:
+        raise PlanError(
+            f"{url}: {protocol}:// needs a package that is missing ({error}): pip install "
+            "'datapipe[remote]'"
+        ) from None
+    except ValueError as error:
+        raise PlanError(f"{url}: {error}") from None
+    if not filesystem.async_impl:
+        from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+
+        filesystem = AsyncFileSystemWrapper(filesystem)
+    if filesystem.loop is None:
+        from fsspec.asyn import get_loop
+
+        filesystem._loop = get_loop()
+    return filesystem, root.rstrip("/")

@@ -1,0 +1,127 @@
+"""From the times at which batches arrive to a rate that leaves the beginning out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+_LEAST = 8  # batches that count, where they come in groups of four or more
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """One iteration, from `iter()` on.
+
+    Attributes:
+        began: seconds of the clock.
+        asked, got: for each batch, when it was asked for, and when it was there.
+        samples: of each batch; 0 where it does not say.
+        skip: batches at the beginning that do not count: the warm-up.
+        ended: whether the iterable came to its end.
+    """
+
+    began: float
+    asked: list[float] = field(default_factory=list)
+    got: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    skip: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The part of some passes that counts.
+
+    Attributes:
+        batches, samples: in it.
+        seconds: that passed.
+        waits: seconds that each batch was waited for.
+        busy: seconds between getting a batch and asking for the next.
+        cycles: seconds for a batch in each group of `cycle` batches.
+    """
+
+    batches: int
+    samples: int
+    seconds: float
+    waits: tuple[float, ...]
+    busy: float
+    cycles: tuple[float, ...]
+
+
+def count(passes: Sequence[Pass], *, group: int, paced: bool, whole: bool) -> Segment:
+    """What counts of some passes.
+
+    Batches do not come evenly. Workers that began together deliver together; one slow batch keeps
+    back those behind it, which then come all at once. To count from the middle of such a burst is
+    to count batches that were made before. So a pass counts from the beginning of one of its
+    longest waits, when nothing is in stock, to that of another.
+
+    Args:
+        passes: in order.
+        group: batches that may come together.
+        paced: whether the consumer works on batches; then stock is as it should be, and everything
+            behind the warm-up counts.
+        whole: count passes that came to their end from `iter()` on, as their user has to. For
+            iterables that are shorter than what would be left out. The first counts only if it is
+            the only one: workers may have been started in it.
+    """
+    batches = samples = 0
+    seconds = busy = 0.0
+    waits: list[float] = []
+    cycles: list[float] = []
+    counted = list(passes)
+    if whole:
+        later = [part for part in passes[1:] if part.ended and part.got]
+        counted = later or [part for part in passes[:1] if part.got]
+    for part in counted:
+        first, stop = _bounds(part, group=group, paced=paced, whole=whole)
+        if stop <= first:
+            continue
+        start = part.began if first == 0 else part.got[first - 1]
+        batches += stop - first
+        samples += sum(part.samples[first:stop])
+        seconds += part.got[stop - 1] - start
+        for at in range(first, stop):
+            waits.append(part.got[at] - part.asked[at])
+            if at:
+                busy += part.asked[at] - part.got[at - 1]
+        edges = [start, *part.got[first + group - 1 : stop : group]]
+        cycles += [(after - before) / group for before, after in pairwise(edges)]
+    return Segment(
+        batches=batches,
+        samples=samples,
+        seconds=seconds,
+        waits=tuple(waits),
+        busy=busy,
+        cycles=tuple(cycles),
+    )
+
+
+def long_wait(part: Pass, group: int) -> float:
+    """Seconds that the longest waits of a pass have in common, one for each group of batches.
+
+    At least half the mean time from batch to batch: what is shorter is no wait, but taking a batch
+    that was in stock.
+    """
+    waits = [got - asked for got, asked in zip(part.got, part.asked, strict=False)][part.skip :]
+    longest = max(2, len(waits) // group)
+    if len(waits) < longest:
+        return math.inf
+    gap = (part.got[-1] - part.got[part.skip - 1]) / len(waits)
+    return max(sorted(waits)[-longest], gap / 2)
+
+
+def _bounds(part: Pass, *, group: int, paced: bool, whole: bool) -> tuple[int, int]:
+    """First batch that counts, and the first one behind those."""
+    if whole:
+        return 0, len(part.got)
+    first, stop = part.skip, len(part.got)
+    if paced:
+        return first, stop
+    least = long_wait(part, group)
+    waited = [at for at in range(first, stop) if part.got[at] - part.asked[at] >= least]
+    if not waited or waited[-1] - waited[0] < max(group, min(2 * group, _LEAST)):
+        return first, first
+    return waited[0], waited[-1]

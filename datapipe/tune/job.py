@@ -1,0 +1,292 @@
+"""`tune_workers`: the smallest number of workers that is as fast as any."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from datapipe.errors import PlanError
+from datapipe.loader.tuned import Tuned, keep
+from datapipe.profile.usage import UsageMeter
+from datapipe.tune.choose import MARGIN, choose
+from datapipe.tune.effects import Effects
+from datapipe.tune.paced import Pace, Waiting, find_sufficient, least_waiting
+from datapipe.tune.progress import Progress
+from datapipe.tune.reason import explain, explain_pace, find_limit_of
+from datapipe.tune.result import TuneResult
+from datapipe.tune.setting import Setting, grid
+from datapipe.tune.summary import summarise
+from datapipe.tune.sweep import Sweep, Tools
+from datapipe.tune.trial import Make, Watcher
+
+_KEPT = 2  # trials after which the best of another kind than the chosen one is kept
+
+logger = logging.getLogger(__name__)
+
+
+def tune_workers(
+    make: Make,
+    *,
+    num_workers: Iterable[int] = (0, 1, 2, 4, 8),
+    prefetch_factor: Iterable[int] = (2, 4),
+    budget: float = 60.0,
+    step_time: float | None = None,
+    max_wait: float = 0.01,
+    max_memory: int | None = None,
+    train: Callable[[Any], object] | None = None,
+    variants: Sequence[Mapping[str, Any]] = ({},),
+    margin: float = MARGIN,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], object] = time.sleep,
+    watch: Callable[[bool], Watcher] | None = None,
+    on_trial: Callable[[Progress], object] | None = None,
+) -> TuneResult:
+    """Find the smallest setting of a loader that is as fast as any, or as training needs.
+
+    Trials are interleaved in rounds of random order and repeated; start and warm-up do not count.
+    Rates are compared within rounds, so a machine that drifts or is shared does not decide. What
+    is clearly slower, or larger and clearly no faster, is dropped early, and the time goes into
+    what still matters.
+
+    Ctrl-C ends the sweep, not the program: the result is what was known by then.
+
+    Args:
+        make: `make(num_workers=..., prefetch_factor=...)` returns a new iterable of batches: a
+            datapipe loader, a `torch.utils.data.DataLoader`, or any other. With 0 workers it gets
+            `prefetch_factor=None`, as torch wants it.
+        num_workers, prefetch_factor: to try, in all combinations.
+        budget: seconds for everything. It may be exceeded by what a single batch takes.
+        step_time: seconds that training takes for a batch. Then the smallest setting is chosen that
+            keeps waiting under `max_wait`.
+        max_wait: share of its time that training may wait for batches.
+        max_memory: bytes that all processes together may take. A setting that takes more is stopped
+            and dropped, and larger ones of its kind are not tried.
+        train: a step of training, called with a batch; `step_time` is then measured. It must
+            return when the step is done: read a result from the device in it.
+        variants: further arguments of `make`, each of which is tried in all combinations:
+            `({"workers": "threads"}, {"workers": "processes"})`, say.
+        margin: share of the rate that is not worth a larger setting.
+        seed: of the order of trials.
+        clock, sleep: time is read from one and spent by the other.
+        watch: makes what watches memory and CPU time in a trial, told whether to ask for the
+            interpreter's lock too. None is a `UsageMeter`, and nothing for a clock of your own.
+        on_trial: called with what is known after every trial.
+
+    Returns:
+        The setting, its rate, and what they were concluded from. Of a datapipe loader it is kept,
+        so that `make_loader(num_workers="auto", prefetch_factor="auto")` finds it.
+
+    Raises:
+        PlanError: an argument is impossible, the loader fails with every setting, or the budget
+            does not suffice for a single trial.
+        KeyboardInterrupt: Ctrl-C came before anything was known.
+    """
+    settings = grid(num_workers, prefetch_factor, variants)
+    if train is not None and step_time is not None:
+        raise PlanError("step_time and train: give one, the other says the same")
+    _check(
+        make,
+        budget=budget,
+        step_time=step_time,
+        max_wait=max_wait,
+        margin=margin,
+        max_memory=max_memory,
+    )
+    if watch is None and clock is time.perf_counter:
+        watch = _watch
+    found: dict[Setting, Waiting] = {}
+
+    def tell() -> None:
+        if on_trial is not None:
+            on_trial(Progress.of(sweep, found))
+
+    tools = Tools(
+        make=make,
+        clock=clock,
+        watcher=watch,
+        max_memory=max_memory,
+        margin=margin,
+        seed=seed,
+        on_trial=tell,
+    )
+    sweep = Sweep(settings, budget, tools)
+    interrupted = False
+    sufficient: Setting | None = None
+    pace: Pace | None = None
+    if train is not None:
+        pace = Pace(step=train, seconds=None, max_wait=max_wait)
+    elif step_time is not None:
+        pause = partial(_pause, sleep, step_time)
+        pace = Pace(step=pause, seconds=step_time, max_wait=max_wait)
+    try:
+        with warnings.catch_warnings():
+            # Whether so many are too many is what is asked here.
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+            sweep.touch()
+            if pace is not None:
+                sufficient = find_sufficient(sweep, pace, found)
+            else:
+                sweep.run()
+    except KeyboardInterrupt:
+        interrupted = True
+        if not sweep.trials:
+            raise
+        logger.warning("interrupted; the result is what was known by then")
+    return _result(
+        sweep,
+        found,
+        sufficient,
+        step_time=step_time,
+        max_wait=max_wait,
+        paced=pace is not None,
+        interrupted=interrupted,
+    )
+
+
+def _result(
+    sweep: Sweep,
+    found: Mapping[Setting, Waiting],
+    sufficient: Setting | None,
+    *,
+    step_time: float | None,
+    max_wait: float,
+    paced: bool,
+    interrupted: bool,
+) -> TuneResult:
+    effects = sweep.effects()
+    if effects is None:
+        _raise_nothing_known(sweep)
+    margin = sweep.tools.margin
+    left = [setting for setting in effects.settings if setting in sweep.active]
+    if paced:
+        chosen = (
+            sufficient
+            or least_waiting(found, max_wait)
+            or choose(effects, effects.settings, margin)
+        )
+    else:
+        chosen = choose(effects, left or effects.settings, margin)
+    settled = sweep.active == [chosen] and not interrupted
+    limit = find_limit_of(chosen, sweep.trials)
+    rate = effects.interval(chosen)[0]
+    waiting = found.get(chosen)
+    step = step_time if step_time is not None or waiting is None else waiting.step
+    room = rate * step if step is not None and paced else None
+    if paced and room is not None and step is not None:
+        reason = explain_pace(
+            chosen,
+            sufficient=sufficient is not None,
+            share=waiting.share if waiting is not None else None,
+            room=room,
+            max_wait=max_wait,
+            step=step,
+            limit=limit,
+        )
+    else:
+        reason = explain(chosen, effects, margin=margin, settled=settled, limit=limit)
+    untried = [setting for setting in sweep.settings if not _known(sweep, setting)]
+    if untried:
+        reason += f". Not tried for want of time: {'; '.join(map(str, untried))}"
+    _keep(sweep, effects, chosen, step if paced else None)
+    rows = summarise(sweep, effects, found)
+    own = next(row for row in rows if row.setting == chosen)
+    return TuneResult(
+        num_workers=chosen.num_workers,
+        prefetch_factor=chosen.prefetch_factor,
+        variant=dict(chosen.variant),
+        rate=rate,
+        samples_rate=own.samples,
+        room=room,
+        waiting=waiting.share if waiting is not None else None,
+        sufficient=sufficient is not None if paced and not interrupted else None,
+        step_time=step if paced else None,
+        reason=reason,
+        settled=sufficient is not None if paced else settled,
+        limit=limit,
+        settings=rows,
+        trials=tuple(sweep.trials),
+        seconds=sweep.tools.clock() - sweep.began,
+        interrupted=interrupted,
+    )
+
+
+def _keep(sweep: Sweep, effects: Effects, chosen: Setting, step: float | None) -> None:
+    """Remember the best of each kind of work that datapipe loaders were tried with."""
+    margin = sweep.tools.margin
+    keys = {t.setting.variant: t.key for t in sweep.trials if t.key is not None}
+    tried = sweep.tried()
+    for variant, key in keys.items():
+        # No workers are of no kind, so they stand under the first.
+        of_kind = [s for s in effects.settings if s.variant == variant]
+        best = chosen if chosen in of_kind else choose(effects, of_kind, margin)
+        if best is not chosen and (step is not None or tried[best] < _KEPT):
+            continue
+        try:
+            keep(
+                key,
+                Tuned(
+                    num_workers=best.num_workers,
+                    prefetch_factor=best.prefetch_factor,
+                    rate=effects.interval(best)[0],
+                    step_time=step,
+                ),
+            )
+        except OSError as error:
+            logger.warning("the result is not kept: %s", error)
+
+
+def _raise_nothing_known(sweep: Sweep) -> NoReturn:
+    if sweep.failed and len(sweep.dropped) == len(sweep.settings):
+        setting, error = next(iter(sweep.failed.items()))
+        raise PlanError(
+            f"the loader fails with every setting; with {setting} it {sweep.dropped[setting]}"
+        ) from error
+    if sweep.dropped:
+        setting, reason = next(iter(sweep.dropped.items()))
+        raise PlanError(f"no setting is left: {setting} {reason}")
+    spent = sweep.tools.clock() - sweep.began
+    raise PlanError(
+        f"budget {sweep.end - sweep.began:g} s: after {spent:.1f} s there was no group of batches "
+        "to time; give more seconds, or smaller batches"
+    )
+
+
+def _known(sweep: Sweep, setting: Setting) -> bool:
+    return setting in sweep.dropped or any(trial.setting == setting for trial in sweep.trials)
+
+
+def _watch(probe_gil: bool) -> Watcher:
+    return UsageMeter(probe_gil=probe_gil)
+
+
+def _pause(sleep: Callable[[float], object], seconds: float, _: object) -> None:
+    sleep(seconds)
+
+
+def _check(
+    make: Any, *, budget: Any, step_time: Any, max_wait: Any, margin: Any, max_memory: Any
+) -> None:
+    if not callable(make):
+        raise PlanError(
+            f"make {make!r}: give a function of num_workers and prefetch_factor that returns a "
+            "loader"
+        )
+    if not _is_number(budget) or budget <= 0:
+        raise PlanError(f"budget {budget!r}: give seconds, above 0")
+    if step_time is not None and (not _is_number(step_time) or step_time <= 0):
+        raise PlanError(f"step_time {step_time!r}: give seconds, above 0, or None")
+    for name, value in (("max_wait", max_wait), ("margin", margin)):
+        if not _is_number(value) or not 0 < value < 1:
+            raise PlanError(f"{name} {value!r}: give a share between 0 and 1, such as 0.01")
+    if max_memory is not None and (not _is_number(max_memory) or max_memory <= 0):
+        raise PlanError(f"max_memory {max_memory!r}: give bytes, above 0, or None for no limit")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

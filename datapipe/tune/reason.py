@@ -1,0 +1,145 @@
+"""Why a setting was chosen, and why a larger one does not help, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from datapipe.profile.limits import Limit, Seen, find_limit
+from datapipe.tune.effects import Effects
+from datapipe.tune.setting import Setting
+from datapipe.tune.trial import Trial
+
+
+def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
+    """What holds the loader back, by what it took of the machine; None where nobody looked.
+
+    What is exhausted shows best with more workers than are needed, so the next larger setting is
+    looked at where there is one.
+    """
+    looked = [
+        trial
+        for trial in trials
+        if trial.usage is not None
+        and trial.usage.gil is not None
+        and not trial.paced
+        and trial.setting.variant == chosen.variant
+    ]
+    looked.sort(key=lambda trial: trial.setting.size)
+    if not looked:
+        return None
+    larger = [t for t in looked if t.setting.num_workers > chosen.num_workers]
+    own = [t for t in looked if t.setting.num_workers == chosen.num_workers]
+    shown = (larger or own or looked)[0]
+    few = next((t for t in looked if 0 < t.setting.num_workers < shown.setting.num_workers), None)
+    samples = all(t.samples for t in (shown, few) if t is not None)
+    return find_limit(_seen(shown, samples), _seen(few, samples) if few is not None else None)
+
+
+def explain(
+    chosen: Setting,
+    effects: Effects,
+    *,
+    margin: float,
+    settled: bool,
+    limit: Limit | None,
+) -> str:
+    """Why this setting, where batches are taken as fast as they come.
+
+    Args:
+        chosen: the setting.
+        effects: of all that were tried.
+        margin: share of the rate that is not worth a larger setting.
+        settled: whether all others are clearly slower, or larger and not faster.
+        limit: what holds the loader back.
+    """
+    best = max(effects.settings, key=lambda setting: effects.interval(setting)[0])
+    most = max(setting.num_workers for setting in effects.settings)
+    if len(effects.settings) == 1:
+        return f"{chosen} is all that was tried"
+    gap, error = effects.gap(best, chosen)
+    if best == chosen:
+        said = f"{chosen} is the fastest"
+    elif gap < -math.log1p(-margin):
+        said = f"{chosen} is as fast as any, to within {margin:.0%}: {best} was "
+        said += f"{math.expm1(gap):.1%} faster"
+    else:
+        noise = math.expm1(effects.quantile(0.975) * error)
+        said = (
+            f"{chosen} is the smallest setting that is not clearly slower: {best} was "
+            f"{math.expm1(gap):.0%} faster, give or take {noise:.0%}"
+        )
+    if not settled:
+        said += ". The time did not suffice to be sure; a larger budget or a quieter machine would"
+    larger = [s for s in effects.settings if s.num_workers > chosen.num_workers]
+    if not larger and best.num_workers == most:
+        return f"{said}. No more than {_workers(most)} were tried, and more may be faster"
+    if limit is None or gap >= -math.log1p(-margin):
+        return said
+    if not chosen.num_workers:
+        return f"{said}. Workers do not help: {limit.reason}"
+    return f"{said}. More than {_workers(chosen.num_workers)} would not help: {limit.reason}"
+
+
+def explain_pace(
+    chosen: Setting,
+    *,
+    sufficient: bool,
+    share: float | None,
+    room: float,
+    max_wait: float,
+    step: float,
+    limit: Limit | None,
+) -> str:
+    """Why this setting, where the speed of training is known.
+
+    Args:
+        chosen: the setting.
+        sufficient: whether it keeps waiting under `max_wait`.
+        share: of its time that training waits with it; None where that was not tried.
+        room: how many times faster than training it is.
+        max_wait: share of its time that training may wait.
+        step: seconds of a step.
+        limit: what holds the loader back.
+    """
+    steps = f"steps of {1000 * step:,.0f} ms"
+    if sufficient:
+        return (
+            f"{chosen} is the smallest setting that keeps training waiting at most {max_wait:.1%} "
+            f"of its time: {share or 0.0:.1%} with {steps}, and it is {room:.1f} times as fast as "
+            "that needs"
+        )
+    said = f"no setting keeps waiting under {max_wait:.1%} with {steps}; "
+    if share is not None and room > 1:
+        return (
+            f"{said}with {chosen} it is {share:.1%}, and larger ones hardly shorten it: the loader "
+            f"is {room:.1f} times as fast as training, so what is left is handing batches over, or "
+            "single slow ones"
+        )
+    said += f"{chosen} is as fast as any and makes {room:.2f} of what training takes"
+    return f"{said}: {limit.reason}" if limit is not None else said
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def _seen(trial: Trial, samples: bool) -> Seen:
+    assert trial.usage is not None
+    return Seen(
+        usage=trial.usage,
+        samples=trial.samples if samples else trial.batches,
+        workers=trial.setting.num_workers,
+        processes=trial.processes,
+        caller=trial.caller,
+        stages=trial.stages,
+        siblings=_siblings(),
+    )
+
+
+def _siblings() -> bool:
+    """Whether two of this machine's CPUs may be one core."""
+    import psutil
+
+    cores = psutil.cpu_count(logical=False)
+    return cores is not None and cores < (psutil.cpu_count() or 1)

@@ -1,0 +1,397 @@
+"""One timed run of a loader with one setting."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader
+
+from datapipe.loader.loader import Loader
+from datapipe.loader.meter import Reading, Stage
+from datapipe.profile.usage import Usage
+from datapipe.tune.arrivals import Pass, Segment, count, long_wait
+from datapipe.tune.samples import samples_of
+from datapipe.tune.setting import Setting
+
+Make = Callable[..., Iterable[Any]]
+
+_LATE = 4  # times the time that should count, where passes are short and starting takes long
+_GROUPS = 4  # of batches, in which a good moment to stop is looked for
+_PATIENCE = 0.1  # of the time that should count, for which stock is waited to go
+_MOST = 20_000  # batches that count
+_LATECOMERS = 0.5  # of the time until the first batch: warm-up, so that the last worker is there
+_SETTLING = 0.3  # of the steps at the speed of training
+
+
+class EmptyLoader(Exception):
+    """An iterable that yields nothing."""
+
+
+class Watcher(Protocol):
+    """What a `UsageMeter` does; others stand in for it on clocks of their own."""
+
+    @property
+    def memory(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def mark(self) -> None: ...
+
+    def stop(self) -> Usage: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """How long to measure, and how.
+
+    Attributes:
+        seconds: of the segment that counts, at least.
+        deadline: time of the clock at which to stop with what there is.
+        least: batches that count, at least.
+        step: what a training loop does with a batch; None takes batches as fast as they come. What
+            counts then begins after 30 % of the steps: the warm-up takes batches as fast as they
+            come, so that nothing is left in stock, and a loader that is too slow shows at once,
+            while one that is fast enough has filled its stock by then.
+        whole: count whole passes, for iterables that are short.
+        max_memory: bytes at which to stop; None for no limit.
+    """
+
+    seconds: float
+    deadline: float
+    least: int = 2
+    step: Callable[[Any], object] | None = None
+    whole: bool = False
+    max_memory: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one timed run came to.
+
+    Attributes:
+        setting: what was tried.
+        round: of the sweep, from 0.
+        began: time of the clock.
+        paced: whether batches were taken at the speed of training.
+        batches, samples: that count; samples are 0 where batches do not say.
+        seconds: in which they came, start and warm-up left out.
+        startup: seconds until the first batch.
+        total: seconds that the trial took, closing included.
+        waits: seconds that each batch was waited for.
+        busy: seconds of `seconds` that the consumer worked.
+        cycles: seconds for a batch, one for each group that may come together.
+        length: batches of a pass, where one came to its end; None where none did.
+        memory: most bytes of all processes; 0 where nobody looked.
+        usage: of the machine, in the segment; None where nobody looked.
+        stages: seconds of the stages of a datapipe loader in the segment, where it was metered.
+        caller: CPU seconds of the thread that took the batches; None where nobody looked.
+        over: whether it was stopped because it took too much memory.
+        processes: whether the workers are known to be processes.
+        key: under which a result is kept; None where the loader has none.
+    """
+
+    setting: Setting
+    round: int
+    began: float
+    paced: bool
+    batches: int
+    samples: int
+    seconds: float
+    startup: float
+    total: float
+    waits: tuple[float, ...]
+    busy: float
+    cycles: tuple[float, ...]
+    length: int | None = None
+    memory: int = 0
+    usage: Usage | None = None
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+    caller: float | None = None
+    over: bool = False
+    processes: bool = False
+    key: str | None = None
+
+    @property
+    def rate(self) -> float:
+        """Batches a second; 0 where none counts."""
+        return self.batches / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def waiting(self) -> float:
+        """Share of the time in which the consumer waited."""
+        return sum(self.waits) / self.seconds if self.seconds > 0 else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it; without the single batches."""
+        return self.setting.to_dict() | {
+            "round": self.round,
+            "paced": self.paced,
+            "batches": self.batches,
+            "samples": self.samples,
+            "seconds": self.seconds,
+            "rate": self.rate,
+            "startup": self.startup,
+            "total": self.total,
+            "memory": self.memory,
+        }
+
+
+def run_trial(
+    make: Make,
+    setting: Setting,
+    aim: Aim,
+    *,
+    round: int,
+    clock: Callable[[], float],
+    watcher: Watcher | None,
+    meter_stages: bool = False,
+    epoch: int | None = None,
+) -> Trial:
+    """Make a loader, take its batches, and leave nothing of it behind.
+
+    Start and warm-up do not count: at least two batches, one from each worker. An iterable that
+    comes to its end is begun again, and the same is left out again.
+
+    Args:
+        make: as for `tune_workers`.
+        setting: what to try.
+        aim: how long, and how.
+        round: of the sweep.
+        clock: seconds.
+        watcher: of memory and CPU time; None for none.
+        meter_stages: have a datapipe loader time its stages.
+        epoch: of a datapipe loader, so that each trial reads other samples first; None leaves it.
+
+    Raises:
+        EmptyLoader: the iterable yields nothing.
+        Exception: whatever `make` or the iterable raises.
+    """
+    began = clock()
+    run = _Run(setting, aim, clock, watcher)
+    try:
+        run.open(make, epoch=epoch, meter_stages=meter_stages)
+        run.take()
+    finally:
+        run.close()
+    segment = run.segment()
+    return Trial(
+        setting=setting,
+        round=round,
+        began=began,
+        paced=aim.step is not None,
+        batches=segment.batches,
+        samples=segment.samples,
+        seconds=segment.seconds,
+        startup=run.passes[0].got[0] - began,
+        total=clock() - began,
+        waits=segment.waits,
+        busy=segment.busy,
+        cycles=segment.cycles,
+        length=run.length,
+        memory=run.usage.memory if run.usage is not None else 0,
+        usage=run.usage,
+        stages=run.stages,
+        caller=run.caller,
+        over=run.over,
+        processes=run.processes,
+        key=run.key,
+    )
+
+
+class _Run:
+    """A trial while it goes on."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        aim: Aim,
+        clock: Callable[[], float],
+        watcher: Watcher | None,
+    ) -> None:
+        self.passes: list[Pass] = []
+        self.length: int | None = None
+        self.usage: Usage | None = None
+        self.stages: Mapping[str, Stage] = {}
+        self.caller: float | None = None
+        self.over = False
+        self.processes = False
+        self.key: str | None = None
+        workers = max(1, setting.num_workers)
+        self._group = workers
+        self._skip = max(2, workers)  # one batch of each worker
+        self._stock = workers * (setting.prefetch_factor or 0)
+        # Where looking for a good moment to stop began, and how long a wait it begins with.
+        self._long: tuple[int, float] | None = None
+        self._arguments = setting.arguments
+        self._aim = aim
+        self._clock = clock
+        self._watcher = watcher
+        self._loader: Any = None
+        self._iterator: Any = None
+        self._before: Reading | None = None
+        self._caller = 0.0
+        self._since: float | None = None  # when what counts began
+        self._warm = False  # whether the warm-up of this pass is over
+        self._began = clock()
+
+    def open(self, make: Make, *, epoch: int | None, meter_stages: bool) -> None:
+        """Make the loader."""
+        if self._watcher is not None:
+            self._watcher.start()
+        self._loader = make(**self._arguments)
+        self.processes = isinstance(self._loader, DataLoader)
+        if isinstance(self._loader, Loader):
+            self.processes = self._loader.options.workers == "processes"
+            self.key = self._loader.tuning_key
+            if epoch is not None:
+                self._loader.set_epoch(epoch)
+            if meter_stages:
+                self._loader.start_metering()
+
+    def take(self) -> None:
+        """Take batches until enough of them count."""
+        self._begin()
+        while True:
+            part = self.passes[-1]
+            if len(self.passes) == 1 and len(part.got) == self._skip - 1:
+                self._mark()  # in the warm-up: looking takes milliseconds
+            part.asked.append(self._clock())
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                part.asked.pop()
+                part.ended = True
+                if self._passed() or self._enough():
+                    break
+                self._begin()
+                continue
+            now = self._clock()
+            part.got.append(now)
+            part.samples.append(samples_of(batch))
+            self._warm_up(part)
+            if self._must_stop(now) or (self._may_stop(part, now) and self._enough()):
+                break
+            if self._aim.step is not None and (self._warm or self._aim.whole):
+                self._aim.step(batch)
+            del batch
+        self._look()
+
+    def segment(self) -> Segment:
+        """What counts so far."""
+        passes = list(self.passes)
+        if self._aim.step is not None and len(passes) == 1:
+            skip = passes[0].skip
+            skip += int(_SETTLING * max(0, len(passes[0].got) - skip))
+            passes = [replace(passes[0], skip=skip)]
+        paced = self._aim.step is not None
+        made = count(passes, group=self._group, paced=paced, whole=self._aim.whole)
+        if not made.batches and any(part.ended for part in passes):
+            # Too short to leave anything out.
+            made = count(passes, group=1, paced=paced, whole=True)
+        return made
+
+    def close(self) -> None:
+        """Stop the workers and let go of everything, whatever kind of iterable it is."""
+        if self._watcher is not None:
+            self.usage = self._watcher.stop()
+        plain = self._loader is None or isinstance(self._loader, Sequence)
+        with ExitStack() as stack:  # all of them, last one first, even if one raises
+            for thing, name in (
+                (self._loader, "close"),
+                (self._iterator, "_shutdown_workers"),  # of torch's, which else waits for `del`
+                (self._iterator, "close"),
+            ):
+                if callable(close := getattr(thing, name, None)):
+                    stack.callback(close)
+                    plain = True
+            del thing, close
+            self._iterator = self._loader = None
+        if not plain:
+            gc.collect()  # perhaps workers end with what refers to itself
+
+    def _warm_up(self, part: Pass) -> None:
+        """Begin to count after two batches, one of each worker, and half as long as starting took.
+
+        The last worker to start may take that much longer than the first. What was made while the
+        first batch was awaited is left out too, if that does not take too long.
+        """
+        if self._warm:
+            return
+        taken, now = len(part.got), part.got[-1]
+        began = self._began if len(self.passes) == 1 else part.began
+        started = part.got[0] - began
+        part.skip = max(self._skip, taken + 1)
+        passed = now - part.got[0]
+        stock_left = taken < self._stock and passed < _PATIENCE * self._aim.seconds
+        if taken >= self._skip and passed >= _LATECOMERS * started and not stock_left:
+            part.skip, self._warm = taken, True
+            if self._since is None:
+                self._since = now
+
+    def _begin(self) -> None:
+        self._warm, self._long = False, None
+        self.passes.append(Pass(began=self._clock(), skip=self._skip))
+        self._iterator = iter(self._loader)
+
+    def _passed(self) -> bool:
+        """Whether the pass that came to its end was the last one there is."""
+        part = self.passes[-1]
+        if part.got:
+            self.length = max(self.length or 0, len(part.got))
+            return self._must_stop(self._clock())
+        if len(self.passes) == 1:
+            raise EmptyLoader("it yields no batch at all")
+        self.passes.pop()  # an iterator can be gone through once
+        return True
+
+    def _must_stop(self, now: float) -> bool:
+        aim = self._aim
+        if self._watcher is not None and aim.max_memory is not None:
+            self.over = self._watcher.memory > aim.max_memory
+        return self.over or now >= aim.deadline
+
+    def _may_stop(self, part: Pass, now: float) -> bool:
+        """Whether it is worth while to add up what counts: not too early, nor within a burst.
+
+        A slow batch during which the time runs out counts: to stop before it would be to leave out
+        slow ones more often than others (the inspection paradox).
+        """
+        taken = len(part.got) - part.skip
+        if not self._warm or self._since is None or taken < 1 or self._aim.whole:
+            return False
+        if part.asked[-1] - self._since < self._aim.seconds and taken < _MOST:
+            return False
+        if self._aim.step is not None:
+            return True
+        if self._long is None:
+            self._long = taken, long_wait(part, self._group)
+        since, least = self._long
+        return now - part.asked[-1] >= least or taken >= since + _GROUPS * self._group
+
+    def _enough(self) -> bool:
+        if self._aim.whole and len(self.passes) == 1:
+            return False  # workers may have been started in it
+        segment = self.segment()
+        late = self._clock() - (self._since or 0.0) > _LATE * self._aim.seconds
+        if segment.batches >= _MOST or (segment.batches and late):
+            return True
+        return segment.batches >= self._aim.least and segment.seconds >= self._aim.seconds
+
+    def _mark(self) -> None:
+        if self._watcher is not None:
+            self._watcher.mark()
+            self._caller = time.thread_time()
+        if isinstance(self._loader, Loader) and self._loader.meter is not None:
+            self._before = self._loader.meter.reading()
+
+    def _look(self) -> None:
+        if self._watcher is not None:
+            self.caller = time.thread_time() - self._caller
+            self.usage = self._watcher.stop()
+        if self._before is not None:
+            self.stages = self._loader.meter.reading().since(self._before).stages

@@ -1,0 +1,140 @@
+"""What stays in a cache when not all fits: by the next use, by the last, or a fixed part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe.cache.layout import Layout
+from datapipe.cache.nextuse import NEVER, Lru, NextUse
+from datapipe.plan.ragged import Int64
+
+
+def serve(policy: NextUse | Lru, requests: list[int], sizes: dict[int, int]) -> int:
+    """Requests that a policy serves, each offered where it does not."""
+    served = 0
+    for now, sample in enumerate(requests):
+        later = [at for at in range(now + 1, len(requests)) if requests[at] == sample]
+        next_use = later[0] if later else NEVER
+        if sample in policy:
+            served += 1
+            policy.use(sample, next_use)
+        else:
+            policy.offer(sample, sizes[sample], next_use)
+    return served
+
+
+def best(requests: list[int], budget: int) -> int:
+    """The most that any cache of equal entries can serve, by trying everything."""
+    states: dict[frozenset[int], int] = {frozenset(): 0}
+    for sample in requests:
+        after: dict[frozenset[int], int] = {}
+        for kept, served in states.items():
+            now = served + (sample in kept)
+            options = [kept] if sample in kept else [kept, kept | {sample}]
+            for option in options:
+                choices = (
+                    [option] if len(option) <= budget else [option - {other} for other in option]
+                )
+                for choice in choices:
+                    after[choice] = max(after.get(choice, 0), now)
+        states = after
+    return max(states.values())
+
+
+@given(st.lists(st.integers(0, 4), max_size=14), st.integers(1, 3))
+def test_eviction_by_next_use_serves_the_most_that_is_possible(
+    requests: list[int], budget: int
+) -> None:
+    sizes = dict.fromkeys(range(5), 1)
+    assert serve(NextUse(budget), requests, sizes) == best(requests, budget)
+
+
+@given(
+    st.lists(st.integers(0, 9), max_size=80),
+    st.integers(0, 30),
+    st.lists(st.integers(0, 12), min_size=10, max_size=10),
+    st.sampled_from([NextUse, Lru]),
+)
+def test_a_policy_keeps_to_its_budget(
+    requests: list[int], budget: int, sizes: list[int], kind: type[NextUse | Lru]
+) -> None:
+    policy = kind(budget)
+    kept: set[int] = set()
+    for now, sample in enumerate(requests):
+        later = [at for at in range(now + 1, len(requests)) if requests[at] == sample]
+        next_use = later[0] if later else NEVER
+        if sample in policy:
+            policy.use(sample, next_use)
+            if sample not in policy:
+                kept.discard(sample)
+        else:
+            would = policy.would_keep(sample, sizes[sample], next_use)
+            taken, going = policy.offer(sample, sizes[sample], next_use)
+            assert taken or not going
+            assert would or not taken
+            kept -= set(going)
+            if taken:
+                kept.add(sample)
+        assert {sample for sample in range(10) if sample in policy} == kept
+        assert policy.bytes == sum(sizes[sample] for sample in kept) <= budget
+
+
+def test_what_is_used_once_does_not_flush_what_is_used_again() -> None:
+    policy = NextUse(2)
+    policy.offer(1, 1, 100)
+    policy.offer(2, 1, 101)
+    for sample in range(10, 40):
+        assert policy.offer(sample, 1, 200 + sample) == (False, [])
+    assert 1 in policy
+    assert 2 in policy
+    assert policy.offer(50, 1, 50) == (True, [2])
+
+
+def test_a_policy_that_is_used_for_days_forgets_what_is_out_of_date() -> None:
+    policy = NextUse(10)
+    for sample in range(10):
+        policy.offer(sample, 1, sample)
+    for now in range(10, 50_000):
+        policy.use(now % 10, now + 10)
+    assert len(policy._heap) < 200
+
+
+def sizes_of(samples: Int64) -> Int64:
+    return 100 + samples % 7 * 50
+
+
+@pytest.mark.parametrize("count", [1, 100, 5000, 200_000])
+@pytest.mark.parametrize("part", [0.0, 0.3, 1.0])
+def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count: int, part: float) -> None:
+    every = np.arange(count)
+    room = int(-(-sizes_of(every) // 64).sum() * 64)
+    layout = Layout(count, sizes_of, int(part * room), 7)
+    places = layout.places(every)
+    kept = every[places >= 0]
+    assert len(kept) == layout.kept
+    assert layout.bytes <= part * room
+    assert layout.kept == (count if part == 1 else layout.kept)
+    assert abs(layout.kept - part * count) <= 1 + 0.05 * count
+    order = np.argsort(places[kept])
+    assert (places[kept][order] == np.arange(layout.kept)).all()
+    assert (np.diff(layout.offsets) >= sizes_of(kept[order])).all()
+    assert (layout.offsets % 64 == 0).all()
+
+
+def test_a_larger_budget_keeps_what_a_smaller_one_kept() -> None:
+    small, large = (Layout(1000, sizes_of, budget, 7) for budget in (50_000, 120_000))
+    every = np.arange(1000)
+    there = small.places(every) >= 0
+    assert (large.places(every)[there] == small.places(every)[there]).all()
+    assert large.kept > small.kept
+    assert (large.offsets[: small.kept + 1] == small.offsets).all()
+
+
+def test_a_fixed_part_is_spread_over_the_samples() -> None:
+    layout = Layout(100_000, sizes_of, 10_000_000, 7)
+    places = layout.places(np.arange(100_000))
+    parts = (places >= 0).reshape(100, -1).mean(axis=1)
+    assert parts.std() < 0.03

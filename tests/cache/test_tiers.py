@@ -1,0 +1,214 @@
+"""Tiers keep entries as they were given, in memory and on disk, whatever happens in between."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.cache import disk as disk_module
+from datapipe.cache.disk import DiskTier, make_room, note
+from datapipe.cache.layout import Layout
+from datapipe.cache.memory import Arena, Buffer, Entries
+from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.errors import PlanError
+from datapipe.plan.ragged import Int64
+
+COUNT = 50
+
+
+def sizes_of(samples: Int64) -> Int64:
+    return 64 * (1 + samples % 3)
+
+
+def entry_of(sample: int) -> Buffer:
+    size = int(sizes_of(np.array([sample]))[0])
+    return np.random.default_rng(sample).integers(0, 256, size, np.uint8)
+
+
+def layout(budget: int = 1 << 20) -> Layout:
+    return Layout(COUNT, sizes_of, budget, 3)
+
+
+def test_an_arena_gives_back_what_was_kept() -> None:
+    arena = Arena(layout())
+    for sample in range(0, COUNT, 2):
+        entry = entry_of(sample)
+        room = arena.room(sample, len(entry))
+        assert room is not None
+        room[:] = entry
+        assert arena.find(sample) is None  # not before it is whole
+        arena.keep(sample, room)
+    for sample in range(COUNT):
+        found = arena.find(sample)
+        if sample % 2:
+            assert found is None
+        else:
+            assert (found == entry_of(sample)).all()
+
+
+def test_an_arena_takes_entries_that_were_made_elsewhere() -> None:
+    arena = Arena(layout())
+    arena.keep(5, entry_of(5))
+    assert (arena.find(5) == entry_of(5)).all()
+
+
+def test_an_arena_leaves_out_what_has_no_place() -> None:
+    arena = Arena(layout(budget=1000))
+    out = [sample for sample in range(COUNT) if not arena.wants(sample, 64)]
+    assert 0 < len(out) < COUNT
+    arena.keep(out[0], entry_of(out[0]))
+    assert arena.find(out[0]) is None
+    assert arena.room(out[0], 64) is None
+
+
+def test_memory_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be shared"):
+        Arena(Layout(1, lambda s: np.full(len(s), 2**62), 2**63 - 1, 3))
+
+
+@pytest.mark.parametrize("policy", [NextUse(400), Lru(400)], ids=["next-use", "lru"])
+def test_entries_come_and_go_under_many_threads(policy: NextUse | Lru) -> None:
+    entries = Entries(policy)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        for now in range(2000):
+            sample = int(draw.integers(COUNT))
+            found = entries.find(sample, now)
+            if found is None:
+                made = entry_of(sample)
+                room = entries.room(sample, len(made), now)
+                if room is not None:
+                    room[:] = made
+                    entries.keep(sample, room, now)
+            elif not (found == entry_of(sample)).all():
+                wrong.append(sample)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert entries.evicted > 0
+    assert sum(map(len, entries._entries.values())) == policy.bytes <= 400
+
+
+def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
+    entries = Entries(Lru(200))
+    entries.keep(2, entry_of(2))
+    found = entries.find(2)
+    entries.keep(5, entry_of(5))
+    assert entries.find(2) is None
+    assert (found == entry_of(2)).all()
+
+
+def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path / "a", layout())
+    for sample in range(0, COUNT, 2):
+        tier.keep(sample, entry_of(sample))
+    del tier
+    tier = DiskTier(tmp_path / "a", layout())
+    assert tier.present == COUNT // 2
+    for sample in range(COUNT):
+        found = tier.find(sample)
+        assert (found is None) == bool(sample % 2)
+        if found is not None:
+            assert (found == entry_of(sample)).all()
+
+
+def test_processes_that_use_a_disk_see_what_others_keep(tmp_path: Path) -> None:
+    one, other = (DiskTier(tmp_path / "a", layout()) for _ in range(2))
+    one.keep(7, entry_of(7))
+    assert (other.find(7) == entry_of(7)).all()
+
+
+def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
+    tier = DiskTier(tmp_path / "a", layout())
+    for sample in range(COUNT):
+        tier.keep(sample, entry_of(sample))
+    small = DiskTier(tmp_path / "a", layout(budget=2000))
+    served = [sample for sample in range(COUNT) if small.find(sample) is not None]
+    assert len(served) == small.layout.kept < COUNT
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "zeros"])
+def test_damage_is_noticed_and_mended(tmp_path: Path, harm: str) -> None:
+    tier = DiskTier(tmp_path / "a", layout())
+    for sample in range(COUNT):
+        tier.keep(sample, entry_of(sample))
+    path = tmp_path / "a" / "entries"
+    content = bytearray(path.read_bytes())
+    if harm == "flip":
+        content[100] ^= 4
+    elif harm == "cut":
+        content = content[:-30]
+    else:
+        content[1000:3000] = bytes(2000)
+    path.write_bytes(content)
+    found = {sample: tier.find(sample) for sample in range(COUNT)}
+    assert tier.corrupt == sum(entry is None for entry in found.values()) > 0
+    assert all((e == entry_of(s)).all() for s, e in found.items() if e is not None)
+    for sample in found:
+        tier.keep(sample, entry_of(sample))
+    assert all((tier.find(sample) == entry_of(sample)).all() for sample in found)
+
+
+def test_a_full_disk_is_said_once_and_what_is_there_still_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = DiskTier(tmp_path / "a", layout())
+    tier.keep(1, entry_of(1))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(disk_module, "pwrite", full)
+    for sample in range(2, 9):
+        tier.keep(sample, entry_of(sample))
+    assert len(caplog.records) == 1
+    assert "No space left" in caplog.text
+    assert not tier.wants(10)
+    assert (tier.find(1) == entry_of(1)).all()
+    assert tier.find(2) is None
+
+
+def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    tier = DiskTier(tmp_path / "a", layout())
+    tier.keep(1, entry_of(1))
+    del tier
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_room_is_made_by_removing_what_was_used_longest_ago(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for number, name in enumerate(("old", "used", "new")):
+        note(tmp_path / name, {})
+        (tmp_path / name / "entries").write_bytes(bytes(100_000))
+        os.utime(tmp_path / name, (number, number))
+    (tmp_path / "mine").mkdir()  # of somebody else: no cache
+    users = DiskTier(tmp_path / "old", layout())
+    os.utime(tmp_path / "old", (0, 0))
+    assert make_room(tmp_path, "own", 250_000) == pytest.approx(150_000, abs=10_000)
+    # The oldest is used by somebody, so the next ones go.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "old"]
+    assert users.present == 0
+
+
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlanError, match="give a folder that can be written to"):
+        make_room(tmp_path / "file", "own", None)

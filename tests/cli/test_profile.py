@@ -1,0 +1,191 @@
+"""`datapipe profile`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import datapipe
+
+SHORT = ("--batch-size", 4, "--image", "size=32,normalize=clip", "--seconds", 0.3)
+TEXT = ("--template", "chatml", "--image-tokens", 6)
+
+
+def read(result: Any) -> dict[str, Any]:
+    """The one JSON object that was printed."""
+    assert result.exit_code == 0
+    # On a busy machine it may take long enough to say what it is at.
+    assert all(line.startswith("measuring: ") for line in result.stderr.splitlines())
+    assert result.stdout.count("\n") == 1
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_the_verdict_comes_first(run: Any, shards: Path) -> None:
+    result = run("profile", shards, *SHORT, "--num-workers", 2, "--decoder", "cpu")
+    assert result.exit_code == 0
+    first = result.stdout.split("\n")[0]
+    assert first.split(": ")[0] in ("read", "decode", "resize", "collate")
+    assert "with 2 threads" in result.stdout
+    assert "What would make it faster" in result.stdout
+
+
+def test_json_is_one_object(run: Any, shards: Path) -> None:
+    document = read(run("profile", shards, *SHORT, "--step-time", "5ms", "--json"))
+    assert document["paced"]["step_time"] == 0.005
+    assert document["shards"] == str(shards)
+
+
+def test_report_and_trace_are_written(run: Any, shards: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report, trace = tmp_path / "out.html", tmp_path / "trace.json"
+    result = run("profile", shards, *SHORT, "--report", report, "--trace", trace)
+    assert result.exit_code == 0
+    assert "<svg" in report.read_text("utf-8")
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["name"] for event in events} >= {"read", "decode"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("--pack", 4096, "--image", "32"), id="packs"),
+        pytest.param(("--max-tokens", 4096, "--image", "none"), id="token budget without images"),
+        pytest.param(("--batch-size", 4, "--image", "none"), id="tokens alone"),
+    ],
+)
+def test_tokenizers_are_metered(
+    run: Any, shards: Path, tokenizer: Path, options: tuple[Any, ...]
+) -> None:
+    document = read(
+        run(
+            "profile", shards, "--tokenizer", tokenizer, *TEXT, *options, "--seconds", 0.3, "--json"
+        )
+    )
+    assert document["alone"]["stages"]["tokenize"]["samples_per_second_per_core"] > 0
+    assert document["roofline"]["tokenizer"]["samples_per_second"] > 0
+    assert document["pipeline"]["stages"]["tokenize"]["seconds"] > 0
+
+
+def test_tars_of_someone_else_can_be_profiled(
+    run: Any, tmp_path: Path, make_tar: Any, jpeg: Any
+) -> None:
+    members = [(f"{n:03d}.{ext}", data) for n in range(9) for ext, data in _sample(n, jpeg)]
+    make_tar(tmp_path / "theirs" / "a.tar", members)
+    document = read(run("profile", tmp_path / "theirs", *SHORT, "--json"))
+    assert document["alone"]["images_per_sample"] == 1
+
+
+def _sample(number: int, jpeg: Any) -> list[tuple[str, bytes]]:
+    return [("jpg", jpeg(number)), ("txt", b"a text")]
+
+
+@pytest.fixture
+def damaged(shards: Path) -> Path:
+    """The dataset with a JPEG overwritten."""
+    from datapipe.index.dataset import open_dataset
+
+    dataset = open_dataset(shards)
+    sample = next(n for n in range(len(dataset)) if len(dataset.columns.members(n)) > 1)
+    member = next(m for m in dataset.columns.members(sample) if m.ext == "jpg")
+    shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
+    with (shards / shard).open("r+b") as file:
+        file.seek(member.offset + member.size // 2)
+        file.write(b"\0" * 50)
+    return shards
+
+
+def test_damaged_samples_end_it_or_are_skipped_as_asked(run: Any, damaged: Path) -> None:
+    result = run("profile", damaged, *SHORT)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: sample ")
+    assert result.stderr.count("\n") == 1
+    result = run("profile", damaged, *SHORT, "--on-error", "skip")
+    assert result.exit_code == 0
+    assert "samples were skipped, which cannot be read or decoded" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--step-time", "soon"), "--step-time 'soon'"),
+        (("--step-time", "-5ms"), "--step-time '-5ms'"),
+        (("--step-time", "0s"), "step_time 0.0"),
+        (("--seconds", "0"), "seconds 0.0"),
+        (("--num-workers", "-1"), "num_workers -1"),
+        (("--workers", "robots"), "workers 'robots'"),
+        (("--decoder", "abacus"), "decoder 'abacus'"),
+        (("--trace", "nowhere/trace.json"), "--trace nowhere/trace.json"),
+        (("--report", "nowhere/out.html"), "--report nowhere/out.html"),
+        (("--image", "purple"), "purple"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_measured(
+    run: Any, shards: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = run("profile", shards, "--batch-size", 4, *options)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert message in result.stderr
+
+
+def test_a_folder_that_is_not_there_is_one_message(run: Any, tmp_path: Path) -> None:
+    result = run("profile", tmp_path / "nowhere", "--batch-size", 4)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no such folder" in result.stderr
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: str) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "datapipe", "profile", str(shards), *map(str, SHORT[:4])),
+            *("--seconds", "60", "--num-workers", "2", "--workers", workers),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=Path(datapipe.__file__).parents[1],
+    )
+    _wait_until_at_work(process.pid, workers)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert "Interrupted" in err
+    # What is interrupted while objects die Python reports by itself.
+    assert "Traceback" not in err.partition("Exception ignored in")[0]
+    assert _ends(process.pid), "processes are left"
+
+
+def _wait_until_at_work(pid: int, workers: str) -> None:
+    """Until a command's loader is watched at work, as far as can be seen from outside."""
+    command = psutil.Process(pid)
+    for _ in range(600):
+        time.sleep(0.2)
+        servers = [p for p in command.children() if len(p.children()) >= 2]
+        if servers if workers == "processes" else command.num_threads() >= 5:
+            break
+    time.sleep(2)
+
+
+def _ends(group: int) -> bool:
+    """Whether all processes of a group end; those of a worker pool follow their parent."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False

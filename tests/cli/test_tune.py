@@ -1,0 +1,186 @@
+"""`datapipe tune-workers`: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import datapipe
+from datapipe.cli.units import parse_bytes, parse_seconds, parse_share
+
+SCRIPT = """
+import time
+import torch
+
+class Sleeps(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor([index])
+
+def make(num_workers, prefetch_factor):
+    if num_workers == 3:
+        raise RuntimeError("three is [bold] too many")
+    return torch.utils.data.DataLoader(
+        Sleeps(), batch_size=2, num_workers=num_workers, prefetch_factor=prefetch_factor
+    )
+
+def step(batch):
+    time.sleep(0.03)
+
+def nothing(num_workers, prefetch_factor):
+    return []
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train_it.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+QUICK = ("--num-workers", "0,1", "--prefetch-factor", "2", "--budget", "3s")
+
+
+def test_a_dataset_is_tuned_and_the_result_kept(run: Any, read: Any, shards: Path) -> None:
+    options = ("--batch-size", 4, "--image", 32, *QUICK)
+    result = run("tune-workers", shards, *options, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, result.stdout.count("\n")) == (0, 1)
+    assert document["tuned"] == str(shards)
+    assert document["num_workers"] in (0, 1)
+    assert {row["num_workers"] for row in document["settings"]} == {0, 1}
+    assert document["samples_rate"] == pytest.approx(4 * document["rate"], rel=0.1)
+    loader = datapipe.make_loader(
+        shards, batch_size=4, image=datapipe.ImageSpec(size=32), num_workers="auto"
+    )
+    assert loader.options.num_workers == document["num_workers"]
+
+
+def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
+    options = ["--batch-size", "4", "--image", "32", *QUICK, "--report", str(tmp_path / "r.html")]
+    result = subprocess.run(
+        [sys.executable, "-m", "datapipe", "tune-workers", str(shards), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith(f"{shards}: num_workers=")
+    assert any("make_loader(num_workers='auto', prefetch_factor='auto')" in line for line in lines)
+    assert f"datapipe profile {shards} --batch-size 4 --image 32" in result.stdout
+    table = [line.split() for line in lines]
+    assert ["workers", "prefetch", "batches/s"] in [row[:3] for row in table]
+    assert {"0", "1"} <= {row[0] for row in table if row}
+    assert lines[-1].split()[1] == "trials"
+    assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
+    run: Any, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    result = run(
+        *("tune-workers", "--target", f"{script}:make", "--train", f"{script}:step", "--json"),
+        *("--num-workers", "0,2,3", "--prefetch-factor", "2", "--budget", "20s"),
+        *("--max-wait", "20%"),
+    )
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["num_workers"] == 2  # without workers, a batch takes 20 of every 50 ms
+    assert document["step_time"] == pytest.approx(0.03, rel=0.5)
+    failed = [row for row in document["settings"] if row["num_workers"] == 3]
+    assert [row["out"] for row in failed] == ["raised RuntimeError: three is [bold] too many"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give SHARDS, the folder of a dataset, or --target module:function"),
+        (("nowhere", "--batch-size", 4), "nowhere: no such folder"),
+        (("SHARDS",), "give --batch-size"),
+        (("SHARDS", "--batch-size", 0), "batch_size 0"),
+        (("SHARDS", "--batch-size", 4, "--budget", "long"), "--budget 'long': give a time"),
+        (("SHARDS", "--batch-size", 4, "--budget", "0s"), "budget 0.0: give seconds, above 0"),
+        (("SHARDS", "--batch-size", 4, "--num-workers", "a"), "--num-workers 'a': give whole"),
+        (("SHARDS", "--batch-size", 4, "--workers", "fibres"), "'fibres' is not one of threads"),
+        (("SHARDS", "--batch-size", 4, "--decoder", "gpu"), "'gpu' is not one of auto, cpu, dali"),
+        (("SHARDS", "--batch-size", 4, "--max-memory", "much"), "--max-memory 'much': give a size"),
+        (("SHARDS", "--batch-size", 4, "--max-wait", "x"), "--max-wait 'x': give a share"),
+        (("SHARDS", "--batch-size", 4, "--step-time", "-3"), "--step-time '-3': give a time"),
+        (("SHARDS", "--batch-size", 4, "--step-time", "1s", "--train", "a:b"), "give one"),
+        (("SHARDS", "--batch-size", 4, "--report", "no/such/r.html"), "folder that exists"),
+        (("--target", "SCRIPT:make", "--batch-size", 4), "--batch-size 4 is beside it"),
+        (("SHARDS", "--target", "SCRIPT:make"), "is beside it; leave it out"),
+        (("--target", "SCRIPT:none"), "has no 'none'"),
+        (("--target", "SCRIPT:nothing"), "it yields no batch at all"),
+    ],
+)
+def test_wrong_options_are_one_message(
+    run: Any,
+    shards: Path,
+    script: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[Any, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    given = [
+        str(a).replace("SHARDS", str(shards)).replace("SCRIPT", str(script)) for a in arguments
+    ]
+    result = run("tune-workers", *given)
+    assert (result.exit_code, result.stdout) == (1, "")
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert result.stderr.splitlines()[-1] == errors[0]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_ctrl_c_says_what_is_known_and_leaves_no_process(script: Path, workers: str) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "datapipe", "tune-workers", "--target", f"{script}:make"),
+            *("--num-workers", f"1,{workers}", "--prefetch-factor", "2,3,4", "--budget", "300s"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children: set[psutil.Process] = set()
+    assert process.stderr is not None
+    said = process.stderr.readline()  # a round is done, or a setting dropped
+    assert " of 300 s: " in said
+    deadline = time.monotonic() + 60
+    while not children and time.monotonic() < deadline:
+        children |= set(psutil.Process(process.pid).children(recursive=True))
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    # What is interrupted while torch's loader dies Python reports by itself.
+    assert "Traceback" not in stderr.partition("Exception ignored in")[0]
+    assert "Interrupted; this is what was known by then." in stderr
+    assert "num_workers=" in stdout
+    assert not psutil.wait_procs(children, timeout=30)[1]
+
+
+def test_units_are_read_as_people_write_them() -> None:
+    assert [parse_seconds(text, "-x") for text in ("60s", "120ms", "2min", "1.5")] == [
+        60, 0.12, 120, 1.5
+    ]  # fmt: skip
+    assert [parse_bytes(text, "-x") for text in ("8GB", "512MiB", "7", "1.5kB")] == [
+        8e9, 2**29, 7, 1500
+    ]  # fmt: skip
+    assert [parse_share(text, "-x") for text in ("1%", "0.01", "20 %")] == [0.01, 0.01, 0.2]

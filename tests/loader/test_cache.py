@@ -1,0 +1,315 @@
+"""Cached samples give the batches that uncached ones give, wherever they come from."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import CacheSpec, ImageSpec, Loader, PlanError
+from datapipe.cache import disk
+from datapipe.store.shards import ShardStore
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+IMAGES = {
+    "stretch": ImageSpec(size=24, normalize="clip"),
+    "uint8": ImageSpec(size=24),
+    "bfloat16": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
+    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="siglip"),
+    "flip": ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet"),
+    "random-crop": ImageSpec(size=24, random_crop=(0.3, 1.0), flip=0.5),
+    "shortest": ImageSpec(resize="shortest", size=16, normalize="clip"),
+    "native": ImageSpec(
+        resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096, normalize="clip"
+    ),
+    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
+    "anyres": ImageSpec(
+        resize="tiles", size=16, grids=((16, 32), (32, 16), (32, 32)), normalize="clip"
+    ),
+    "none": None,
+}
+LOTS = 1 << 30
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Shards that are read from, one entry for each read."""
+    seen: list[int] = []
+    read = ShardStore.read
+
+    def counted(self: ShardStore, shard: int, members: Any) -> Any:
+        seen.append(shard)
+        return read(self, shard, members)
+
+    monkeypatch.setattr(ShardStore, "read", counted)
+    return seen
+
+
+def spec_of(tier: str, folder: Path, **options: Any) -> CacheSpec:
+    places = {"memory": LOTS} if "memory" in tier else {}
+    if "disk" in tier:
+        places |= {"disk": folder / "cache"}
+    return CacheSpec(**{**places, **options})
+
+
+@pytest.mark.parametrize("form", IMAGES)
+@pytest.mark.parametrize("tier", ["memory", "disk", "memory and disk"])
+def test_batches_are_those_without_a_cache(
+    make: Make, tmp_path: Path, reads: list[int], form: str, tier: str
+) -> None:
+    options = {"image": IMAGES[form], "epochs": 3, "meta": ("source", "id")}
+    if form != "none":
+        options["meta"] += ("image_geometry",)
+    expected = list(make(**options))
+    reads.clear()
+    loader = make(cache=spec_of(tier, tmp_path), **options)
+    assert_same_batches(loader, expected)
+    # Repeats in the last step may be read before the sample they repeat was kept.
+    assert 37 <= len(reads) <= 40
+
+
+@pytest.mark.parametrize("keep", ["decoded", "encoded"])
+@pytest.mark.parametrize("memory", [0, 40_000, 100_000])
+@pytest.mark.parametrize("policy", ["pin", "next-use", "lru"])
+def test_a_cache_that_is_too_small_changes_nothing(
+    make: Make, keep: str, memory: int, policy: str
+) -> None:
+    options = {"image": IMAGES["stretch"], "epochs": 4}
+    cache = CacheSpec(memory=memory, keep=keep, policy=policy)  # type: ignore[arg-type]
+    assert_same_batches(make(cache=cache, **options), make(**options))
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_worker_processes_share_a_cache(make: Make, tmp_path: Path, tier: str) -> None:
+    options = {"image": IMAGES["stretch"], "epochs": 3}
+    expected = list(make(**options))
+    loader = make(cache=spec_of(tier, tmp_path), workers="processes", **options)
+    assert_same_batches(loader, expected)
+    stats = loader.stats()
+    assert stats[tier].hits >= 2 * 37
+    assert 37 <= stats["source"].hits <= 48
+    loader.close()
+
+
+def test_packs_of_tokens_are_cached_too(make: Make, text: MakeText, reads: list[int]) -> None:
+    options = {"image": IMAGES["stretch"], "text": text(), "pack": 200, "epochs": 3}
+    expected = list(make(**options))
+    reads.clear()
+    assert_same_batches(make(cache=CacheSpec(memory=LOTS), **options), expected)
+    assert len(reads) <= 48
+
+
+def test_truncated_samples_are_not_kept_by_halves(make: Make, text: MakeText) -> None:
+    options = {
+        "image": IMAGES["stretch"],
+        "text": text(max_length=24, overlong="truncate"),
+        "batch_size": 4,
+        "epochs": 3,
+    }
+    assert_same_batches(make(cache=CacheSpec(memory=LOTS), **options), make(**options))
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_what_goes_to_a_device_is_cached(make: Make, device: str | None) -> None:
+    options = {"image": IMAGES["pad"], "epochs": 2, "device": device}
+    assert_same_batches(make(cache=CacheSpec(memory=LOTS), **options), make(**options))
+
+
+def test_resuming_is_exact_with_a_cache(make: Make) -> None:
+    assert_resumes_exactly(lambda **options: make(cache=CacheSpec(memory=100_000), **options))
+
+
+def test_a_disk_cache_is_good_after_a_restart(make: Make, tmp_path: Path, reads: list[int]) -> None:
+    options = {"image": IMAGES["stretch"]}
+    cache = spec_of("disk", tmp_path)
+    list(make(cache=cache, **options))
+    expected = list(make(**options))
+    reads.clear()
+    assert_same_batches(make(cache=cache, **options), expected)
+    assert reads == []
+
+
+def test_other_images_have_a_cache_of_their_own(make: Make, tmp_path: Path) -> None:
+    cache = spec_of("disk", tmp_path)
+    for form in ("stretch", "pad", "stretch", "native"):
+        options = {"image": IMAGES[form]}
+        assert_same_batches(make(cache=cache, **options), make(**options))
+    # Other values of the same pixels are made of the same entries.
+    clip, imagenet = ImageSpec(size=24, normalize="clip"), ImageSpec(size=24, normalize="imagenet")
+    assert_same_batches(make(cache=cache, image=imagenet), make(image=imagenet))
+    assert_same_batches(make(cache=cache, image=clip), make(image=clip))
+    assert len(list((tmp_path / "cache").iterdir())) == 3
+
+
+def test_damaged_entries_are_made_anew(
+    make: Make, tmp_path: Path, reads: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache, options = spec_of("disk", tmp_path), {"image": IMAGES["stretch"]}
+    expected = list(make(cache=cache, **options))
+    (entries,) = (tmp_path / "cache").glob("*/entries")
+    content = bytearray(entries.read_bytes())
+    content[500] ^= 1
+    content[-20_000:] = bytes(20_000)  # torn: pages that never reached the disk
+    entries.write_bytes(content[:-1000])
+    reads.clear()
+    loader = make(cache=cache, **options)
+    assert_same_batches(loader, expected)
+    assert 2 <= len(reads) < 37
+    assert "damaged" in caplog.text
+    reads.clear()
+    assert_same_batches(make(cache=cache, **options), expected)
+    assert reads == []
+
+
+def test_a_full_disk_ends_caching_with_one_warning(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = []
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if len(written) >= 5:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(offset)
+        return os.pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(disk, "pwrite", pwrite)
+    options = {"image": IMAGES["stretch"], "epochs": 3}
+    loader = make(cache=spec_of("disk", tmp_path), num_workers=1, **options)
+    assert_same_batches(loader, make(**options))
+    assert sum("No space left" in record.message for record in caplog.records) == 1
+    assert loader.stats()["disk"].hits >= 2 * 5
+
+
+def test_a_killed_process_leaves_a_good_cache(
+    packed: Path, make: Make, tmp_path: Path, reads: list[int]
+) -> None:
+    program = """
+import sys, os, signal, datapipe
+image = datapipe.ImageSpec(size=24, normalize="clip")
+cache = datapipe.CacheSpec(disk=sys.argv[2])
+loader = datapipe.make_loader(sys.argv[1], batch_size=4, image=image, cache=cache, num_workers=2)
+for step, _ in enumerate(loader):
+    if step == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    cache = spec_of("disk", tmp_path)
+    done = subprocess.run([sys.executable, "-c", program, packed, str(cache.disk)], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    options = {"image": IMAGES["stretch"]}
+    expected = list(make(**options))
+    reads.clear()
+    assert_same_batches(make(cache=cache, **options), expected)
+    assert 0 < len(reads) < 30
+
+
+def test_two_loaders_may_share_a_disk_cache(make: Make, tmp_path: Path, reads: list[int]) -> None:
+    cache, options = spec_of("disk", tmp_path), {"image": IMAGES["stretch"], "world_size": 2}
+    expected = [list(make(rank=rank, **options)) for rank in range(2)]
+    reads.clear()
+    first, second = (make(rank=rank, cache=cache, **options) for rank in range(2))
+    assert_same_batches(first, expected[0])
+    assert_same_batches(second, expected[1])
+    swapped = make(rank=0, cache=cache, **options)
+    swapped.set_epoch(1)
+    reads.clear()
+    list(swapped)
+    assert reads == []  # one reads, all profit
+
+
+def test_a_disk_cache_keeps_to_its_size(make: Make, tmp_path: Path) -> None:
+    cache = spec_of("disk", tmp_path, disk_size=60_000)
+    options = {"image": IMAGES["stretch"], "epochs": 2}
+    loader = make(cache=cache, **options)
+    assert_same_batches(loader, make(**options))
+    assert 0 < loader.stats()["disk"].kept < 37
+    (entries,) = (tmp_path / "cache").glob("*/entries")
+    assert entries.stat().st_blocks * 512 <= 60_000 + 4096 * 37
+
+
+def test_stats_say_where_samples_came_from(make: Make, tmp_path: Path) -> None:
+    options = {"batch_size": 37, "epochs": 3, "num_workers": 0}
+    loader = make(cache=spec_of("memory and disk", tmp_path), **options)
+    list(loader)
+    stats = loader.stats()
+    assert stats["source"].hits == 37
+    assert stats["memory"].hits == 2 * 37
+    assert stats["memory"].kept == stats["disk"].kept == 37
+    assert stats["disk"].hits == 0
+    loader = make(cache=spec_of("memory and disk", tmp_path), **options)
+    list(loader)
+    assert loader.stats()["disk"].hits == 37
+    assert loader.stats()["memory"].bytes > 0
+
+
+def test_skipped_samples_are_not_kept(damaged: Path) -> None:
+    def batches(**options: Any) -> Any:
+        return datapipe.make_loader(
+            damaged, batch_size=4, image=IMAGES["stretch"], on_error="skip", epochs=3, **options
+        )
+
+    cached = batches(cache=CacheSpec(memory=LOTS))
+    assert_same_batches(cached, batches())
+    assert cached.skipped == 6
+
+
+def flip_colours(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+    sample["images"] = [255 - image for image in sample["images"]]
+    return sample
+
+
+def test_a_transform_works_on_encoded_entries(make: Make, reads: list[int]) -> None:
+    options = {"image": IMAGES["stretch"], "transform": flip_colours, "epochs": 2}
+    expected = list(make(**options))
+    reads.clear()
+    assert_same_batches(make(cache=CacheSpec(memory=LOTS), **options), expected)
+    assert len(reads) <= 40
+
+
+@pytest.mark.parametrize(
+    ("cache", "options", "message"),
+    [
+        ({"memory": "8 gigs"}, {}, "'8 gigs' is no size"),
+        ({}, {}, "needs room"),
+        ({"disk_size": 5}, {}, "needs room|disk="),
+        ({"memory": 5, "keep": "raw"}, {}, "keep 'raw' is not one of"),
+        ({"memory": 5, "policy": "fifo"}, {}, "policy 'fifo' is not one of"),
+        (
+            {"memory": 5, "keep": "decoded"},
+            {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
+            "random_crop takes another part",
+        ),
+        ({"memory": 5, "keep": "decoded"}, {"transform": flip_colours}, "transform= may be random"),
+        ({"memory": 5, "policy": "lru"}, {"workers": "processes"}, "policy='pin'"),
+        ({"disk": "/dev/null/cache"}, {}, "give a folder that can be written to"),
+    ],
+)
+def test_impossible_caches_are_refused(
+    make: Make, cache: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        make(cache=CacheSpec(**cache), **options)
+
+
+def test_something_else_is_no_cache(make: Make) -> None:
+    with pytest.raises(PlanError, match="is no CacheSpec"):
+        make(cache="8GB")
+
+
+def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    list(make(cache=CacheSpec(memory=LOTS)))
+    assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)

@@ -1,0 +1,244 @@
+"""A metered loader says what its workers do, and yields the batches of any other."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import ImageSpec, TextSpec
+from datapipe.loader import stageclock
+from datapipe.loader.meter import Meter, Reading, Stage
+from datapipe.loader.stageclock import ClockOptions, StageClock
+from datapipe.testing import assert_same_batches
+
+Make = Callable[..., datapipe.Loader]
+WAYS = [
+    pytest.param({"num_workers": 0}, id="caller"),
+    pytest.param({"num_workers": 2}, id="threads"),
+    pytest.param({"num_workers": 2, "workers": "processes"}, id="processes"),
+]
+
+
+class Time:
+    """A clock that stands still until told otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 0
+        monkeypatch.setattr(stageclock.time, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(stageclock.time, "thread_time_ns", lambda: self.cpu)
+
+    def spend(self, wall: int, cpu: int = 0) -> None:
+        self.now += wall
+        self.cpu += cpu
+
+
+@pytest.fixture
+def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    return Time(monkeypatch)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_metered_batches_are_the_same(make: Make, way: dict[str, Any]) -> None:
+    expected = list(make())
+    loader = make(**way)
+    loader.start_metering(events=True)
+    assert_same_batches(loader, expected)
+    loader.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_sample_and_image_is_seen(make: Make, way: dict[str, Any]) -> None:
+    loader = make(**way)
+    meter = loader.start_metering()
+    images = sum(len(batch["pixel_values"]) for batch in loader)
+    batches = len(loader)
+    loader.close()
+    reading = meter.reading()
+    assert (reading.samples, reading.batches) == (4 * batches, batches)
+    assert reading.workers == way["num_workers"]
+    assert reading.stages["decode"].count == reading.stages["resize"].count == images
+    sizes = loader.dataset.columns
+    decoded = 3 * sizes.image_width.astype(int) * sizes.image_height
+    assert reading.stages["decode"].bytes >= decoded.sum()
+    assert reading.stages["read"].bytes >= sizes.member_size.sum() - 1
+    assert 0 < reading.waited <= reading.seconds
+    assert len(reading.waits) == len(reading.ready) == batches
+    assert all(stage.seconds > 0 for stage in reading.stages.values())
+    assert reading.caller["plan"].count >= batches
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_several_epochs_add_up(make: Make, way: dict[str, Any]) -> None:
+    loader = make(batch_size=1, **way)  # no repeats in the last step
+    meter = loader.start_metering()
+    list(loader)
+    first = meter.reading()
+    list(loader)
+    loader.close()
+    second = meter.reading()
+    assert second.since(first).samples == first.samples
+    assert second.stages["decode"].count == 2 * first.stages["decode"].count
+    assert second.since(first).stages["decode"].count == first.stages["decode"].count
+    assert second.stages["decode"].seconds > first.stages["decode"].seconds
+
+
+def sleepy(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+    time.sleep(0.02)
+    return sample
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stage_that_waits_takes_time_and_no_cpu(make: Make, num_workers: int) -> None:
+    loader = make(transform=sleepy, num_workers=num_workers)
+    meter = loader.start_metering()
+    list(loader)
+    loader.close()
+    stages = meter.reading().stages
+    assert stages["transform"].seconds > 0.02 * 37
+    assert stages["transform"].cpu < stages["transform"].seconds / 2
+    assert max(stages, key=lambda name: stages[name].seconds) == "transform"
+
+
+def test_finished_batches_are_counted_where_the_caller_is_slow(make: Make) -> None:
+    loader = make(num_workers=2, prefetch_factor=3)
+    meter = loader.start_metering()
+    iterator = iter(loader)
+    next(iterator)
+    for _ in range(4):
+        _wait_until(iterator._executor.ready)  # type: ignore[attr-defined]
+        time.sleep(0.2)
+        next(iterator)
+    loader.close()
+    assert meter.reading().ready[0] == 0
+    assert max(meter.reading().ready) >= 2
+
+
+def test_tokens_are_a_stage(make: Make, text: Callable[..., TextSpec]) -> None:
+    loader = make(text=text(image_tokens=4), pack=512)
+    meter = loader.start_metering()
+    list(loader)
+    assert meter.reading().stages["tokenize"].seconds > 0
+
+
+def test_the_way_to_the_device_is_a_stage_of_the_caller(make: Make) -> None:
+    loader = make(device="cpu", image=ImageSpec(size=32, normalize="clip"))
+    meter = loader.start_metering()
+    batches = len(list(loader))
+    assert meter.reading().caller["transfer"].count == 2 * batches  # sent and received
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_events_do_not_overlap_within_a_worker(make: Make, way: dict[str, Any]) -> None:
+    loader = make(image=ImageSpec(size=32), **way)
+    meter = loader.start_metering(events=True)
+    list(loader)
+    loader.close()
+    events = meter.events
+    assert events == sorted(events, key=lambda event: event.start)
+    assert {"read", "decode", "resize", "plan", "collate"} <= {event.stage for event in events}
+    for row in {event.row for event in events} - {"caller"}:
+        own = [event for event in events if event.row == row]
+        assert all(one.end <= other.start for one, other in itertools.pairwise(own))
+
+
+def test_without_events_none_are_kept(make: Make) -> None:
+    loader = make()
+    meter = loader.start_metering()
+    list(loader)
+    assert meter.events == []
+
+
+def test_ranges_show_in_the_profiler_of_torch(make: Make) -> None:
+    loader = make(num_workers=0)
+    loader.start_metering(ranges=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        list(loader)
+    names = {event.key for event in profiler.key_averages()}
+    assert {"datapipe.read", "datapipe.decode", "datapipe.resize"} <= names
+
+
+def test_metering_begins_with_the_next_iteration(make: Make) -> None:
+    loader = make()
+    iterator = iter(loader)
+    next(iterator)
+    meter = loader.start_metering()
+    assert loader.meter is meter
+    next(iterator)
+    assert meter.reading() == Reading(
+        seconds=0, samples=0, batches=0, workers=2, waited=0, idle=0, stages={}
+    )
+
+
+def test_time_between_stages_is_idle(clock_time: Time) -> None:
+    clock = StageClock("worker 0")
+    clock_time.spend(100)  # before it ever worked
+    clock.at("read")
+    clock_time.spend(30, 10)
+    clock.add(7)
+    clock.at("decode")
+    clock_time.spend(50, 50)
+    clock.rest()
+    clock_time.spend(20, 1)
+    clock.at("read")
+    clock_time.spend(5, 5)
+    tally = clock.read()  # the second read goes on
+    assert tally.stages == {"read": (30, 10, 2, 7), "decode": (50, 50, 1, 0)}
+    assert tally.idle == 20
+
+
+def test_what_is_taken_is_not_counted_again(clock_time: Time) -> None:
+    clock = StageClock("worker 0", ClockOptions(events=True))
+    for _ in range(2):
+        clock.at("read")
+        clock_time.spend(30)
+        clock.rest()
+        clock_time.spend(4)
+    assert clock.take().stages["read"] == (60, 0, 2, 0)
+    clock.at("read")
+    clock_time.spend(1)
+    clock.rest()
+    tally = clock.take()
+    assert tally.stages == {"read": (1, 0, 1, 0)}
+    assert tally.idle == 4
+    assert [(event.start, event.end) for event in tally.events] == [(68, 69)]
+
+
+def test_a_function_that_raises_is_counted_until_then(clock_time: Time) -> None:
+    clock = StageClock("caller")
+
+    def fail() -> None:
+        clock_time.spend(9)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        clock.timed("collate", fail)()
+    clock_time.spend(5)
+    assert clock.read().stages["collate"][0] == 9
+
+
+def test_finished_batches_are_known_in_hindsight() -> None:
+    meter = Meter(2, ClockOptions())
+    # Asked for at 10, 20, 30, 40; finished at 15, 18, 12 and 40.
+    for asked, finished in ((10, 15), (20, 18), (30, 12), (40, 40)):
+        meter.give(asked=asked, finished=finished, samples=1)
+    assert meter.reading().ready == (0, 2, 1, 1)
+
+
+def test_stages_are_added_and_subtracted() -> None:
+    one = Stage(seconds=2.0, cpu=1.0, count=3, bytes=4)
+    two = Stage(seconds=0.5, cpu=0.5, count=1, bytes=2)
+    assert one + two == Stage(seconds=2.5, cpu=1.5, count=4, bytes=6)
+    assert one - two == Stage(seconds=1.5, cpu=0.5, count=2, bytes=2)
+
+
+def _wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,205 @@
+"""Datasets that lie elsewhere: the same batches as from here, read ahead, whatever goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import ImageSpec, IndexMismatch, Loader, PlanError, StoreError
+from datapipe.index.rows import Member
+from datapipe.remote.retry import RetryPolicy
+from datapipe.store.remote import Span, join
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+from ..remote.server import Server, serving
+
+pytest.importorskip("aiohttp")
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def server(packed: Path) -> Iterator[Server]:
+    with serving(packed) as server:
+        yield server
+
+
+@pytest.fixture
+def make_remote(server: Server) -> Make:
+    def make_loader(**options: Any) -> Loader:
+        if not options.keys() & {"pack", "max_tokens"}:
+            options.setdefault("batch_size", 4)
+        options.setdefault("num_workers", 2)
+        options.setdefault("image", ImageSpec(size=32))
+        return datapipe.make_loader(server.url, **options)
+
+    return make_loader
+
+
+def requests(server: Server) -> list[str]:
+    return [name for name, _ in server.asked if name.endswith(".tar")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"meta": ("source", "id")},
+        {"image": None},
+        {"shuffle": "shards", "read_ahead": 0},
+        {"workers": "processes", "shuffle": False},
+        {"where": "width > 180"},
+    ],
+    ids=str,
+)
+def test_batches_are_those_from_here(
+    make: Make, make_remote: Make, options: dict[str, Any]
+) -> None:
+    loader = make_remote(**options)
+    assert_same_batches(loader, make(**options))
+    loader.close()
+
+
+def test_packs_are_those_from_here(make: Make, make_remote: Make, text: MakeText) -> None:
+    options = {"text": text(), "pack": 200}
+    assert_same_batches(make_remote(**options), make(**options))
+
+
+def test_resuming_is_exact(make_remote: Make) -> None:
+    assert_resumes_exactly(lambda **options: make_remote(**options))
+
+
+def test_a_state_goes_from_here_to_there(make: Make, make_remote: Make) -> None:
+    here, there = make(), make_remote()
+    iterator = iter(here)
+    next(iterator)
+    there.load_state_dict(here.state_dict())
+    assert_same_batches(there, list(iterator))
+
+
+def test_the_index_is_fetched_once(make_remote: Make, server: Server, own_cache: Path) -> None:
+    list(make_remote(image=None))
+    first = [name for name, _ in server.asked]
+    server.asked.clear()
+    list(make_remote(image=None))
+    assert sum(name.endswith(".parquet") for name in first) == 5
+    again = [name for name, _ in server.asked if not name.endswith(".tar")]
+    assert again == ["dataset.json"]
+
+
+def test_samples_are_read_in_the_order_of_need(make_remote: Make, server: Server) -> None:
+    loader = make_remote(shuffle=False, read_concurrency=1)
+    list(loader)
+    assert requests(server) == sorted(requests(server))
+
+
+def test_neighbours_are_read_together(make_remote: Make, server: Server) -> None:
+    list(make_remote(shuffle=False, batch_size=8, drop_last=True))
+    assert len(requests(server)) == 4  # a step of 8 is a shard
+
+
+@pytest.mark.parametrize("read_ahead", [0, "1GB"])
+def test_so_many_bytes_are_read_ahead(
+    make_remote: Make, server: Server, read_ahead: int | str
+) -> None:
+    loader = make_remote(shuffle=False, batch_size=1, prefetch_factor=1, read_ahead=read_ahead)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    # The one that was given out, those that workers were given, and one that is always ahead.
+    assert (len(requests(server)) <= 4) == (read_ahead == 0)
+
+
+def test_a_broken_server_ends_the_loop_and_says_why(
+    make_remote: Make, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = make_remote()
+    quick = RetryPolicy(attempts=2, first_pause=0.001)
+    loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
+    server.fault = lambda number, name: "503"
+    with pytest.raises(StoreError, match=r"shard-00000\d.tar, bytes .*HTTP 503.*attempt 2 of 2"):
+        list(loader)
+
+
+def test_faults_now_and_then_do_not_show(make: Make, make_remote: Make, server: Server) -> None:
+    loader = make_remote()
+    quick = RetryPolicy(first_pause=0.001)
+    loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
+    faults = ("503", "cut", "slow", None)
+    server.fault = lambda number, name: faults[number % 4]
+    assert_same_batches(loader, make())
+    assert loader.dataset.folder.traffic.retries > 0  # type: ignore[union-attr]
+
+
+def test_what_is_no_dataset_is_refused(server: Server) -> None:
+    with pytest.raises(IndexMismatch, match=r"/nowhere: no dataset.json is there"):
+        datapipe.make_loader(f"{server.url}/nowhere", batch_size=4)
+
+
+def test_an_index_of_another_dataset_is_refused(packed: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(packed, tmp_path / "other")
+    (other / "shard-000001.parquet").write_bytes((other / "shard-000000.parquet").read_bytes())
+    with (
+        serving(other) as server,
+        pytest.raises(IndexMismatch, match=r"shard-000001.parquet is not the index"),
+    ):
+        datapipe.make_loader(server.url, batch_size=4)
+
+
+def test_a_shard_that_was_cut_off_is_named(packed: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(packed, tmp_path / "other")
+    (other / "shard-000002.tar").write_bytes((other / "shard-000002.tar").read_bytes()[:9000])
+    with serving(other) as server:
+        loader = datapipe.make_loader(server.url, batch_size=4, image=ImageSpec(size=32))
+        quick = RetryPolicy(attempts=2, first_pause=0.001)
+        loader.dataset.folder.options.__dict__["retry"] = quick  # type: ignore[union-attr]
+        with pytest.raises(StoreError, match=r"shard-000002.tar"):
+            list(loader)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"read_concurrency": 0}, "read_concurrency 0"),
+        ({"read_ahead": "many"}, "read_ahead 'many'"),
+        ({"read_ahead": -1}, "read_ahead -1"),
+    ],
+)
+def test_impossible_options_are_refused(
+    make_remote: Make, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        make_remote(**options)
+
+
+def member(offset: int, size: int) -> Member:
+    return Member("jpg", offset, size, None)
+
+
+def test_neighbours_become_one_span_and_strangers_do_not() -> None:
+    far = 10 << 20
+    samples = [
+        (1, [member(far, 500), member(far + 1000, 500)]),
+        (0, [member(0, 100)]),
+        (1, [member(512, 100)]),
+        (0, [member(100 + (64 << 10), 100), member(50 << 20, 9 << 20)]),
+        (0, []),
+    ]
+    assert join(samples) == [
+        Span(1, far, far + 1500),
+        Span(0, 0, 200 + (64 << 10)),
+        Span(1, 512, 612),
+        Span(0, 50 << 20, 59 << 20),
+    ]

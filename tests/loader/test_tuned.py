@@ -1,0 +1,154 @@
+"""`num_workers="auto"`: what was tuned is found again, by machine, dataset and work."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe.loader import tuned
+from datapipe.loader.ranks import default_workers
+from datapipe.loader.tuned import Tuned, keep, recall
+
+FOUND = Tuned(num_workers=3, prefetch_factor=5, rate=12.5)
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for once in (tuned._say_tuned, tuned._say_untuned):
+        once.cache_clear()
+
+
+def brighter(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+    return sample
+
+
+def test_what_was_kept_is_taken(make: Callable[..., datapipe.Loader], caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    auto = {"num_workers": "auto", "prefetch_factor": "auto"}
+    key = make().tuning_key
+    assert key is not None
+    keep(key, FOUND)
+    for _ in range(2):
+        options = make(**auto).options
+        assert (options.num_workers, options.prefetch_factor) == (3, 5)
+    assert caplog.text.count("as tuned on this machine: 3 workers, prefetch 5") == 1
+    half = make(num_workers="auto", prefetch_factor=7).options
+    assert (half.num_workers, half.prefetch_factor) == (3, 7)
+    assert make(num_workers=1, prefetch_factor="auto").options.num_workers == 1
+
+
+def test_without_workers_the_prefetch_is_the_default(make: Callable[..., Any]) -> None:
+    keep(make().tuning_key, Tuned(num_workers=0, prefetch_factor=None, rate=1.0))
+    options = make(num_workers="auto", prefetch_factor="auto").options
+    assert (options.num_workers, options.prefetch_factor) == (0, 2)
+    assert len(list(make(num_workers="auto", prefetch_factor="auto"))) == 10
+
+
+def test_where_nothing_was_tuned_the_default_is_taken_and_the_log_says_how(
+    make: Callable[..., Any], caplog: Any
+) -> None:
+    for _ in range(2):
+        options = make(num_workers="auto", prefetch_factor="auto").options
+        assert (options.num_workers, options.prefetch_factor) == (default_workers(), 2)
+    assert caplog.text.count("datapipe tune-workers") == 1
+
+
+def test_none_is_the_default(make: Callable[..., Any]) -> None:
+    options = make(num_workers=None, prefetch_factor=None).options
+    assert (options.num_workers, options.prefetch_factor) == (default_workers(), 2)
+
+
+@pytest.mark.parametrize("name", ["num_workers", "prefetch_factor"])
+def test_another_word_than_auto_is_refused(make: Callable[..., Any], name: str) -> None:
+    with pytest.raises(datapipe.PlanError, match=f"{name} 'many': give a number, 'auto', or None"):
+        make(**{name: "many"})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"batch_size": 5},
+        {"image": datapipe.ImageSpec(size=33)},
+        {"image": None},
+        {"workers": "processes"},
+        {"transform": brighter},
+        {"where": "width > 2"},
+        {"verify": False},
+        {"device": "cpu"},
+        {"meta": "source"},
+        {"shuffle": False},
+    ],
+)
+def test_other_work_has_another_key(make: Callable[..., Any], other: dict[str, Any]) -> None:
+    assert make(**other).tuning_key != make().tuning_key
+
+
+def test_what_is_no_work_does_not_matter(make: Callable[..., Any]) -> None:
+    one = make(transform=partial(brighter), seed=3, num_workers=1, prefetch_factor=9, epochs=4)
+    other = make(transform=partial(brighter), decoder="cpu", on_error="skip")
+    assert one.tuning_key == other.tuning_key
+
+
+def test_another_machine_or_dataset_has_another_key(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make().tuning_key
+    assert tuned.tuning_key("one", {}) != tuned.tuning_key("other", {})
+    monkeypatch.setattr(tuned, "machine", lambda: {"cpu": "another"})
+    assert make().tuning_key != key
+
+
+def document(**changes: Any) -> str:
+    """A file with what was found, and changes of it."""
+    found = {"num_workers": 1, "prefetch_factor": 2, "rate": 1.0} | changes
+    return json.dumps({"version": tuned.VERSION, "key": "KEY", "tuned": found})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "{}", "\x00\xff"),
+        '{"version": 99, "key": "KEY", "tuned": {}}',
+        document().replace("KEY", "other"),
+        '{"version": 1, "key": "KEY", "tuned": {"num_workers": 1}}',
+        document(num_workers=-1),
+        document(num_workers=True),
+        document(prefetch_factor=0.5),
+        document(more=1),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_left_out_and_said(content: str, caplog: Any) -> None:
+    path = keep("KEY", FOUND)
+    path.write_text(content, encoding="latin-1")
+    assert recall("KEY") is None
+    assert "tune again to replace it" in caplog.text
+    keep("KEY", FOUND)
+    assert recall("KEY") == FOUND
+
+
+def test_keeping_replaces_and_leaves_nothing_else_behind() -> None:
+    keep("key", FOUND)
+    path = keep("key", Tuned(num_workers=1, prefetch_factor=2, rate=3.0, step_time=0.1))
+    assert recall("key") == Tuned(num_workers=1, prefetch_factor=2, rate=3.0, step_time=0.1)
+    assert [file.name for file in path.parent.iterdir()] == ["key.json"]
+    assert json.loads(path.read_text())["version"] == tuned.VERSION
+
+
+def test_a_file_that_cannot_be_put_in_place_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space"):
+        keep("key", FOUND)
+    assert not list((tmp_path / "cache" / "datapipe" / "tuned").iterdir())

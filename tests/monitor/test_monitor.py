@@ -1,0 +1,420 @@
+"""A monitor around a training loop: what it counts, and what it leaves alone."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+
+
+class Clock:
+    """Nanoseconds that pass when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+
+    def __call__(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+
+class Batches:
+    """So many batches, each after some seconds; the first of a pass later."""
+
+    def __init__(self, clock: Clock, count: int, wait: float = 0.0, first: float = 0.0) -> None:
+        self.clock, self.count, self.wait, self.first = clock, count, wait, first
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        self.clock.sleep(self.first)
+        for number in range(self.count):
+            self.clock.sleep(self.wait)
+            yield number
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def monitor(clock: Clock) -> datapipe.Monitor:
+    return datapipe.Monitor(clock=clock)
+
+
+def train(
+    monitor: datapipe.Monitor,
+    batches: Iterable[Any],
+    clock: Clock,
+    *,
+    step: float = 0.0,
+    transfer: float = 0.0,
+    rest: float = 0.0,
+) -> None:
+    for _ in monitor(batches):
+        with monitor.transfer():
+            clock.sleep(transfer)
+        with monitor.step():
+            clock.sleep(step)
+        clock.sleep(rest)
+
+
+def test_time_is_divided_into_waiting_transfer_step_and_rest(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    train(monitor, Batches(clock, 30, wait=0.01), clock, step=0.06, transfer=0.02, rest=0.01)
+    report = monitor.report()
+    shares = (report.wait_share, report.transfer_share, report.step_share, report.rest_share)
+    assert shares == pytest.approx((0.1, 0.2, 0.6, 0.1))
+    assert report.step.p50 == pytest.approx(0.06, rel=0.02)
+    assert report.wait.p99 == pytest.approx(0.01, rel=0.02)
+    assert report.seconds == pytest.approx(0.1 * report.turns)
+
+
+def test_the_first_batch_and_the_warm_up_are_reported_apart(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    slow = iter([5.0, 1.0, 1.0, 1.0, 1.0])
+    for _ in monitor(Batches(clock, 30, wait=0.01, first=8.0)):
+        with monitor.step():
+            clock.sleep(next(slow, 0.01))
+    report = monitor.report()
+    assert report.first.longest == pytest.approx(8.01)
+    assert report.left_out == {"first": 1, "warm-up": 4, "probed": 2}
+    assert report.warm_up == pytest.approx(4.04)
+    assert report.turns == 30 - 7
+    assert report.wait.longest == report.step.longest == pytest.approx(0.01)
+
+
+def test_workers_that_start_anew_each_epoch_are_no_waiting_but_are_reported(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    for _ in range(4):
+        train(monitor, Batches(clock, 20, first=3.0), clock, step=0.1)
+        clock.sleep(100.0)  # validation
+    report = monitor.report()
+    assert report.wait_share == 0.0
+    assert report.first.count == 4
+    assert report.first.p50 == pytest.approx(3.0, rel=0.02)
+    assert report.seconds == pytest.approx(0.1 * report.turns)
+
+
+def test_a_transfer_inside_a_step_is_no_part_of_it(monitor: datapipe.Monitor, clock: Clock) -> None:
+    for _ in monitor(Batches(clock, 20)):
+        with monitor.step():
+            with monitor.transfer():
+                clock.sleep(0.03)
+            clock.sleep(0.01)
+    report = monitor.report()
+    assert report.transfer_share == pytest.approx(0.75)
+    assert report.step_share == pytest.approx(0.25)
+    assert report.rest_share == 0.0
+
+
+def test_several_steps_of_a_batch_are_steps_each_and_nested_ones_are_one(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    for _ in monitor(Batches(clock, 12)):
+        for _ in range(2):
+            with monitor.step(), monitor.step():
+                clock.sleep(0.05)
+    report = monitor.report()
+    assert report.step.count == 2 * report.turns
+    assert report.step_share == pytest.approx(1.0)
+    assert report.step.p99 == pytest.approx(0.05, rel=0.02)
+
+
+def test_a_loop_without_marks_is_measured_too(monitor: datapipe.Monitor, clock: Clock) -> None:
+    for _ in monitor(Batches(clock, 30, wait=0.03)):
+        clock.sleep(0.01)
+    report = monitor.report()
+    assert report.wait_share == pytest.approx(0.75)
+    assert report.verdict.kind == "data"
+    monitor = datapipe.Monitor(clock=clock)
+    for _ in monitor(Batches(clock, 30)):
+        clock.sleep(0.01)
+    assert monitor.verdict.kind == "compute"
+
+
+def test_a_loop_left_by_break_counts_what_it_did(monitor: datapipe.Monitor, clock: Clock) -> None:
+    for number in monitor(Batches(clock, 100, wait=0.01)):
+        with monitor.step():
+            clock.sleep(0.03)
+        if number == 9:
+            clock.sleep(50.0)  # what comes after the loop
+            break
+    clock.sleep(50.0)
+    report = monitor.report()
+    assert report.turns == 10 - 1 - 4 - 1  # first, warm-up, probed
+    assert report.seconds == pytest.approx(0.04 * report.turns)
+
+
+def test_a_step_that_fails_counts_for_nothing_and_its_error_comes_through(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    caught = 0
+    for number in monitor(Batches(clock, 40, wait=0.01)):
+        try:
+            with monitor.step():
+                clock.sleep(0.03)
+                if number % 4 == 3:
+                    clock.sleep(7.0)
+                    raise RuntimeError("out of memory")
+        except RuntimeError:
+            caught += 1
+    report = monitor.report()
+    assert caught == 10
+    assert report.step.longest == pytest.approx(0.03)
+    assert report.left_out["disturbed"] >= 8
+    with pytest.raises(ZeroDivisionError), monitor.step():
+        raise ZeroDivisionError
+
+
+def test_errors_of_the_loader_and_its_end_come_through(monitor: datapipe.Monitor) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("disk gone")
+
+    batches = iter(monitor(broken()))
+    assert next(batches) == 1
+    with pytest.raises(OSError, match="disk gone"):
+        next(batches)
+    assert list(monitor([])) == []
+    assert list(monitor([1, 2, 3])) == [1, 2, 3]
+    ended = iter(monitor([1]))
+    assert next(ended) == 1
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(ended)
+
+
+def test_length_and_attributes_are_the_loaders(monitor: datapipe.Monitor) -> None:
+    class Loader(list[int]):
+        batch_size = 8
+
+    watched = monitor(Loader([1, 2, 3]))
+    assert len(watched) == 3
+    assert watched.batch_size == 8
+    assert watched
+    assert not monitor([])
+    with pytest.raises(TypeError, match="has no len"):
+        len(monitor(iter([1])))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = watched.nonsense
+    assert list(monitor(iter([4, 5]))) == [4, 5]
+
+
+def test_batches_are_not_kept_alive(monitor: datapipe.Monitor) -> None:
+    class Batch:
+        pass
+
+    seen: list[weakref.ref[Batch]] = []
+    for batch in monitor(Batch() for _ in range(12)):
+        seen.append(weakref.ref(batch))
+        with monitor.step():
+            del batch
+        assert seen[-1]() is None
+
+
+def test_nothing_grows_with_the_number_of_steps(clock: Clock) -> None:
+    def reachable(root: Any) -> int:
+        found, stack = set(), [root]
+        while stack:
+            item = stack.pop()
+            if id(item) in found or isinstance(item, type | type(gc)) or callable(item):
+                continue
+            found.add(id(item))
+            stack += gc.get_referents(item)
+        return len(found)
+
+    sizes = []
+    for count in (5_000, 50_000):
+        monitor = datapipe.Monitor(clock=clock)
+        train(monitor, Batches(clock, count, wait=0.001), clock, step=0.002)
+        sizes.append(reachable(monitor._meter._loop))
+    assert sizes[1] < 1.3 * sizes[0]
+    assert len(monitor.report().timeline) <= 240
+
+
+def test_a_loop_inside_of_a_loop_takes_nothing_from_it(
+    monitor: datapipe.Monitor, clock: Clock
+) -> None:
+    for number in monitor(Batches(clock, 30, wait=0.01)):
+        with monitor.step():
+            clock.sleep(0.09)
+        if number % 10 == 9:
+            inner = datapipe.Monitor(clock=clock)
+            train(inner, Batches(clock, 20, wait=0.5), clock, step=0.5)
+            assert inner.report().wait_share == pytest.approx(0.5)
+            clock.sleep(-20.0)  # as if it had taken no time, for the outer loop
+    assert monitor.report().wait_share == pytest.approx(0.1)
+
+
+def test_two_loops_on_one_monitor_do_not_mix(monitor: datapipe.Monitor, clock: Clock) -> None:
+    train(monitor, Batches(clock, 10), clock, step=0.1)
+    for number in monitor(Batches(clock, 30, wait=0.01)):
+        with monitor.step():
+            clock.sleep(0.09)
+        if number == 15:
+            for _ in monitor(Batches(clock, 3)):
+                clock.sleep(1.0)
+        clock.sleep(0.1)
+    report = monitor.report()
+    assert report.wait.longest == pytest.approx(0.01)
+    assert report.step.longest <= 0.1 + 1e-9
+    watched = zip(monitor(range(50)), monitor(range(50)), strict=True)
+    assert list(watched) == [(number, number) for number in range(50)]
+    assert monitor.report().left_out["disturbed"] > 90
+
+
+def test_another_thread_is_let_through_unmeasured_and_told_once(
+    monitor: datapipe.Monitor, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[int] = []
+
+    def other() -> None:
+        for number in monitor(range(5)):
+            with monitor.step(), monitor.transfer():
+                got.append(number)
+
+    for number in monitor(Batches(clock, 30, wait=0.01)):
+        if number in (10, 12):
+            thread = threading.Thread(target=other)
+            thread.start()
+            thread.join()
+        with monitor.step():
+            clock.sleep(0.09)
+    assert got == [0, 1, 2, 3, 4] * 2
+    report = monitor.report()
+    assert report.wait_share == pytest.approx(0.1)
+    assert report.step.count == report.turns
+    assert [r.message for r in caplog.records if "two threads" in r.message] != []
+    assert len(caplog.records) == 1 + sum("batches" in r.message for r in caplog.records)
+
+
+def test_a_loop_may_move_to_another_thread(monitor: datapipe.Monitor, clock: Clock) -> None:
+    train(monitor, Batches(clock, 10), clock, step=0.1)
+    before = monitor.report().turns
+    thread = threading.Thread(target=lambda: train(monitor, Batches(clock, 10), clock, step=0.1))
+    thread.start()
+    thread.join()
+    assert monitor.report().turns > before
+
+
+def test_marks_outside_of_a_loop_do_nothing(monitor: datapipe.Monitor, clock: Clock) -> None:
+    with monitor.step(), monitor.transfer():
+        clock.sleep(1.0)
+    with monitor.step():
+        train(monitor, Batches(clock, 20, wait=0.01), clock, step=0.03)
+    report = monitor.report()
+    assert report.wait_share == pytest.approx(0.25)
+    assert report.step.longest == pytest.approx(0.03)
+
+
+def test_the_log_warns_once_of_waiting(
+    monitor: datapipe.Monitor, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(monitor, Batches(clock, 500, wait=0.02), clock, step=0.08)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "data-bound: 20% of the time goes into waiting for batches" in record.message
+
+
+def test_the_log_says_nothing_of_a_loop_that_hardly_waits(
+    monitor: datapipe.Monitor, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(monitor, Batches(clock, 500, wait=0.005, first=60.0), clock, step=0.1)
+    assert not caplog.records
+
+
+def test_a_report_is_plain_data_and_a_short_table(monitor: datapipe.Monitor, clock: Clock) -> None:
+    assert monitor.verdict.kind == "unknown"
+    assert "let the loop run longer" in str(monitor.report())
+    json.dumps(monitor.report().to_dict())
+    train(monitor, Batches(clock, 100, wait=0.02), clock, step=0.08)
+    content = json.loads(json.dumps(monitor.report().to_dict()))
+    assert content["wait_share"] == pytest.approx(0.2)
+    assert content["verdict"]["kind"] == "data"
+    assert content["left_out"]["first"] == 1
+    text = str(monitor.report())
+    assert "waiting for batches    20.0%" in text
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_options_out_of_range_are_refused(monitor: datapipe.Monitor, tmp_path: Path) -> None:
+    with pytest.raises(datapipe.PlanError, match="warmup=-1"):
+        datapipe.Monitor(warmup=-1)
+    with pytest.raises(datapipe.PlanError, match=r"steps=\(-1, 5\)"):
+        monitor.trace(tmp_path / "t.json", steps=(-1, 5))
+    with pytest.raises(datapipe.PlanError, match=r"steps=\(0, 0\)"):
+        datapipe.Monitor(trace=tmp_path / "t.json", trace_steps=(0, 0))
+    with pytest.raises(datapipe.PlanError, match="folder is not there"):
+        monitor.trace(tmp_path / "missing" / "t.json")
+    monitor.trace(tmp_path / "a.json")
+    with pytest.raises(datapipe.PlanError, match="one at a time"):
+        monitor.trace(tmp_path / "b.json")
+
+
+def test_hidden_synchronisations_are_found_in_the_loop_and_out_of_the_figures(
+    monitor: datapipe.Monitor, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = torch.Tensor.item
+
+    def item(self: torch.Tensor) -> Any:
+        clock.sleep(0.05)
+        return original(self)
+
+    monkeypatch.setattr(torch.Tensor, "item", item)
+    for _ in monitor(Batches(clock, 60)):
+        with monitor.step():
+            clock.sleep(0.05)
+            loss = torch.tensor(1.0)
+            loss.item()
+    verdict = monitor.verdict
+    assert verdict.kind == "synchronisation"
+    assert "50%" in verdict.sentence
+    assert f"Tensor.item at {Path(__file__).relative_to(Path.cwd())}:" in verdict.sentence
+    assert monitor.report().left_out["probed"] == 2
+    assert torch.Tensor.item is item
+
+
+@pytest.mark.parametrize("leave", ["break", "error", "step error", "held", "report"])
+def test_a_loop_left_in_a_probed_turn_leaves_nothing_behind(
+    monitor: datapipe.Monitor, leave: str
+) -> None:
+    before = dict(vars(torch.Tensor))
+    batches = iter(monitor(range(100)))
+    watched = 0
+    try:
+        for number, _ in enumerate(batches):
+            with monitor.step():
+                watched += dict(vars(torch.Tensor)) != before
+                if watched and leave == "step error":
+                    raise KeyboardInterrupt
+            if watched and leave == "error":
+                raise KeyboardInterrupt
+            if watched and leave in ("break", "held"):
+                break
+            assert number < 15 or leave == "report"
+    except KeyboardInterrupt:
+        assert leave.endswith("error")
+    assert watched
+    if leave == "held":
+        monitor.close()
+    else:
+        del batches
+    assert dict(vars(torch.Tensor)) == before

@@ -1,0 +1,275 @@
+"""Steps on the device by marks, and what NVML says of it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from datapipe.monitor import gpu
+from datapipe.monitor.devicetime import DeviceTimes, Mark, current_device
+from datapipe.monitor.gpu import GpuSample, GpuSampler, find_gpu
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said_before() -> None:
+    gpu._say_once.cache_clear()
+
+
+class FakeMark:
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.at: float | None = None
+
+    def record(self) -> None:
+        self.device.queued.append(self)
+        self.at = None
+
+    def query(self) -> bool:
+        return self.at is not None
+
+    def elapsed_time(self, later: FakeMark) -> float:
+        assert self.at is not None
+        assert later.at is not None
+        return (later.at - self.at) * 1e3
+
+
+class FakeDevice:
+    """Passes what is queued when it is told to; work is a number of seconds."""
+
+    def __init__(self) -> None:
+        self.queued: list[FakeMark | float] = []
+        self.now = 0.0
+        self.made = 0
+        self.captures = False
+
+    def mark(self) -> Mark:
+        self.made += 1
+        return FakeMark(self)
+
+    def recording(self) -> bool:
+        return self.captures
+
+    def run(self, until: float = 0.0) -> None:
+        """Do all that is queued, which has come by the time `until`."""
+        for item in self.queued:
+            if isinstance(item, FakeMark):
+                item.at = self.now
+            else:
+                self.now += item
+        self.queued.clear()
+        self.now = max(self.now, until)
+
+
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+def one_turn(device: FakeDevice, times: DeviceTimes, *, counts: bool = True) -> None:
+    """A turn of 10 ms of copying and 50 ms of work."""
+    times.enter_transfer()
+    device.queued.append(0.01)
+    times.leave_transfer()
+    times.enter_step()
+    device.queued.append(0.05)
+    times.leave_step()
+    times.end_turn(counts)
+
+
+def test_nothing_is_read_before_the_device_has_passed_it(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    for _ in range(3):
+        one_turn(device, times)
+    assert times.steps.count == 0
+    device.run()
+    times.read()
+    assert times.steps.count == 3
+    assert times.steps.timing().mean == pytest.approx(0.05)
+    assert times.transfers.timing().mean == pytest.approx(0.01)
+
+
+def test_a_device_whose_work_is_queued_ahead_does_not_wait(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    for _ in range(5):
+        one_turn(device, times)
+    device.run()
+    times.read()
+    assert times.idle.count == 4
+    assert times.idle.total == 0
+
+
+def test_idle_time_is_what_no_transfer_fills(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    for _ in range(5):
+        one_turn(device, times)
+        device.run(until=device.now + 0.2 + 0.06)
+    times.read()
+    assert times.idle.timing().mean == pytest.approx(0.2)
+    assert times.transfers.count == 5
+
+
+def test_a_transfer_inside_a_step_is_no_part_of_it(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    times.enter_step()
+    times.enter_transfer()
+    device.queued.append(0.02)
+    times.leave_transfer()
+    device.queued.append(0.03)
+    times.leave_step()
+    times.end_turn(True)
+    device.run()
+    times.read()
+    assert times.steps.timing().mean == pytest.approx(0.03)
+    assert times.transfers.timing().mean == pytest.approx(0.02)
+
+
+def test_turns_that_do_not_count_leave_nothing_and_no_gap(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    for counts in (True, False, True, True):
+        one_turn(device, times, counts=counts)
+        device.run(until=device.now + 1)
+    times.read()
+    assert (times.turns, times.steps.count, times.idle.count) == (3, 3, 1)
+
+
+def test_marks_are_used_again_and_a_stuck_device_costs_no_memory(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    for _ in range(100):
+        one_turn(device, times)
+        device.run()
+        times.read()
+    assert device.made < 20
+    assert times.steps.count == 100
+    for _ in range(2000):
+        one_turn(device, times)
+        device.queued.clear()
+    assert len(times._pending) <= 256
+
+
+def test_nothing_is_queued_while_a_graph_is_captured(device: FakeDevice) -> None:
+    times = DeviceTimes(device)
+    device.captures = True
+    one_turn(device, times)
+    assert device.made == 0
+    device.captures = False
+    one_turn(device, times)
+    device.run()
+    times.read()
+    assert times.steps.count == 1
+
+
+def test_a_process_without_a_gpu_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert current_device() is None
+    for _ in range(2):
+        assert find_gpu() is None
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert "uses no GPU" in caplog.text
+
+
+class FakeGpu:
+    name = "Fake 1"
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.fails = False
+
+    def sample(self) -> GpuSample:
+        if self.fails:
+            raise RuntimeError("the driver is gone")
+        self.asked.set()
+        return GpuSample(0.5, 3 << 30, 80 << 30)
+
+
+def samplers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "datapipe-gpu"]
+
+
+def wait_until(condition: Any) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_the_gpu_is_asked_while_turns_count() -> None:
+    asked = FakeGpu()
+    sampler = GpuSampler(asked, every=0.001)
+    assert sampler.usage() is None
+    sampler.count(True)
+    assert asked.asked.wait(30)
+    wait_until(lambda: sampler.usage() is not None)
+    usage = sampler.usage()
+    assert usage is not None
+    assert (usage.name, usage.utilization, usage.memory) == ("Fake 1", 0.5, 3 << 30)
+    sampler.close()
+    assert not samplers()
+
+
+def test_the_thread_ends_with_the_sampler() -> None:
+    sampler = GpuSampler(FakeGpu(), every=60)
+    assert samplers()
+    del sampler
+    gc.collect()
+    wait_until(lambda: not samplers())
+
+
+def test_a_driver_that_fails_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    asked = FakeGpu()
+    asked.fails = True
+    sampler = GpuSampler(asked, every=0.001)
+    sampler.count(True)
+    wait_until(lambda: not samplers())
+    assert [record.message for record in caplog.records] == [
+        "the GPU's utilization is no longer known: the driver is gone"
+    ]
+    assert sampler.usage() is None
+
+
+@pytest.fixture
+def pretended_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1A, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+
+
+@pytest.mark.usefixtures("pretended_cuda")
+def test_nvml_is_asked_for_the_gpu_at_torchs_address() -> None:
+    nvml = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=lambda address: address,
+        nvmlDeviceGetName=lambda handle: b"Fake " + handle,
+        nvmlDeviceGetUtilizationRates=lambda _: SimpleNamespace(gpu=93),
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=10, total=20),
+    )
+    found = find_gpu(lambda name: {"pynvml": nvml}[name])
+    assert found is not None
+    assert found.name == "Fake 00000000:1a:00.0"
+    assert found.sample() == (0.93, 10, 20)
+
+
+@pytest.mark.usefixtures("pretended_cuda")
+def test_a_gpu_that_cannot_be_asked_is_said_with_the_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    assert find_gpu(missing) is None
+    assert "pip install 'datapipe[gpu]'" in caplog.text
+    caplog.clear()
+
+    def refuse() -> None:
+        raise OSError("driver not loaded")
+
+    assert find_gpu(lambda _: SimpleNamespace(nvmlInit=refuse)) is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "driver not loaded" in caplog.text

@@ -1,0 +1,99 @@
+"""A monitor's report as an HTML page."""
+
+from __future__ import annotations
+
+import html
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe.monitor.syncs import Blocked
+from datapipe.monitor.verdict import Figures, judge
+
+
+class Clock:
+    now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
+
+
+def trained(steps: int, **times: float) -> datapipe.Monitor:
+    clock, draw = Clock(), random.Random(steps)
+    monitor = datapipe.Monitor(clock=clock, warmup=2)
+
+    def batches() -> Any:
+        for _ in range(steps):
+            clock.sleep(times.get("wait", 0.0))
+            yield None
+
+    for _ in monitor(batches()):
+        with monitor.step():
+            clock.sleep(times.get("step", 0.1) * draw.uniform(0.9, 1.1))
+    return monitor
+
+
+def test_a_page_is_one_file_that_needs_nothing_else(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    monitor = trained(300, wait=0.05)
+    monitor.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert html.escape(monitor.verdict.sentence) in page
+    for action in monitor.verdict.actions:
+        assert html.escape(action.split("`")[0]) in page
+    assert page.count("<svg") == 3
+    assert "waiting for batches 33." in page
+    assert not re.search(r'(src|href)="(?!#)', page)
+
+
+@pytest.mark.parametrize(("steps", "step"), [(0, 0.1), (3, 0.1), (50, 0.0), (50, 1e-7), (50, 90.0)])
+def test_any_run_has_a_page(tmp_path: Path, steps: int, step: float) -> None:
+    pytest.importorskip("matplotlib")
+    trained(steps, step=step).save(tmp_path / "report.html")
+    assert "Training loop" in (tmp_path / "report.html").read_text()
+
+
+def test_a_page_that_cannot_be_written_says_why(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(datapipe.DatapipeError, match="cannot be written: No such file"):
+        trained(10).save(tmp_path / "missing" / "report.html")
+
+
+def test_without_matplotlib_the_remedy_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(datapipe.PlanError, match=r"pip install 'datapipe\[report\]'"):
+        trained(10).save(tmp_path / "report.html")
+
+
+def test_times_are_said_as_people_say_them() -> None:
+    from datapipe.monitor.loopreport import readable_time
+
+    said = {0.0: "0 s", 2e-9: "2 ns", 4.567e-5: "45.7 µs", 0.0123: "12.3 ms", 1234.5: "1,234 s"}
+    assert {seconds: readable_time(seconds) for seconds in said} == said
+
+
+def test_a_verdict_is_read_with_its_line() -> None:
+    line = Blocked(
+        where="train.py:7",
+        call="Tensor.item",
+        kind="synchronisation",
+        count=3,
+        seconds=1.0,
+        turns=3,
+    )
+    said = judge(Figures(turns=50, step=1.0, synchronisation=0.4, lines=(line,))).sentence
+    assert said == (
+        "synchronisation-bound: for 40% of the time Python waits for values from the device, "
+        "mostly in Tensor.item at train.py:7"
+    )

@@ -1,0 +1,274 @@
+"""Traces of a loop, ranges for profilers, and the device's part in a monitor."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe.monitor import loopmeter
+from datapipe.monitor.gpu import GpuSample
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [e for e in json.loads(path.read_text())["traceEvents"] if e.get("ph") == "X"]
+
+
+def rows(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Our events, by row."""
+    content = json.loads(path.read_text())["traceEvents"]
+    ours = [e for e in content if e.get("pid") == 1 << 30]
+    names = {e["tid"]: e["args"]["name"] for e in ours if e["name"] == "thread_name"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for event in ours:
+        if event["ph"] == "X":
+            found.setdefault(names[event["tid"]], []).append(event)
+    return found
+
+
+def train(monitor: datapipe.Monitor, batches: Any) -> None:
+    weight = torch.ones(50, 50)
+    for _ in monitor(batches):
+        with monitor.transfer():
+            moved = weight.clone()
+        with monitor.step():
+            torch.mm(moved, moved)
+
+
+def test_a_trace_shows_the_loop_beside_torchs_profiler(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    monitor = datapipe.Monitor(trace=path, trace_steps=(6, 3))
+    train(monitor, range(20))
+    loop = rows(path)["training loop"]
+    assert [e["name"] for e in loop] == ["datapipe.wait", "datapipe.transfer", "datapipe.step"] * 3
+    multiplied = [e for e in events(path) if e["name"] == "aten::mm"]
+    assert len(multiplied) == 3
+    steps = [e for e in loop if e["name"] == "datapipe.step"]
+    slack = 2_000.0  # µs; the clocks are aligned by one range
+    for step, inner in zip(steps, multiplied, strict=True):
+        assert step["ts"] - slack <= inner["ts"] <= step["ts"] + step["dur"] + slack
+    # torch's profiler saw the same ranges.
+    profiled = [e for e in events(path) if e["name"] == "datapipe.step" and e["pid"] != 1 << 30]
+    assert len(profiled) == 3
+    assert monitor.report().left_out["traced"] == 3
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_the_loaders_threads_have_rows_of_their_own(
+    tmp_path: Path, make_folder: Callable[..., Path]
+) -> None:
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 24), tmp_path / "shards")
+    loader = datapipe.make_loader(
+        tmp_path / "shards", batch_size=2, num_workers=2, image=datapipe.ImageSpec(size=32)
+    )
+    path = tmp_path / "trace.json"
+    monitor = datapipe.Monitor(warmup=1, trace=path, trace_steps=(1, 6))
+    for _ in monitor(loader):
+        with monitor.step():
+            time.sleep(0.002)
+    found = rows(path)
+    workers = {name for name in found if name.startswith("worker")}
+    assert workers
+    stages = {e["name"] for name in workers for e in found[name]}
+    assert {"datapipe.read", "datapipe.decode"} <= stages
+    begin = min(e["ts"] for e in found["training loop"])
+    end = max(e["ts"] + e["dur"] for e in found["training loop"])
+    for name in workers:
+        for e in found[name]:
+            assert e["ts"] + e["dur"] >= begin - 1e6
+            assert e["ts"] <= end + 1e6
+    # The next pass remembers no events any more.
+    assert loader.meter is not None
+    assert loader.meter.options.events
+    list(monitor(loader))
+    assert not loader.meter.options.events
+
+
+def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path: Path) -> None:
+    monitor = datapipe.Monitor()
+    monitor.trace(tmp_path / "short.json", steps=(2, 100))
+    train(monitor, range(6))
+    assert len(rows(tmp_path / "short.json")["training loop"]) == 3 * 4
+    monitor.trace(tmp_path / "left.json", steps=(0, 100))
+    for number in monitor(range(6)):
+        if number == 2:
+            break
+    monitor.report()
+    assert [e["name"] for e in rows(tmp_path / "left.json")["training loop"]] == [
+        "datapipe.wait"
+    ] * 3
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
+    for start in (0, 1, 7, 20, 90):
+        monitor = datapipe.Monitor()
+        path = tmp_path / f"{start}.json"
+        monitor.trace(path, steps=(start, 2))
+        with_trace = []
+        for number in monitor(range(120)):
+            if monitor._meter._trace is not None:
+                with_trace.append(number)
+        assert with_trace == [start, start + 1]
+        assert len(rows(path)["training loop"]) == 2
+        assert monitor.report().left_out["probed"] >= 2
+
+
+def test_a_trace_may_be_asked_for_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    monitor = datapipe.Monitor(probe=False)
+    path = tmp_path / "trace.json"
+    for number in monitor(range(30)):
+        with monitor.transfer():
+            pass
+        if number == 20:
+            monitor.trace(path, steps=(0, 2))
+        with monitor.step():
+            pass
+    assert len(rows(path)["training loop"]) == 6
+    report = monitor.report()
+    assert report.step.count == report.transfer.count == report.turns == 30 - 5 - 2
+
+
+def test_a_trace_that_cannot_be_written_does_not_end_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monitor = datapipe.Monitor()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monitor.trace(folder / "trace.json", steps=(2, 2))
+    for number in monitor(range(10)):
+        if number == 2:
+            (folder).rename(tmp_path / "elsewhere")
+    assert "cannot be written" in caplog.text
+    assert not torch.autograd._profiler_enabled()
+    monitor.trace(tmp_path / "again.json", steps=(0, 2))
+    train(monitor, range(5))
+    assert (tmp_path / "again.json").exists()
+
+
+def test_a_profiler_that_runs_already_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monitor = datapipe.Monitor(trace=tmp_path / "trace.json", trace_steps=(2, 2))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        train(monitor, range(8))
+    names = {event.key: event.count for event in profiler.key_averages()}
+    assert names["datapipe.step"] == names["datapipe.wait"] - 1 == 8
+    assert names["datapipe.transfer"] == 8
+    assert len(rows(tmp_path / "trace.json")["training loop"]) == 6
+    assert "running already" in caplog.text
+
+
+def test_ranges_are_shown_to_profilers_that_start_later_only_when_they_do() -> None:
+    monitor = datapipe.Monitor(probe=False)
+    train(monitor, range(8))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        torch.ones(1).add(1)
+    assert not any(event.key.startswith("datapipe") for event in profiler.key_averages())
+
+
+class HostMark:
+    """A mark on a device that does its work at once, on a clock of its own."""
+
+    def __init__(self, device: HostDevice) -> None:
+        self.device = device
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = self.device.now
+
+    def query(self) -> bool:
+        return self.device.passed
+
+    def elapsed_time(self, later: HostMark) -> float:
+        return (later.at - self.at) * 1e3
+
+
+class HostDevice:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.passed = True
+
+    def mark(self) -> HostMark:
+        return HostMark(self)
+
+    def recording(self) -> bool:
+        return False
+
+
+class BusyGpu:
+    name = "Fake 1"
+
+    def __init__(self, busy: float) -> None:
+        self.busy = busy
+
+    def sample(self) -> GpuSample:
+        return GpuSample(self.busy, 1 << 30, 4 << 30)
+
+
+def on_device(
+    monkeypatch: pytest.MonkeyPatch, *, idle: float, busy: float | None
+) -> datapipe.Monitor:
+    """A loop that waits half of its time on the host, on a device with clocks of its own."""
+    device = HostDevice()
+    now = 0
+
+    def clock() -> int:
+        return now
+
+    monkeypatch.setattr(loopmeter, "current_device", lambda: device)
+    if busy is not None:
+        monkeypatch.setattr(loopmeter, "find_gpu", lambda: BusyGpu(busy))
+        real = loopmeter.GpuSampler
+        monkeypatch.setattr(loopmeter, "GpuSampler", lambda gpu: real(gpu, every=0.001))
+    monitor = datapipe.Monitor(clock=clock, probe=False)
+
+    def batches() -> Any:
+        nonlocal now
+        for _ in range(60):
+            now += 10_000_000
+            device.now += idle
+            yield None
+
+    for _ in monitor(batches()):
+        with monitor.step():
+            now += 10_000_000
+            device.now += 0.02
+        if busy is not None and monitor._meter._sampler is not None:
+            end = time.monotonic() + 30
+            while monitor.report().gpu is None and time.monotonic() < end:
+                time.sleep(0.001)
+    return monitor
+
+
+@pytest.mark.parametrize(
+    ("idle", "busy", "kind"),
+    [(0.0, None, "compute"), (0.01, None, "data"), (0.0, 0.97, "compute"), (0.0, 0.3, "host")],
+)
+def test_the_devices_clock_says_whether_waiting_costs(
+    monkeypatch: pytest.MonkeyPatch, idle: float, busy: float | None, kind: str
+) -> None:
+    monitor = on_device(monkeypatch, idle=idle, busy=busy)
+    report = monitor.report()
+    assert report.verdict.kind == kind
+    assert report.wait_share == pytest.approx(0.5)
+    assert report.device is not None
+    assert report.device.step.p50 == pytest.approx(0.02, rel=0.02)
+    assert report.device.idle.p50 == pytest.approx(idle, rel=0.02, abs=1e-8)
+    assert "step on the GPU" in str(report)
+    if busy is None:
+        assert report.gpu is None
+    else:
+        assert report.gpu is not None
+        assert report.gpu.utilization == pytest.approx(busy)
+        assert "Fake 1: busy" in str(report)
+    json.dumps(report.to_dict())
+    monitor.close()

@@ -1,0 +1,156 @@
+"""What a loop's figures say of it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from datapipe.monitor.loaderstage import name_culprit
+from datapipe.monitor.syncs import Blocked
+from datapipe.monitor.verdict import Figures, judge
+
+
+def figures(**values: Any) -> Figures:
+    shares = {name: values.get(name, 0.0) for name in ("wait", "transfer", "rest")}
+    values = shares | {"step": 1 - sum(shares.values()), "turns": 100} | values
+    return Figures(**values)
+
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a loader that keeps up": ({"wait": 0.002}, "compute", "good"),
+    "waiting more than it should, and less than it must not": ({"wait": 0.05}, "compute", "warn"),
+    "a slow loader": ({"wait": 0.4}, "data", "bad"),
+    "a slow copy": ({"transfer": 0.3}, "transfer", "bad"),
+    "a slow copy and a slower loader": ({"transfer": 0.2, "wait": 0.5}, "data", "bad"),
+    "a slow loader and a slower copy": ({"transfer": 0.5, "wait": 0.2}, "transfer", "bad"),
+    "a value read in every step": ({"synchronisation": 0.6}, "synchronisation", "bad"),
+    "a value read after every step": (
+        {"rest": 0.6, "synchronisation": 0.58, "synchronisation_outside": 0.58},
+        "synchronisation",
+        "bad",
+    ),
+    "reading that takes next to nothing": ({"synchronisation": 0.02}, "compute", "good"),
+    "exchange with other ranks": ({"communication": 0.5}, "communication", "bad"),
+    "checkpoints in the loop": ({"rest": 0.6}, "loop", "bad"),
+    "a loop that does not say what its step is": (
+        {"rest": 0.95, "wait": 0.0, "marked": False},
+        "compute",
+        "good",
+    ),
+    "the host waits while the device has work": ({"wait": 0.4, "idle": 0.001}, "compute", "good"),
+    "the device waits": ({"wait": 0.4, "idle": 0.35}, "data", "bad"),
+    "a copy that only the device's clock sees": ({"device_transfer": 0.3}, "transfer", "bad"),
+    "a copy that is hidden by other work": (
+        {"transfer": 0.3, "device_transfer": 0.0},
+        "compute",
+        "good",
+    ),
+    "a busy GPU, whatever the host waits for": (
+        {"busy": 0.97, "wait": 0.3, "idle": 0.005, "synchronisation": 0.8},
+        "compute",
+        "good",
+    ),
+    "a GPU busy with exchange": ({"busy": 0.99, "communication": 0.4}, "communication", "bad"),
+    "a GPU that has little to do": ({"busy": 0.4}, "host", "warn"),
+    "a value read, and a GPU without work": (
+        {"busy": 0.5, "idle": 0.01, "synchronisation": 0.7},
+        "synchronisation",
+        "bad",
+    ),
+    "a value read, and a GPU that nobody asks": (
+        {"idle": 0.01, "synchronisation": 0.7},
+        "synchronisation",
+        "warn",
+    ),
+    "too few steps": ({"turns": 2, "wait": 0.9}, "unknown", "warn"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdict_follows_from_the_figures(name: str) -> None:
+    values, kind, level = CASES[name]
+    verdict = judge(figures(**values))
+    assert (verdict.kind, verdict.level) == (kind, level)
+    assert verdict.actions
+    assert verdict.sentence[-1] not in ".;,"
+    assert str(verdict).startswith(verdict.sentence)
+
+
+@pytest.mark.parametrize("losses", range(1, 20))
+def test_the_largest_loss_is_named(losses: int) -> None:
+    share = losses / 20
+    verdict = judge(figures(wait=share, synchronisation=1 - share, synchronisation_outside=0.0))
+    assert verdict.kind == ("data" if share > 0.5 else "synchronisation") or share == 0.5
+
+
+def line(where: str, seconds: float, turns: int, kind: Any = "synchronisation") -> Blocked:
+    return Blocked(
+        where=where, call="Tensor.item", kind=kind, count=turns, seconds=seconds, turns=turns
+    )
+
+
+def test_a_line_that_is_met_in_every_step_is_named_before_a_slower_one_that_is_not() -> None:
+    lines = (line("log.py:3", 9.0, 1), line("train.py:7", 4.0, 5), line("x.py:1", 1.0, 5))
+    assert "train.py:7" in judge(figures(synchronisation=0.5, lines=lines)).sentence
+    other = (line("dist.py:2", 3.0, 5, "communication"),)
+    assert "dist.py:2" in judge(figures(communication=0.5, lines=lines + other)).sentence
+
+
+def stage(seconds: float, busy: float = 1.0) -> SimpleNamespace:
+    return SimpleNamespace(seconds=seconds, cpu=seconds * busy)
+
+
+def loader(**values: Any) -> Any:
+    base = {"seconds": 10.0, "workers": 2, "waited": 8.0, "idle": 0.1, "stages": {}, "caller": {}}
+    return SimpleNamespace(**(base | values))
+
+
+USUAL = {"read": stage(1.0), "decode": stage(4.0), "resize": stage(2.0), "transform": stage(0.5)}
+
+STAGES: dict[str, tuple[Any, str, str]] = {
+    "storage": (loader(stages=USUAL | {"read": stage(12.0, 0.02)}), "read", "num_workers"),
+    "decode": (loader(stages=USUAL | {"decode": stage(12.0)}), "decode", "--max-side"),
+    "resize": (loader(stages=USUAL | {"resize": stage(12.0)}), "resize", "uint8"),
+    "transform": (loader(stages=USUAL | {"transform": stage(12.0)}), "transform", "packing"),
+    "a transform that holds the lock": (
+        loader(stages=USUAL | {"transform": stage(14.0, 0.4)}),
+        "transform",
+        "workers='processes'",
+    ),
+    "tokenize": (loader(stages=USUAL | {"tokenize": stage(12.0)}), "tokenize", "processes"),
+    "collate": (
+        loader(stages=USUAL, idle=12.0, caller={"collate": stage(7.0), "transfer": stage(0.1)}),
+        "collate",
+        "fewer fields",
+    ),
+    "transfer": (
+        loader(stages=USUAL, idle=12.0, caller={"collate": stage(0.3), "transfer": stage(7.0)}),
+        "transfer",
+        "uint8",
+    ),
+    "too little begun ahead": (loader(stages=USUAL, idle=12.0), "prefetch", "prefetch_factor"),
+    "no workers": (
+        loader(stages=USUAL, workers=0, idle=0.0, caller={"collate": stage(0.2)}),
+        "decode",
+        "num_workers",
+    ),
+    "no workers, and slow collating": (
+        loader(stages=USUAL, workers=0, idle=0.0, caller={"collate": stage(20.0)}),
+        "collate",
+        "num_workers",
+    ),
+    "nothing seen": (loader(), "unknown", ""),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_the_stage_follows_from_what_the_loader_says(name: str) -> None:
+    time, expected, action = STAGES[name]
+    culprit = name_culprit(time)
+    assert culprit.stage == expected
+    assert action in "\n".join(culprit.actions[:2])
+    verdict = judge(figures(wait=0.5, culprit=culprit))
+    assert verdict.kind == "data"
+    assert culprit.reason in verdict.sentence

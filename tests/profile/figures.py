@@ -1,0 +1,96 @@
+"""Figures as a profile has them, without measuring anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from datapipe.loader.meter import Reading, Stage
+from datapipe.profile.alone import Alone
+from datapipe.profile.pipeline import PipelineRun
+from datapipe.profile.roofline import Ceiling, Roofline
+from datapipe.profile.stagecost import StageCost
+from datapipe.profile.usage import Usage
+
+SECONDS = 10.0
+SAMPLES = 10_000
+
+
+def stages(parts: Mapping[str, tuple[float, float]]) -> dict[str, Stage]:
+    """Stages of so many seconds, and of so many on a core."""
+    return {
+        name: Stage(seconds=seconds, cpu=cpu, count=SAMPLES, bytes=1000 * SAMPLES)
+        for name, (seconds, cpu) in parts.items()
+    }
+
+
+def run(
+    workers: Mapping[str, tuple[float, float]],
+    caller: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    count: int = 2,
+    idle: float = 0.0,
+    waited: float = 9.5,
+    cores: int = 2,
+    samples: int = SAMPLES,
+    step_time: float | None = None,
+    **usage: Any,
+) -> PipelineRun:
+    """A loader that was watched for ten seconds."""
+    caller = {"plan": (0.02, 0.02), "collate": (0.1, 0.1)} | dict(caller or {})
+    used = sum(cpu for parts in (workers, caller) for _, cpu in parts.values())
+    given: dict[str, Any] = {"cpu": used, "others": 0.0, "gil": 0.02, "memory": 1, "read": 0}
+    return PipelineRun(
+        reading=Reading(
+            seconds=SECONDS,
+            samples=samples,
+            batches=samples // 32,
+            workers=count,
+            waited=waited,
+            idle=idle,
+            stages=stages(workers),
+            caller=stages(caller),
+            waits=(0.01, 0.02),
+            ready=(0, 1, 2),
+        ),
+        usage=Usage(seconds=SECONDS, cores=cores, **(given | usage)),
+        step_time=step_time,
+        bytes_out=1e6,
+        skipped=0,
+    )
+
+
+def alone(parts: Mapping[str, tuple[float, float]], **more: Any) -> Alone:
+    """Stages by themselves, each of so many milliseconds a sample, and of so many on a core."""
+    return Alone(
+        stages={
+            name: StageCost(
+                stage=name,
+                samples=100,
+                seconds=seconds / 10,
+                cpu=cpu / 10,
+                bytes_in=100 * 1000,
+                bytes_out=100 * 1000,
+                times=(seconds / 1000,) * 100,
+                whole_batches=name in ("collate", "transfer"),
+            )
+            for name, (seconds, cpu) in parts.items()
+        },
+        **{"samples": 100, "failed": 0, "images": 1.0, "latency": {}, "kept": [], "members": []}
+        | more,
+    )
+
+
+def roofline(cores: int = 2, **rates: float) -> Roofline:
+    """Ceilings of so many samples per second; a core does as much beside others as alone."""
+    usual = {"memory copy": 10_000.0} | {
+        name.replace("_", " "): rate for name, rate in rates.items()
+    }
+    return Roofline(
+        cores=cores,
+        ceilings={
+            name: Ceiling(name=name, threads=cores, rate=rate, bytes_per_sample=1000.0, note="")
+            for name, rate in usual.items()
+        },
+        scaling={1: 1.0, cores: float(cores)},
+    )

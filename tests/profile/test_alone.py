@@ -1,0 +1,206 @@
+"""Stages are measured by themselves: those that a loader has, and what goes in and out of them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import datapipe
+from datapipe import ImageSpec, Loader
+from datapipe.decode.dali_graph import installed
+from datapipe.index.dataset import open_dataset
+from datapipe.profile import evict
+from datapipe.profile.alone import Alone, measure_alone
+from datapipe.profile.parts import steps_of
+from datapipe.profile.stagecost import COLD, StageCost, Tally
+from datapipe.store.shards import ShardStore
+
+Make = Callable[..., Loader]
+IMAGES = ["read", "decode", "resize", "normalize", "collate"]
+
+
+def measured(loader: Loader, samples: int = 32) -> Alone:
+    return measure_alone(loader, samples=samples, seconds=2.0)
+
+
+def stages(loader: Loader) -> list[str]:
+    return [name for name in measured(loader).stages if name != COLD]
+
+
+def spoil(folder: Path, keys: list[str]) -> None:
+    """Overwrite the middle of the images of some samples."""
+    dataset = open_dataset(folder)
+    for sample in range(len(dataset)):
+        if dataset.columns.key(sample) in keys:
+            member = next(m for m in dataset.columns.members(sample) if m.ext == "jpg")
+            shard = dataset.manifest.shards[dataset.columns.shard(sample)].name
+            with (folder / shard).open("r+b") as file:
+                file.seek(member.offset + member.size // 2)
+                file.write(b"\0" * 100)
+
+
+def test_images_go_through_all_their_stages(endless: Make) -> None:
+    loader = endless()
+    alone = measured(loader)
+    assert [name for name in alone.stages if name != COLD] == IMAGES
+    assert (alone.samples, alone.failed, alone.images) == (32, 0, 1.0)
+    pixels, values = 3 * 320 * 240, 3 * 64 * 64
+    decode, resize = alone.stages["decode"], alone.stages["resize"]
+    assert decode.bytes_out == resize.bytes_in == 32 * pixels
+    assert alone.stages["normalize"].bytes_in == resize.bytes_out == 32 * values
+    assert alone.stages["normalize"].bytes_out == 4 * 32 * values
+    assert decode.bytes_in < alone.stages["read"].bytes_out  # captions are read too
+    assert all(cost.rate > 0 for cost in alone.stages.values())
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        ImageSpec(size=64),
+        ImageSpec(size=64, resize="pad", normalize="clip"),
+        ImageSpec(size=64, resize="crop", random_crop=(0.3, 1.0), flip=0.5),
+        ImageSpec(size=64, resize="shortest"),
+        ImageSpec(resize="dynamic", max_pixels=3136),
+        ImageSpec.preset("qwen2-vl", max_pixels=12544),
+        ImageSpec.preset("internvl", tiles=2),
+        ImageSpec.preset("llava-next"),
+    ],
+    ids=lambda spec: str(spec.resize),
+)
+def test_resizing_is_told_from_normalising_for_every_form_of_images(
+    endless: Make, image: ImageSpec
+) -> None:
+    alone = measured(endless(image=image), samples=8)
+    resize, normalize = alone.stages["resize"], alone.stages["normalize"]
+    assert resize.samples == normalize.samples == 8
+    assert all(time > 0 for time in normalize.times)
+    assert resize.bytes_out == normalize.bytes_in > 0
+
+
+def test_a_loader_without_images_has_none_of_their_stages(endless: Make) -> None:
+    assert stages(endless(image=None)) == ["read", "collate"]
+
+
+def test_a_transform_is_a_stage_between_decoding_and_resizing(endless: Make) -> None:
+    def halve(sample: dict[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+        return sample | {"images": [image[::2, ::2] for image in sample["images"]]}
+
+    alone = measured(endless(transform=halve))
+    assert [name for name in alone.stages if name != COLD] == [
+        *("read", "decode", "transform", "resize", "normalize", "collate")
+    ]
+    transform = alone.stages["transform"]
+    assert transform.bytes_out == transform.bytes_in / 4 == alone.stages["resize"].bytes_in
+
+
+def test_a_device_has_a_transfer(endless: Make) -> None:
+    alone = measured(endless(device="cpu"))
+    assert list(alone.stages)[-1] == "transfer"
+    # Pixels are carried over as bytes, and normalised there.
+    transfer = alone.stages["transfer"]
+    assert transfer.whole_batches
+    assert transfer.bytes_out > 3 * transfer.bytes_in
+
+
+@pytest.mark.skipif(not installed(), reason="DALI is not installed")
+def test_dali_does_decoding_and_resizing_as_one_stage(endless: Make) -> None:
+    loader = endless(decoder="dali", image=ImageSpec(size=64, normalize="imagenet"))
+    assert stages(loader) == ["read", "decode", "collate"]
+    loader.close()
+
+
+def test_a_stage_that_waits_takes_time_and_no_cpu(
+    endless: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = ShardStore.read
+
+    def slow(*args: Any) -> Any:
+        time.sleep(0.01)
+        return read(*args)
+
+    monkeypatch.setattr(ShardStore, "read", slow)
+    cost = measured(endless(), samples=8).stages["read"]
+    assert cost.per_sample >= 0.01
+    assert cost.cpu_per_sample < 0.005
+    assert cost.percentile(50) >= 0.01
+    assert cost.rate <= 100
+
+
+def test_cold_reads_are_given_only_where_storage_has_delivered_them(
+    endless: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivered = iter(range(0, 10**12, 10**8))
+    monkeypatch.setattr(evict, "delivered", lambda: next(delivered))
+    monkeypatch.setattr("datapipe.profile.alone.delivered", lambda: next(delivered))
+    assert COLD in measured(endless()).stages
+    monkeypatch.setattr(evict, "delivered", lambda: 0)
+    monkeypatch.setattr("datapipe.profile.alone.delivered", lambda: 0)
+    assert COLD not in measured(endless()).stages
+    monkeypatch.setattr(evict, "delivered", lambda: None)
+    assert COLD not in measured(endless()).stages
+
+
+def test_damaged_samples_are_counted_and_left_out(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(photos, folder)
+    spoil(folder, ["000000003", "000000007"])
+    loader = datapipe.make_loader(
+        folder, batch_size=8, epochs=1, image=ImageSpec(size=64), on_error="skip"
+    )
+    alone = measured(loader, samples=48)
+    assert (alone.samples, alone.failed) == (48, 2)
+    assert alone.stages["decode"].samples == 46
+
+
+def test_few_samples_are_measured_again_and_again(photos: Path, make_folder: Any) -> None:
+    raw = make_folder(photos.parent / "three-raw", 3)
+    datapipe.pack_dataset(raw, photos.parent / "three")
+    loader = datapipe.make_loader(
+        photos.parent / "three", batch_size=8, epochs=None, image=ImageSpec(size=32)
+    )
+    assert measured(loader, samples=30).samples >= 30
+
+
+def test_the_samples_are_those_of_the_plan_and_the_loader_stays_where_it_is(endless: Make) -> None:
+    loader = endless(meta="sample")
+    state = loader.state_dict()
+    alone = measured(loader, samples=16)
+    assert loader.state_dict() == state
+    batches = iter(loader)
+    planned = [number for _ in range(2) for number in next(batches)["sample"].tolist()]
+    loader.close()
+    assert [sample.number for sample in alone.kept] == planned
+    steps = steps_of(loader)
+    assert [number for _ in range(2) for number in next(steps).samples.tolist()] == planned
+
+
+def test_a_tally_adds_up_and_says_percentiles() -> None:
+    tally = Tally()
+    for _ in range(3):
+        assert tally.time(lambda x: x + 1, 1) == 2
+    tally.count(3, 30, 60)
+    other = Tally()
+    other.add(tally)
+    other.add(tally)
+    cost = other.cost("decode")
+    assert (cost.samples, cost.bytes_in, cost.bytes_out) == (6, 60, 120)
+    assert len(cost.times) == 6
+    row = StageCost(
+        stage="x",
+        samples=4,
+        seconds=4.0,
+        cpu=2.0,
+        bytes_in=8,
+        bytes_out=4,
+        times=(0.5, 0.5, 1.0, 2.0),
+        whole_batches=False,
+    )
+    assert (row.rate, row.per_sample, row.cpu_per_sample) == (1.0, 1.0, 0.5)
+    assert row.percentile(50) == 0.75
+    assert row.to_dict()["p50_ms"] == 750

@@ -1,0 +1,187 @@
+"""A profile says what holds a loader back and what would help, as text, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError
+from datapipe.profile.job import Profile, profile_loader
+from datapipe.profile.pipeline import record_events, run_pipeline
+from datapipe.profile.pipelinereport import write_report
+from datapipe.profile.pipelinetext import profile_text
+from datapipe.profile.stagecost import COLD
+
+Make = Callable[..., Loader]
+
+
+def profile(make: Make, **options: Any) -> Profile:
+    return profile_loader(make, shards="my/shards", **({"seconds": 0.4} | options))
+
+
+@pytest.fixture(scope="session")
+def profiled(photos: Path) -> Profile:
+    """Of a usual loader, with the pace of training."""
+
+    def make(**changes: Any) -> Loader:
+        usual: dict[str, Any] = {"batch_size": 8, "epochs": None, "num_workers": 2}
+        usual["image"] = ImageSpec(size=64, normalize="imagenet")
+        return datapipe.make_loader(photos, **(usual | changes))
+
+    return profile_loader(make, shards="my/shards", seconds=0.6, step_time=0.05)
+
+
+def test_everything_that_was_measured_is_in_it(profiled: Profile) -> None:
+    assert profiled.samples == 48
+    assert profiled.batch == 8
+    assert profiled.workers == "2 threads"
+    assert profiled.needed == pytest.approx(160)
+    assert profiled.rate > 0
+    assert set(profiled.measured.alone.stages) - {COLD} == {
+        *("read", "decode", "resize", "normalize", "collate")
+    }
+    assert {event.stage for event in profiled.events} >= {"read", "decode", "resize", "collate"}
+    assert set(profiled.stage_times()) >= {"read", "decode", "resize"}
+    assert all(low <= high for low, _, high in profiled.stage_times().values())
+    assert [remedy.gain for remedy in profiled.remedies] == sorted(
+        (remedy.gain for remedy in profiled.remedies), reverse=True
+    ) or len(profiled.remedies) < 2
+
+
+def test_the_text_begins_with_the_verdict_and_keeps_its_columns(profiled: Profile) -> None:
+    lines = profile_text(profiled).split("\n")
+    assert " ".join(lines).startswith(str(profiled.bottleneck))
+    for heading in ("Stages", "The loader at work", "What this machine can do"):
+        assert heading in lines
+    start = lines.index("Stages")
+    table = [line for line in lines[start + 2 : start + 8] if line.startswith("  ")]
+    assert len({len(line) for line in table}) == 1
+    assert any(line.startswith("  decode ") for line in table)
+    assert "training's pace" in profile_text(profiled)
+
+
+def test_what_does_not_exist_yet_has_no_command(profiled: Profile) -> None:
+    text = profile_text(profiled)
+    assert "What would, and is not part of datapipe yet" in text
+    later = text.split("not part of datapipe yet")[1].split("\n\n")[0]
+    assert "array on disk" in later
+    assert "make_loader" not in later
+    assert "datapipe " not in later
+
+
+def test_json_has_figures_for_all_of_it(profiled: Profile) -> None:
+    document = json.loads(json.dumps(profiled.to_dict()))
+    assert document["verdict"] == str(profiled.bottleneck)
+    assert document["alone"]["stages"]["decode"]["p99_ms"] > 0
+    assert document["pipeline"]["stages"]["decode"]["seconds"] > 0
+    assert document["pipeline"]["machine"]["cores"] >= 1
+    assert document["paced"]["step_time"] == 0.05
+    assert document["roofline"]["decode kernels"]["reached"] > 0
+    assert all("gain" in remedy for remedy in document["remedies"])
+    assert document["pipeline_stage_ms"]["decode"]["p50"] > 0
+
+
+def test_the_page_has_its_figures_and_needs_nothing_else(profiled: Profile, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_report(profiled, tmp_path / "out.html")
+    page = (tmp_path / "out.html").read_text("utf-8")
+    assert page.count("<svg") == 6
+    assert "Who did what when" in page
+    assert escape(str(profiled.bottleneck))[1:] in page
+    assert 'src="' not in page
+    assert "<link" not in page
+    assert "<script" not in page
+
+
+CASES = [
+    pytest.param({"num_workers": 0}, id="no workers"),
+    pytest.param({"num_workers": 1}, id="one worker"),
+    pytest.param({"workers": "processes", "num_workers": 1}, id="processes"),
+    pytest.param({"image": None}, id="texts"),
+    pytest.param({"device": "cpu"}, id="device"),
+    pytest.param({"image": ImageSpec.preset("qwen2-vl", max_pixels=12544)}, id="native"),
+    pytest.param({"image": ImageSpec(size=64, random_crop=(0.3, 1.0))}, id="random"),
+    pytest.param({"batch_size": 100}, id="batch of more than there is"),
+    pytest.param({"transform": lambda sample, generator: sample}, id="transform"),
+    pytest.param({"where": "width >= 300"}, id="where"),
+]
+
+
+@pytest.mark.parametrize("options", CASES)
+def test_every_kind_of_loader_can_be_profiled(
+    endless: Make, options: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    done = profile(lambda **changes: endless(**(options | changes)), seconds=0.2)
+    assert done.rate > 0
+    assert done.bottleneck.stage != "unknown"
+    profile_text(done)
+    json.dumps(done.to_dict())
+    write_report(done, tmp_path / "out.html")
+
+
+def test_three_samples_are_enough(tmp_path: Path, make_folder: Any) -> None:
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 3), tmp_path / "shards")
+
+    def make(**changes: Any) -> Loader:
+        usual = {"batch_size": 2, "epochs": None, "image": ImageSpec(size=32), "num_workers": 2}
+        return datapipe.make_loader(tmp_path / "shards", **(usual | changes))
+
+    done = profile(make)
+    assert done.samples == 3
+    assert "of 3 in my/shards" in profile_text(done)
+
+
+def test_a_loader_without_images_in_its_samples_can_be_profiled(
+    tmp_path: Path, make_llava: Any
+) -> None:
+    talk = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "Me."}]
+    raw = make_llava(tmp_path / "raw", [{"conversations": talk}] * 20)
+    datapipe.pack_dataset(raw, tmp_path / "shards")
+
+    def make(**changes: Any) -> Loader:
+        usual = {"batch_size": 4, "epochs": None, "image": ImageSpec(size=32), "num_workers": 2}
+        return datapipe.make_loader(tmp_path / "shards", **(usual | changes))
+
+    done = profile(make)
+    assert done.measured.alone.images == 0
+    assert "decode kernels" not in done.measured.roofline.ceilings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seconds": 0.0}, "seconds 0.0"),
+        ({"seconds": float("nan")}, "seconds nan"),
+        ({"step_time": -1.0}, "step_time -1.0"),
+    ],
+)
+def test_impossible_times_are_refused(endless: Make, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        profile(endless, **options)
+
+
+def test_a_loader_that_ends_too_early_is_refused(endless: Make) -> None:
+    with pytest.raises(PlanError, match="epochs=None"):
+        run_pipeline(endless(epochs=1, max_steps=1), seconds=5.0)
+
+
+def test_a_run_leaves_the_warm_up_out(endless: Make) -> None:
+    seen: list[int] = []
+    done = run_pipeline(endless(), seconds=0.2, tick=seen.append)
+    assert done.reading.batches < len(seen) + 1
+    assert done.reading.samples == 8 * done.reading.batches
+    assert done.bytes_out > 4 * 8 * 3 * 64 * 64
+    assert 0 < done.reading.seconds < 5
+
+
+def test_a_timeline_is_of_all_workers(endless: Make) -> None:
+    events = record_events(endless(), seconds=0.3)
+    assert {event.row for event in events} == {"worker 0", "worker 1", "caller"}
+    assert all(event.end >= event.start for event in events)

@@ -1,0 +1,297 @@
+"""Remedies are those that mean something for a loader, each with what it would give, ranked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import datapipe
+from datapipe import ImageSpec, Loader
+from datapipe.cli.command import app
+from datapipe.decode.dali_graph import installed
+from datapipe.decode.transform import make_transform
+from datapipe.profile.alone import measure_alone
+from datapipe.profile.costs import Measured, compare_images
+from datapipe.profile.imageremedies import sufficient_side
+from datapipe.profile.parts import ReadSample
+from datapipe.profile.pipeline import PipelineRun
+from datapipe.profile.remedies import other_decoder, predict_remedies
+from datapipe.profile.remedy import Forecast, Remedy, rank
+from datapipe.profile.stagecost import COLD, latency_share
+
+from .figures import alone, roofline, run
+
+Make = Callable[..., Loader]
+ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.2, 0.2), "normalize": (0.1, 0.1)}
+BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
+
+
+def measured(seen: PipelineRun, stages: Any = ONE_MS, **more: Any) -> Measured:
+    ceilings = more.pop("ceilings", {})
+    return Measured(
+        run=seen,
+        alone=alone(stages, **more.pop("alone", {})),
+        roofline=roofline(**ceilings),
+        **more,
+    )
+
+
+def found(loader: Loader, figures: Measured, shards: str = "shards") -> dict[str, Remedy]:
+    return {remedy.name: remedy for remedy in predict_remedies(loader, figures, shards=shards)}
+
+
+def kept(loader: Loader) -> list[ReadSample]:
+    return measure_alone(loader, samples=16, seconds=1.0).kept
+
+
+# The cost of a sample.
+
+
+def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured(endless: Make) -> None:
+    forecast = Forecast(endless(), measured(run(BUSY, samples=7_000)))
+    same = forecast.remedy("same", "as it is", "")
+    assert same.rate == pytest.approx(700)
+    assert same.gain == pytest.approx(1.0)
+
+
+def test_what_no_stage_accounts_for_is_overhead() -> None:
+    cost = measured(run(BUSY, cpu=19.9)).cost()
+    assert sum(cost.cpu.values()) == pytest.approx(19.5 / 10_000)
+    assert cost.overhead == pytest.approx(0.28 / 10_000)
+
+
+def test_costs_are_those_of_a_core_that_has_no_others_beside_it() -> None:
+    figures = measured(run(BUSY))
+    slow = replace(figures, roofline=replace(figures.roofline, scaling={1: 1.0, 2: 1.3}))
+    fast, crowded = figures.cost().cpu["decode"], slow.cost().cpu["decode"]
+    assert crowded == pytest.approx(fast * 1.3 / 2, rel=0.02)
+
+
+def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -> None:
+    stages = ONE_MS | {COLD: (2.05, 0.05)}
+    for share in (0.0, 0.5, 1.0):
+        seen = run(BUSY, read=round(share * 10_000 * 1000))
+        figures = measured(seen, stages)
+        assert figures.cold == pytest.approx(share)
+        assert figures.cost().wait.get("read", 0.0) == pytest.approx(share * 0.002, abs=1e-9)
+        assert "read" not in figures.cost(cold=0.0).wait
+
+
+@pytest.mark.parametrize(
+    ("latency", "slope", "share"), [(1.0, 0.0, 1.0), (0.0, 1e-6, 0.0), (0.5, 5e-7, 0.5)]
+)
+def test_the_latency_of_reads_is_told_from_their_bandwidth(
+    latency: float, slope: float, share: float
+) -> None:
+    sizes = np.random.default_rng(0).integers(0, 2_000_000, 200)
+    reads = [(int(size), latency + slope * size) for size in sizes]
+    reads += [(1000, 100.0)]  # met something else
+    assert latency_share(reads) == pytest.approx(share, abs=0.1)
+    assert latency_share([(1000, 1.0)] * 20) == 1.0
+
+
+def test_the_fewest_workers_for_a_pace_are_predicted(endless: Make) -> None:
+    busy = {"decode": (26.0, 26.0), "resize": (13.0, 13.0)}
+    figures = Measured(run=run(busy, count=4, cores=4), alone=alone(ONE_MS), roofline=roofline(4))
+    forecast = Forecast(endless(num_workers=4), figures)
+    one = forecast.rate / 4
+    assert forecast.enough(one * 0.5) == 1
+    assert forecast.enough(one * 1.2) == 2
+    assert forecast.enough(one * 4) is None
+
+
+# Remedies.
+
+
+def test_more_workers_are_the_remedy_where_they_wait(endless: Make) -> None:
+    waits = {"read": (19.0, 0.5), "decode": (0.8, 0.8)}
+    figures = measured(
+        run(waits, samples=1_000), {"read": (19.0, 0.5), "decode": (0.8, 0.8), "collate": (0, 0)}
+    )
+    remedy = found(endless(num_workers=2), figures)["workers"]
+    workers = remedy.changes["num_workers"] if remedy.changes else 0
+    assert workers > 2
+    assert remedy.how == f"make_loader(num_workers={workers})"
+    assert remedy.gain > 3
+    assert "more workers" in remedy.title
+
+
+def test_fewer_workers_are_as_good_where_the_caller_is_the_limit(endless: Make) -> None:
+    figures = measured(run({"decode": (3, 3)}, {"collate": (9.0, 9.0)}, idle=17, count=4, cores=16))
+    remedy = found(endless(num_workers=4), figures)["workers"]
+    assert remedy.changes == {"num_workers": 1}
+    assert remedy.gain == pytest.approx(1.0, abs=0.03)
+    assert "fewer workers" in remedy.title
+
+
+def test_no_other_number_of_workers_is_offered_where_cores_are_the_limit(endless: Make) -> None:
+    assert "workers" not in found(endless(num_workers=2), measured(run(BUSY)))
+
+
+def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
+    locked = {"transform": (19, 9.5), "decode": (0.5, 0.3)}
+    loader = endless(transform=lambda sample, generator: sample)
+    figures = measured(run(locked, gil=0.7), held=1.0)
+    remedy = found(loader, figures)["processes"]
+    assert remedy.gain == pytest.approx(2.0, abs=0.2)
+    assert remedy.changes == {"workers": "processes", "num_workers": 2}
+    assert "processes" not in found(loader, replace(figures, held=0.1))
+
+
+def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
+    endless: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = run({"read": (19.0, 0.5), "decode": (0.8, 0.8)}, read=10_000_000)
+    figures = measured(cold, ONE_MS | {COLD: (2.05, 0.05)})
+    remedy = found(endless(), figures, "my shards/")["page cache"]
+    assert remedy.how == "cat 'my shards'/*.tar > /dev/null"
+    assert remedy.gain > 2
+    assert "page cache" not in found(endless(), measured(run(BUSY)))
+    monkeypatch.setattr("datapipe.profile.remedies.free_memory", lambda: 1000)
+    assert "page cache" not in found(endless(), figures)
+
+
+def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless: Make) -> None:
+    loader = endless()
+    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    assert set(remedies) >= {"scaled_decode", "uint8", "decoded cache", "memmap arrays"}
+    assert remedies["smaller images"].max_side == 96
+    assert remedies["smaller images"].gain > 1.5  # of 320x240
+    assert remedies["decoded cache"].gain > 1.5
+    assert "CacheSpec(memory=" in remedies["decoded cache"].how
+    assert not remedies["memmap arrays"].exists
+    changed = remedies["scaled_decode"].changes
+    assert changed is not None
+    assert changed["image"].scaled_decode
+    assert changed["image"].size == 64
+    byte_changes = remedies["uint8"].changes
+    assert byte_changes is not None
+    if not torch.cuda.is_available():
+        assert byte_changes["image"].out_dtype == torch.uint8
+
+
+def test_what_is_there_already_is_not_offered(endless: Make) -> None:
+    loader = endless(image=ImageSpec(size=320, scaled_decode=True))
+    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    assert not {"scaled_decode", "uint8", "smaller images"} & set(remedies)
+
+
+def test_caches_are_not_offered_for_what_is_random(endless: Make) -> None:
+    loader = endless(image=ImageSpec(size=64, random_crop=(0.5, 1.0), normalize="clip"))
+    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    assert not {"decoded cache", "memmap arrays"} & set(remedies)
+
+
+def test_a_cache_that_does_not_fit_gives_less(
+    endless: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = endless()
+    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    whole = found(loader, figures)["decoded cache"].gain
+    # 48 samples of 1,000 bytes; seven tenths of what is free may be filled.
+    monkeypatch.setattr("datapipe.profile.imageremedies.free_memory", lambda: 24_000 / 0.7)
+    half = found(loader, figures)["decoded cache"]
+    assert 1 < half.gain < whole
+    assert "50% fit" in half.note
+
+
+def test_a_loader_without_images_has_no_remedies_for_them(endless: Make) -> None:
+    names = set(found(endless(image=None), measured(run({"read": (19, 19)}))))
+    assert names <= {"workers", "processes", "page cache"}
+
+
+def test_every_option_that_is_named_is_taken(endless: Make) -> None:
+    loader = endless(num_workers=1)
+    figures = measured(run(BUSY, count=1, cores=4), alone={"kept": kept(loader)})
+    remedies = [r for r in predict_remedies(loader, figures, shards="s") if r.changes]
+    assert len(remedies) >= 3
+    for remedy in remedies:
+        other = endless(**dict(remedy.changes or {}))
+        assert next(iter(other))["pixel_values"].shape == (8, 3, 64, 64)
+        other.close()
+
+
+def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) -> None:
+    loader = endless()
+    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    how = found(loader, figures, f"{photos}/")["smaller images"].how
+    words = shlex.split(how)
+    assert words[0] == "datapipe"
+    assert CliRunner().invoke(app, words[1:]).exit_code == 0
+    smaller = datapipe.make_loader(words[3], batch_size=8, image=ImageSpec(size=64))
+    assert len(smaller.dataset) == len(loader.dataset)
+    assert smaller.dataset.columns.image_width.max() == 96
+    assert sorted(t for b in smaller for t in b["text"])[0] == "photograph 0 of a cat"
+
+
+@pytest.mark.skipif(not installed(), reason="DALI is not installed")
+@pytest.mark.parametrize(("now", "other"), [("cpu", "dali"), ("dali", "cpu")])
+def test_the_other_decoder_is_run(endless: Make, now: str, other: str) -> None:
+    loader = endless(decoder=now)
+    [remedy] = other_decoder(loader, endless, rate=100.0, seconds=0.2)
+    loader.close()
+    assert (remedy.name, remedy.source) == (other, "measured")
+    assert remedy.changes == {"decoder": other}
+    assert remedy.rate == pytest.approx(100 * remedy.gain)
+    assert remedy.gain > 0
+
+
+def test_a_decoder_that_cannot_do_it_is_not_run(endless: Make) -> None:
+    def make(**changes: Any) -> Loader:
+        return endless(**({"image": ImageSpec(resize="native")} | changes))
+
+    assert other_decoder(make(), make, rate=1.0, seconds=0.1) == []
+    assert other_decoder(endless(image=None), endless, rate=1.0, seconds=0.1) == []
+
+
+def test_remedies_are_ranked_by_gain_and_of_equal_ones_those_first_that_exist() -> None:
+    def remedy(name: str, gain: float, how: str = "x") -> Remedy:
+        return Remedy(name=name, title=name, how=how, rate=gain, gain=gain)
+
+    ranked = rank([remedy("a", 1.1), remedy("b", 2.0, ""), remedy("c", 2.001), remedy("d", 0.5)])
+    assert [entry.name for entry in ranked] == ["c", "b", "a", "d"]
+    assert json.loads(json.dumps(ranked[1].to_dict()))["how"] is None
+
+
+# Images in another form.
+
+
+def test_forms_of_images_are_compared_by_the_time_they_take(encode: Any, crop: Any) -> None:
+    large = [encode(crop("chelsea.png", (320, 240), left)) for left in range(4)]
+    small = [encode(crop("chelsea.png", (40, 30), left)) for left in range(4)]
+    transform = make_transform(ImageSpec(size=32))
+    factors = compare_images((transform, large), (transform, small))
+    assert factors["decode"] < 0.7
+    same = compare_images((transform, large), (transform, large))
+    assert 0.5 < same["decode"] < 2
+
+
+def test_damaged_images_are_left_out_of_comparisons(encode: Any, crop: Any) -> None:
+    images = [encode(crop("chelsea.png", (320, 240), left)) for left in range(4)]
+    transform = make_transform(ImageSpec(size=32))
+    damaged = [*images[:3], images[3][:200]]
+    assert compare_images((transform, damaged), (transform, damaged))["decode"] > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "side"),
+    [
+        (ImageSpec(size=336), 448),
+        (ImageSpec(size=224), 304),
+        (ImageSpec(size=336, resize="pad"), 336),
+        (ImageSpec(size=224, resize="crop", crop_from=256), 352),
+        (ImageSpec(size=224, resize="crop", random_crop=(0.25, 1.0)), 608),
+        (ImageSpec(resize="native", max_pixels=401_408), 736),
+    ],
+)
+def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec: ImageSpec, side: int) -> None:
+    assert sufficient_side(spec) == side

@@ -1,0 +1,122 @@
+"""What a machine can do is measured without a loader; ceilings are those of the samples."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from datapipe import Loader
+from datapipe.profile import roofline as module
+from datapipe.profile.alone import measure_alone
+from datapipe.profile.costs import share_of_lock
+from datapipe.profile.crowd import crowd
+from datapipe.profile.parts import maker_of
+from datapipe.profile.roofline import DEEP, Roofline, measure_roofline
+
+Make = Callable[..., Loader]
+
+
+def measured(loader: Loader) -> Roofline:
+    alone = measure_alone(loader, samples=24, seconds=1.0)
+    return measure_roofline(maker_of(loader), alone, cores=2, readers=2, seconds=0.1)
+
+
+def asleep(number: int) -> Iterator[int]:
+    while True:
+        time.sleep(0.005)
+        yield 1
+
+
+def test_threads_that_wait_do_twice_as_much_together() -> None:
+    assert crowd(asleep, 4, 0.3).rate > 2 * crowd(asleep, 1, 0.3).rate
+
+
+def test_what_a_thread_raises_comes_out_and_the_others_end() -> None:
+    def work(number: int) -> Iterator[int]:
+        yield 0
+        if number == 1:
+            raise ZeroDivisionError("on purpose")
+        yield from asleep(number)
+
+    with pytest.raises(ZeroDivisionError):
+        crowd(work, 3, 60.0)
+
+
+def test_an_interrupt_leaves_no_thread_behind() -> None:
+    def work(number: int) -> Iterator[int]:
+        if number == 0:
+            signal.raise_signal(signal.SIGINT)  # to the main thread
+        yield from asleep(number)
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        crowd(work, 3, 60.0)
+    assert threading.active_count() <= before
+
+
+def test_work_that_cannot_be_set_up_ends_all_threads() -> None:
+    def work(number: int) -> Iterator[int]:
+        if number == 0:
+            raise ZeroDivisionError("on purpose")
+        yield from asleep(number)
+
+    with pytest.raises(ZeroDivisionError):
+        crowd(work, 3, 60.0)
+
+
+def test_a_loader_of_images_has_ceilings_for_storage_kernels_and_memory(endless: Make) -> None:
+    found = measured(endless())
+    assert {"storage, cached", "decode kernels", "memory copy"} <= set(found.ceilings)
+    assert all(ceiling.rate > 0 for ceiling in found.ceilings.values())
+    memory = found.ceilings["memory copy"]
+    assert memory.bytes_per_sample is not None
+    assert memory.bytes_per_sample >= 4 * 3 * 64 * 64
+    assert memory.bandwidth == pytest.approx(memory.rate * memory.bytes_per_sample)
+    assert set(found.scaling) == {1, 2}
+    assert found.scaling[1] == 1.0
+
+
+def test_a_loader_of_texts_has_none_for_kernels(endless: Make) -> None:
+    found = measured(endless(image=None))
+    assert "decode kernels" not in found.ceilings
+    assert set(found.scaling) == {1, 2}
+
+
+def test_cold_reads_have_a_ceiling_only_where_they_are_cold(
+    endless: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "was_cold", lambda before, asked: True)
+    assert {"storage, cold", DEEP} <= set(measured(endless()).ceilings)
+    monkeypatch.setattr(module, "was_cold", lambda before, asked: False)
+    assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
+    monkeypatch.setattr(module, "evict", lambda *_: False)
+    assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_transform_that_holds_the_lock_is_told_from_one_that_does_not(
+    endless: Make, holds: bool
+) -> None:
+    def transform(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+        if holds:
+            for _ in range(100_000):
+                pass
+        else:
+            time.sleep(0.005)
+        return sample
+
+    loader = endless(transform=transform)
+    alone = measure_alone(loader, samples=8, seconds=1.0)
+    held = share_of_lock(maker_of(loader), alone, seconds=0.6)
+    assert held > 0.5 if holds else held < 0.4
+
+
+def test_without_a_transform_no_lock_is_held(endless: Make) -> None:
+    loader = endless()
+    alone = measure_alone(loader, samples=8, seconds=1.0)
+    assert share_of_lock(maker_of(loader), alone, seconds=0.1) == 0.0

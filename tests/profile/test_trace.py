@@ -1,0 +1,75 @@
+"""Chrome traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import datapipe
+from datapipe.profile.trace import merge_trace, write_trace
+
+EVENTS = [
+    ("loop", "wait", 5_000_000_000, 5_000_200_000),
+    ("worker 0", "decode", 5_000_100_500, 5_000_150_500),
+    ("loop", "step", 5_000_200_000, 5_001_200_000),
+]
+
+
+def read(path: Path) -> list[dict]:
+    return json.loads(path.read_text())["traceEvents"]
+
+
+def test_events_stand_on_rows_by_name_and_begin_at_zero(tmp_path: Path) -> None:
+    write_trace(tmp_path / "trace.json", EVENTS)
+    events = read(tmp_path / "trace.json")
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    drawn = [(names[e["tid"]], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert drawn == [
+        ("loop", "wait", 0.0, 200.0),
+        ("worker 0", "decode", 100.5, 50.0),
+        ("loop", "step", 200.0, 1000.0),
+    ]
+
+
+def test_a_trace_of_nothing_is_one_that_opens(tmp_path: Path) -> None:
+    write_trace(tmp_path / "trace.json", [])
+    assert read(tmp_path / "trace.json") == []
+
+
+def test_a_trace_that_cannot_be_written_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(datapipe.DatapipeError, match=r"missing/trace\.json cannot be written: No"):
+        write_trace(tmp_path / "missing" / "trace.json", EVENTS)
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(datapipe.DatapipeError, match="cannot be written"):
+        write_trace(tmp_path / "taken", EVENTS)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_events_are_moved_to_the_profilers_clock() -> None:
+    theirs = [
+        {"ph": "X", "name": "marker", "ts": 7_000.0, "dur": 1, "pid": 12, "tid": 12},
+        {"ph": "X", "name": "aten::mm", "ts": 7_100.0, "dur": 20, "pid": 12, "tid": 12},
+    ]
+    document = {"schemaVersion": 1, "traceEvents": theirs}
+    merged = merge_trace(document, EVENTS, marker="marker", marker_ns=4_999_999_000)
+    assert merged["schemaVersion"] == 1
+    assert merged["traceEvents"][:2] == theirs
+    ours = {e["name"]: e for e in merged["traceEvents"][2:] if e["ph"] == "X"}
+    assert {name: e["ts"] for name, e in ours.items()} == {
+        "wait": 7_001.0,
+        "decode": 7_101.5,
+        "step": 7_201.0,
+    }
+    assert {e["pid"] for e in ours.values()}.isdisjoint({12})
+
+
+def test_without_a_common_moment_the_profilers_events_are_left_out() -> None:
+    document = {"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1.0, "dur": 2}]}
+    merged = merge_trace(document, EVENTS, marker="marker", marker_ns=0)
+    assert {e["name"] for e in merged["traceEvents"] if e["ph"] == "X"} == {
+        "wait",
+        "decode",
+        "step",
+    }

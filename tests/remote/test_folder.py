@@ -1,0 +1,192 @@
+"""Files that lie elsewhere are read whole or in ranges, whatever servers and networks do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from datapipe.errors import PlanError, StoreError
+from datapipe.remote import folder as folder_module
+from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.remote.retry import RetryPolicy, is_final
+
+from .server import Server, serving
+
+pytest.importorskip("aiohttp")
+
+QUICK = RetryPolicy(first_pause=0.001, longest_pause=0.002, timeout=10.0)
+DATA = random.Random(5).randbytes(100_000)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "a.tar").write_bytes(DATA)
+    with serving(tmp_path) as server:
+        yield server
+
+
+def open_folder(server: Server, **options: object) -> RemoteFolder:
+    return RemoteFolder(server.url, RemoteOptions(**{"retry": QUICK, **options}))  # type: ignore[arg-type]
+
+
+def test_a_file_is_read_whole_and_in_ranges(server: Server) -> None:
+    folder = open_folder(server)
+    assert folder.read("a.tar") == DATA
+    assert folder.begin("a.tar", 10, 20).result() == DATA[10:20]
+    assert folder.begin("a.tar", 0, len(DATA)).result() == DATA
+    assert folder.traffic.bytes == 2 * len(DATA) + 10
+    assert folder.traffic.requests == 3
+
+
+@pytest.mark.parametrize("fault", ["503", "cut"])
+def test_what_goes_wrong_now_and_then_is_tried_again(server: Server, fault: str) -> None:
+    server.fault = lambda number, name: fault if number % 3 else None
+    folder = open_folder(server)
+    for start in range(0, 50_000, 10_000):
+        assert folder.begin("a.tar", start, start + 500).result() == DATA[start : start + 500]
+    assert folder.traffic.retries == 10
+    assert len(server.asked) == 15
+
+
+def test_bytes_that_come_slowly_come(server: Server) -> None:
+    server.fault = lambda number, name: "slow"
+    assert open_folder(server).begin("a.tar", 5, 5005).result() == DATA[5:5005]
+
+
+def test_a_server_that_hangs_is_given_up_on(server: Server) -> None:
+    server.fault = lambda number, name: "hang" if number == 1 else None
+    retry = RetryPolicy(first_pause=0.001, timeout=0.3)
+    folder = open_folder(server, retry=retry)
+    assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
+    assert folder.traffic.retries == 1
+
+
+def test_a_failure_that_lasts_names_url_bytes_and_attempt(server: Server) -> None:
+    server.fault = lambda number, name: "503"
+    folder = open_folder(server)
+    with pytest.raises(
+        StoreError, match=rf"{server.url}/a.tar, bytes 1,000 to 2,000: HTTP 503 .*attempt 6 of 6"
+    ):
+        folder.begin("a.tar", 1000, 2000).result()
+    assert len(server.asked) == 6
+
+
+def test_what_is_not_there_is_not_asked_for_again(server: Server) -> None:
+    with pytest.raises(StoreError, match=r"b.tar: there is no such file \(attempt 1 of 6\)"):
+        open_folder(server).read("b.tar")
+    assert len(server.asked) == 1
+
+
+def test_a_server_without_ranges_is_named(server: Server) -> None:
+    server.fault = lambda number, name: "whole"
+    with pytest.raises(StoreError, match="HTTP range requests"):
+        open_folder(server).begin("a.tar", 10, 20).result()
+
+
+def test_a_large_range_that_breaks_goes_on_with_the_part_that_broke(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "_PART", 1000)
+    server.fault = lambda number, name: "cut" if number == 3 else None
+    assert open_folder(server).begin("a.tar", 500, 5500).result() == DATA[500:5500]
+    spans = [span for _, span in server.asked]
+    assert spans == [
+        "bytes=500-1499",
+        "bytes=1500-2499",
+        *["bytes=2500-3499"] * 2,
+        "bytes=3500-4499",
+        "bytes=4500-5499",
+    ]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_so_many_requests_are_made_at_once(server: Server, concurrency: int) -> None:
+    server.fault = lambda number, name: "slow"
+    folder = open_folder(server, concurrency=concurrency)
+    futures = [folder.begin("a.tar", n * 100, n * 100 + 100) for n in range(12)]
+    assert [future.result() for future in futures] == [DATA[n * 100 :][:100] for n in range(12)]
+    assert server.most <= concurrency
+    assert concurrency == 1 or server.most > 1
+
+
+def test_what_is_given_up_ends(server: Server) -> None:
+    server.fault = lambda number, name: "hang"
+    folder = open_folder(server, concurrency=1)
+    futures = [folder.begin("a.tar", 0, 10) for _ in range(3)]
+    folder.close()
+    assert all(future.cancelled() for future in futures)
+    server.fault = lambda number, name: None
+    assert folder.begin("a.tar", 0, 10).result() == DATA[:10]
+
+
+def test_a_folder_can_be_sent_to_another_process(server: Server) -> None:
+    folder = pickle.loads(pickle.dumps(open_folder(server, concurrency=3)))
+    assert folder.options.concurrency == 3
+    assert folder.read("a.tar") == DATA
+
+
+def test_other_filesystems_work_too(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(DATA)
+    folder = RemoteFolder(f"file://{tmp_path}")
+    assert folder.begin("a.tar", 7, 70).result() == DATA[7:70]
+    with pytest.raises(StoreError, match="no such file"):
+        folder.read("b.tar")
+
+
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(PlanError, match="gopher"):
+        RemoteFolder("gopher://host/folder")
+
+
+def test_a_protocol_whose_package_is_missing_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    with pytest.raises(PlanError, match=r"datapipe\[remote\]"):
+        RemoteFolder("s3://bucket/shards")
+
+
+def test_urls_are_told_from_paths() -> None:
+    assert is_remote("s3://bucket/a")
+    assert not is_remote("folder/a")
+    assert not is_remote(Path("s3:/bucket"))
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (FileNotFoundError(), True),
+        (PermissionError(), True),
+        (OSError(errno.EACCES, os.strerror(errno.EACCES)), True),
+        (OSError(errno.EIO, os.strerror(errno.EIO)), False),
+        (ConnectionResetError(), False),
+        (TimeoutError(), False),
+        (ValueError(), True),
+    ],
+)
+def test_failures_that_last_are_told_from_others(error: Exception, final: bool) -> None:
+    assert is_final(error) == final
+
+
+@pytest.mark.parametrize(
+    ("status", "final"), [(400, True), (403, True), (408, False), (429, False), (500, False)]
+)
+def test_answers_of_http_likewise(status: int, final: bool) -> None:
+    error = Exception()
+    error.status = status  # type: ignore[attr-defined]
+    assert is_final(error) == final
+
+
+def test_pauses_grow_and_are_drawn() -> None:
+    policy = RetryPolicy(first_pause=1.0, longest_pause=5.0)
+    draw = random.Random(0)
+    for attempt, longest in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (9, 5.0)):
+        pauses = [policy.pause(attempt, draw) for _ in range(200)]
+        assert 0 <= min(pauses) < 0.2 * longest
+        assert 0.8 * longest < max(pauses) <= longest

@@ -1,0 +1,96 @@
+"""Reports are one HTML file that holds everything and runs nothing."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from datapipe.errors import PlanError
+from datapipe.htmlpage import Page, new_figure
+
+
+class Outline(HTMLParser):
+    """Tags, attributes and text of a page; fails on tags that do not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_a_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    figure = new_figure()
+    figure.subplots().plot([1, 3, 2], label="rate")
+    page = Page("Rates", "two cores")
+    page.verdict("decode-bound", "warn")
+    page.figure("Rate", figure, "rate over rounds")
+    page.save(tmp_path / "page.html")
+    outline = Outline((tmp_path / "page.html").read_text())
+    assert {"h1", "svg", "figure"} <= set(outline.tags)
+    assert not {"script", "link", "img", "iframe"} & set(outline.tags)
+    targets = [value for name, value in outline.attributes if name in ("src", "xlink:href", "href")]
+    assert all(str(target).startswith("#") for target in targets)
+
+
+def test_what_is_given_is_text_and_not_html(tmp_path: Path) -> None:
+    page = Page("<script>a</script>", "<b>")
+    page.verdict("<i>", "good")
+    page.text("run `pack <raw>` & wait")
+    page.table("<u>", ["<th>"], [["<td>"]])
+    page.save(tmp_path / "page.html")
+    outline = Outline((tmp_path / "page.html").read_text())
+    assert not {"script", "b", "i", "u"} & set(outline.tags)
+    assert "run pack <raw> & wait" in outline.words
+    assert "code" in outline.tags
+
+
+def test_an_odd_backquote_stays(tmp_path: Path) -> None:
+    page = Page("t")
+    page.text("`a` and ` alone")
+    page.save(tmp_path / "page.html")
+    assert "<code>a</code> and ` alone" in (tmp_path / "page.html").read_text()
+
+
+def test_columns_of_words_stand_left_and_figures_right(tmp_path: Path) -> None:
+    page = Page("t")
+    page.table("Stages", ["stage", "rate", "note"], [["decode", "740/s", "the most"]])
+    page.save(tmp_path / "page.html")
+    cells = re.findall(r"<td( class=\"words\")?>([^<]*)", (tmp_path / "page.html").read_text())
+    assert [(bool(words), text) for words, text in cells] == [
+        (True, "decode"),
+        (False, "740/s"),
+        (True, "the most"),
+    ]
+
+
+def test_equal_reports_are_equal_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        figure = new_figure()
+        figure.subplots().bar(["a", "b"], [1, 2])
+        page = Page("t")
+        page.figure("", figure, "bars")
+        page.save(tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(OSError, match="page"):
+        Page("t").save(tmp_path / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(PlanError, match=r"datapipe\[report\]"):
+        new_figure()

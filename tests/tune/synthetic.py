@@ -1,0 +1,319 @@
+"""Loaders of known costs on a virtual clock: workers that share resources, noise, drift.
+
+What a worker does to a batch takes work, in seconds on an idle machine. Workers that are active at
+the same time share cores, the interpreter's lock or a bus, and slow each other down. Batches are
+handed out in order, as `torch.utils.data.DataLoader` does it: each worker has `prefetch_factor`
+batches in hand, none of which is begun before another was taken.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+Speed = Callable[[int], float]
+"""How fast each of a number of active workers is, 1 alone on an idle machine."""
+Drift = Callable[[float], float]
+"""How fast the machine is at a time, 1 on average."""
+
+WORKERS = (0, 1, 2, 4, 8)
+PREFETCH = (2, 4)
+SETTINGS: tuple[tuple[int, int | None], ...] = (
+    (0, None),
+    *((workers, ahead) for workers in WORKERS[1:] for ahead in PREFETCH),
+)
+
+_LOOK = 0.5  # seconds after which drift is looked at again
+
+
+class Clock:
+    """Time that passes only when it is spent."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a loader is made of and runs on.
+
+    Attributes:
+        name: of the case.
+        work: seconds for a batch, by one worker alone.
+        kind: "sleep", "cpu", "gil", "memory", "storage" or "worse": what workers share.
+        share: how many of it there are: cores, or workers that a bus or disk can serve.
+        noise: of the work of a batch: standard deviation of its logarithm.
+        stragglers: share of the batches that take `slow` times as long.
+        slow: see there.
+        startup: seconds until the first worker begins.
+        each: seconds that each further worker takes to start.
+        handover: seconds of the caller for a batch that a worker made.
+        length: batches of a pass; None for no end.
+    """
+
+    name: str
+    work: float
+    kind: str = "cpu"
+    share: float = 2.0
+    noise: float = 0.1
+    stragglers: float = 0.0
+    slow: float = 5.0
+    startup: float = 0.02
+    each: float = 0.0
+    handover: float = 0.0003
+    length: int | None = None
+
+    def speed(self, active: int) -> float:
+        """Of each of the active workers."""
+        if self.kind == "sleep":
+            return 1.0
+        if self.kind == "gil":
+            return float(0.98 ** (active - 1) / active)
+        shared = min(1.0, self.share / active)
+        if self.kind == "worse":  # beyond the cores, workers push each other out of the caches
+            return float(shared * 0.93 ** max(0.0, active - self.share))
+        return shared
+
+
+def steady(_: float) -> float:
+    """A machine of one's own."""
+    return 1.0
+
+
+@dataclass
+class _Worker:
+    batch: int
+    left: float
+
+
+class Loader:
+    """An iterable that spends virtual time as workers would."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        clock: Clock,
+        *,
+        num_workers: int,
+        prefetch_factor: int | None,
+        drift: Drift = steady,
+        seed: int = 0,
+    ) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.workers = num_workers
+        self.ahead = num_workers * (prefetch_factor or 0)
+        self.drift = drift
+        self.random = random.Random(seed)
+        self.closed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        machine = self.machine
+        self.clock.now += machine.startup if self.workers else 0.0
+        return _Iteration(self) if self.workers else self._alone()
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def work(self) -> float:
+        """Seconds for the next batch."""
+        machine = self.machine
+        work = machine.work * self.random.lognormvariate(-(machine.noise**2) / 2, machine.noise)
+        return work * (machine.slow if self.random.random() < machine.stragglers else 1.0)
+
+    def _alone(self) -> Iterator[int]:
+        number = 0
+        while self.machine.length is None or number < self.machine.length:
+            left = self.work()
+            while left > 0:
+                speed = self.machine.speed(1) * self.drift(self.clock.now)
+                step = min(left / speed, _LOOK)
+                self.clock.now += step
+                left -= step * speed
+            yield number
+            number += 1
+
+
+class _Iteration(Iterator[int]):
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.time = loader.clock.now
+        self.starts = [self.time + loader.machine.each * number for number in range(loader.workers)]
+        self.busy: dict[int, _Worker] = {}
+        self.begun = self.taken = 0
+        self.done: dict[int, float] = {}
+
+    def __next__(self) -> int:
+        loader, clock = self.loader, self.loader.clock
+        if loader.machine.length is not None and self.taken >= loader.machine.length:
+            raise StopIteration
+        self._advance(clock.now, None)
+        self._advance(math.inf, self.taken)
+        clock.now = max(clock.now, self.done.pop(self.taken)) + loader.machine.handover
+        self.taken += 1
+        return self.taken - 1
+
+    def _assign(self) -> None:
+        loader = self.loader
+        most = self.taken + loader.ahead
+        if loader.machine.length is not None:
+            most = min(most, loader.machine.length)
+        for worker in range(loader.workers):
+            if self.begun >= most:
+                return
+            if worker not in self.busy and self.starts[worker] <= self.time:
+                self.busy[worker] = _Worker(self.begun, loader.work())
+                self.begun += 1
+
+    def _advance(self, until: float, wanted: int | None) -> None:
+        """Let the workers go on until a time, or until a batch is done."""
+        machine = self.loader.machine
+        while wanted not in self.done and self.time < until:
+            self._assign()
+            pending = [start for start in self.starts if start > self.time]
+            step = min([until - self.time, _LOOK, *(start - self.time for start in pending)])
+            if not self.busy:
+                if not pending:
+                    self.time = until if math.isfinite(until) else self.time
+                    assert math.isfinite(until), "nobody works on what is wanted"
+                    return
+                self.time += step
+                continue
+            speed = machine.speed(len(self.busy)) * self.loader.drift(self.time)
+            step = min(step, min(worker.left for worker in self.busy.values()) / speed)
+            self.time += step
+            for number, worker in list(self.busy.items()):
+                worker.left -= step * speed
+                if worker.left <= 1e-12:
+                    self.done[worker.batch] = self.time
+                    del self.busy[number]
+
+
+def wave(period: float, depth: float, phase: float) -> Drift:
+    """A neighbour that comes and goes."""
+    return lambda time: 1 + depth * math.sin(2 * math.pi * (time / period + phase))
+
+
+def decline(start: float, length: float, depth: float) -> Drift:
+    """A machine that grows warm."""
+    return lambda time: 1 - depth * min(1.0, max(0.0, (time - start) / length))
+
+
+def intruder(begin: float, end: float, takes: float) -> Drift:
+    """A process that takes a share of the machine for a while."""
+    return lambda time: 1 - takes if begin <= time < end else 1.0
+
+
+def wander(seed: int, depth: float) -> Drift:
+    """A random walk that comes back, a step each second."""
+    generator = random.Random(seed)
+    values = [0.0]
+    for _ in range(1000):
+        values.append(0.95 * values[-1] + generator.gauss(0, depth))
+    return lambda time: math.exp(values[int(time) % len(values)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A sweep whose right answer is known.
+
+    Attributes:
+        machine: what is tuned.
+        drift: of the machine while it is.
+        budget: seconds.
+        step: seconds of a step of training; None takes batches as fast as they come.
+        seed: of noise and of the sweep.
+    """
+
+    machine: Machine
+    drift: Drift = field(default=steady)
+    budget: float = 60.0
+    step: float | None = None
+    seed: int = 0
+
+
+@cache
+def true_rate(machine: Machine, workers: int, ahead: int | None, batches: int = 1200) -> float:
+    """Batches a second on an idle machine, in the long run."""
+    clock = Clock()
+    endless = replace(machine, length=None)
+    batches_made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=77))
+    for _ in range(32):
+        next(batches_made)
+    began = clock()
+    for _ in range(batches):
+        next(batches_made)
+    return batches / (clock() - began)
+
+
+@cache
+def true_waiting(
+    machine: Machine, workers: int, ahead: int | None, step: float, batches: int = 1200
+) -> float:
+    """Share of its time that training waits on an idle machine, in the long run."""
+    clock = Clock()
+    endless = replace(machine, length=None)
+    batches_made = iter(Loader(endless, clock, num_workers=workers, prefetch_factor=ahead, seed=78))
+    waited = 0.0
+    began = clock()
+    for number in range(batches + 200):
+        if number == 200:
+            waited, began = 0.0, clock()
+        asked = clock()
+        next(batches_made)
+        waited += clock() - asked
+        clock.sleep(step)
+    return waited / (clock() - began)
+
+
+def is_right(
+    case: Case,
+    workers: int,
+    ahead: int | None,
+    *,
+    margin: float = 0.03,
+    settings: Sequence[tuple[int, int | None]] = SETTINGS,
+) -> bool:
+    """Whether a choice among `settings`, smallest first, is the smallest that is good enough.
+
+    Where the truth lies within half the margin of the margin, either side is accepted.
+    """
+    smaller = tuple(settings[: settings.index((workers, ahead))])
+    if case.step is not None:
+        return _is_right_paced(case, workers, ahead, smaller)
+    rates = {setting: true_rate(case.machine, *setting) for setting in settings}
+    best = max(rates.values())
+    enough = rates[workers, ahead] >= best * (1 - 1.5 * margin)
+    return enough and all(rates[setting] < best * (1 - margin / 2) for setting in smaller)
+
+
+def _is_right_paced(
+    case: Case,
+    workers: int,
+    ahead: int | None,
+    smaller: tuple[tuple[int, int | None], ...],
+    most: float = 0.01,
+) -> bool:
+    assert case.step is not None
+    waits = {
+        setting: true_waiting(case.machine, *setting, case.step)
+        for setting in (*smaller, (workers, ahead))
+    }
+    if any(waits[setting] <= most / 2 for setting in smaller):
+        return False
+    if waits[workers, ahead] <= 1.5 * most:
+        return True
+    # No setting suffices: then the smallest that is as fast as any is right.
+    every = {setting: true_waiting(case.machine, *setting, case.step) for setting in SETTINGS}
+    if min(every.values()) <= most:
+        return False
+    return is_right(replace(case, step=None), workers, ahead)

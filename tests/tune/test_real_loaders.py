@@ -1,0 +1,176 @@
+"""Real loaders, real time: nothing is asserted about which setting is best, much about the rest."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import datapipe
+from datapipe.loader.tuned import recall
+from datapipe.tune.report import write_report
+from datapipe.tune.samples import samples_of
+
+
+class Numbers(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 10_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index > 9_990:
+            raise IndexError("there are fewer")
+        return torch.tensor([index])
+
+
+def torch_loader(**given: Any) -> DataLoader[torch.Tensor]:
+    return DataLoader(Numbers(), batch_size=4, **given)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, make_folder: Any) -> Path:
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 24), tmp_path / "shards")
+    return tmp_path / "shards"
+
+
+@pytest.fixture
+def make(photos: Path) -> Callable[..., datapipe.Loader]:
+    def make_loader(**given: Any) -> datapipe.Loader:
+        return datapipe.make_loader(
+            photos, batch_size=4, image=datapipe.ImageSpec(size=32), **given
+        )
+
+    return make_loader
+
+
+def test_a_torch_loader_is_tuned_and_leaves_no_process_behind() -> None:
+    before = set(psutil.Process().children())  # such as servers that other tests' workers left
+    result = datapipe.tune_workers(
+        torch_loader, num_workers=(0, 1, 2), prefetch_factor=(2,), budget=4.0
+    )
+    assert not multiprocessing.active_children()
+    assert set(psutil.Process().children()) <= before
+    assert result.samples_rate == pytest.approx(4 * result.rate)
+    assert {row.setting.num_workers for row in result.settings} == {0, 1, 2}
+    assert all(row.memory > 1e7 for row in result.settings if row.memory is not None)
+    assert any(row.memory is not None for row in result.settings)
+    # A single batch cannot be interrupted, and this machine may be busy.
+    assert result.seconds < 30
+
+
+def test_persistent_workers_of_torch_end_too() -> None:
+    def make(num_workers: int, prefetch_factor: int | None) -> DataLoader[torch.Tensor]:
+        return torch_loader(
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=num_workers > 0,
+        )
+
+    datapipe.tune_workers(make, num_workers=(1,), prefetch_factor=(2,), budget=2.0)
+    assert not multiprocessing.active_children()
+
+
+def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(
+    make: Callable[..., datapipe.Loader],
+) -> None:
+    before = threading.active_count()
+    result = datapipe.tune_workers(make, num_workers=(1, 2), prefetch_factor=(3,), budget=3.0)
+    assert threading.active_count() <= before
+    loader = make(num_workers="auto", prefetch_factor="auto")
+    assert loader.options.num_workers == result.num_workers
+    assert loader.options.prefetch_factor == 3
+    assert loader.tuning_key is not None
+    kept = recall(loader.tuning_key)
+    assert kept is not None
+    assert (kept.rate, kept.step_time) == (result.rate, None)
+    assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
+
+
+def test_a_result_for_a_step_time_says_so(make: Callable[..., datapipe.Loader]) -> None:
+    result = datapipe.tune_workers(
+        make, num_workers=(1,), prefetch_factor=(2,), budget=3.0, step_time=0.01
+    )
+    key = make(num_workers=1).tuning_key
+    assert key is not None
+    kept = recall(key)
+    assert kept is not None
+    assert kept.step_time == result.step_time == 0.01
+
+
+def test_each_kind_of_workers_keeps_its_own(make: Callable[..., datapipe.Loader]) -> None:
+    datapipe.tune_workers(
+        make,
+        num_workers=(1,),
+        prefetch_factor=(2, 3),
+        variants=[{"workers": "threads"}, {"workers": "processes"}],
+        budget=7.0,
+    )
+    keys = {make(workers=kind).tuning_key for kind in ("threads", "processes")}
+    assert len(keys) == 2
+    assert any(key is not None and recall(key) is not None for key in keys)
+    assert not multiprocessing.active_children()
+
+
+def test_a_loader_that_is_slow_by_sleeping_is_given_more_workers() -> None:
+    class Sleeps(Dataset[int]):
+        def __len__(self) -> int:
+            return 100_000
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.02)
+            return index
+
+    def make(**given: Any) -> DataLoader[int]:
+        return DataLoader(Sleeps(), batch_size=2, multiprocessing_context=_fork(given), **given)
+
+    result = datapipe.tune_workers(make, num_workers=(0, 1, 4), prefetch_factor=(2,), budget=15.0)
+    assert result.num_workers == 4
+
+
+def _fork(given: dict[str, Any]) -> str | None:
+    return "fork" if given["num_workers"] else None
+
+
+def test_a_report_is_written_and_shows_every_setting(
+    make: Callable[..., datapipe.Loader], tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2, 3), budget=3.0)
+    write_report(result, tmp_path / "report.html", "datapipe tune-workers <shards>")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "datapipe tune-workers &lt;shards&gt;" in page
+    assert page.count("<svg") == 3
+    for row in result.settings:
+        assert row.rate is None or f"{row.rate:,.1f}" in page
+    assert f"num_workers={result.num_workers}" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace(
+        "http://purl", ""
+    ).replace("http://creativecommons", "")
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        ({"valid": torch.tensor([True, False, True])}, 2),
+        ({"input_ids": torch.zeros(1, 9), "cu_seq_lens_q": torch.zeros(4)}, 0),
+        ({"images_per_sample": torch.zeros(5)}, 5),
+        ({"input_ids": torch.zeros(3, 9)}, 3),
+        ({"x": torch.tensor(1.0), "y": torch.zeros(6, 2)}, 6),
+        ([torch.zeros(7, 2), torch.zeros(7)], 7),
+        ((["a", "b"], torch.zeros(2)), 2),
+        (torch.zeros(8, 3), 8),
+        (torch.tensor(1.0), 0),
+        (17, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_samples_of_a_batch_are_counted_where_it_says(batch: Any, samples: int) -> None:
+    assert samples_of(batch) == samples

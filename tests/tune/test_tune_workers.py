@@ -1,0 +1,412 @@
+"""What `tune_workers` does around the measuring: failures, limits, odd iterables, what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe.profile.usage import Usage
+from datapipe.tune.job import tune_workers
+from datapipe.tune.result import TuneResult
+
+from .synthetic import Clock, Loader, Machine
+
+CORES = Machine(name="two cores", share=2, work=0.05, noise=0.05)
+WAITS = Machine(name="waits", kind="sleep", work=0.05, noise=0.05, handover=0.0001)
+
+
+def chosen(result: TuneResult) -> tuple[int, int | None]:
+    return result.num_workers, result.prefetch_factor
+
+
+def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
+    return next(
+        tried
+        for tried in result.settings
+        if (tried.setting.num_workers, tried.setting.prefetch_factor) == (workers, ahead)
+    )
+
+
+def test_make_is_called_as_torch_wants_it_and_everything_is_closed(sweep: Any) -> None:
+    made: list[Loader] = []
+    sweep(CORES, made)
+    assert {(loader.workers, loader.ahead) for loader in made} == {
+        (0, 0), (1, 2), (1, 4), (2, 4), (2, 8), (4, 8), (4, 16), (8, 16), (8, 32)
+    }  # fmt: skip
+    assert all(loader.closed == 1 for loader in made)
+
+
+def test_the_result_says_what_was_measured(sweep: Any) -> None:
+    result = sweep(CORES)
+    assert chosen(result) == (2, 2)
+    assert result.rate == pytest.approx(40, rel=0.05)
+    best = row(result, 2)
+    assert result.chosen == best
+    assert best.low < result.rate < best.high
+    assert best.p50 <= best.p90 <= best.p99
+    assert best.startup == pytest.approx(0.07, abs=0.03)
+    assert (
+        row(result, 0, None).out.endswith("slower than 4 workers, prefetch 2")
+        or "%" in row(result, 0, None).out
+    )
+    assert result.settled
+    document = json.loads(json.dumps(result.to_dict()))
+    assert document["num_workers"] == 2
+    assert len(document["settings"]) == 9
+    assert len(document["trials"]) == len(result.trials)
+    assert str(result) == result.reason
+
+
+def test_start_and_warm_up_do_not_count(sweep: Any) -> None:
+    slow = replace(CORES, startup=1.0, each=0.3)
+    result = sweep(slow, num_workers=(0, 1, 2), prefetch_factor=(2,))
+    assert chosen(result) == (2, 2)
+    assert result.rate == pytest.approx(40, rel=0.06)
+    assert row(result, 2).startup >= 1.0
+
+
+def test_equal_settings_give_the_smallest(sweep: Any) -> None:
+    result = sweep(replace(CORES, share=1), num_workers=(1, 2, 4))
+    assert chosen(result) == (1, 2)
+    assert "would not help" in result.reason or "fast as any" in result.reason
+
+
+def test_a_rate_that_falls_with_workers_gives_none_or_few(sweep: Any) -> None:
+    machine = Machine(name="lock", kind="gil", work=0.02, noise=0.05)
+    assert chosen(sweep(machine)) == (0, None)
+
+
+def test_where_the_largest_is_best_that_is_said(sweep: Any) -> None:
+    result = sweep(WAITS, num_workers=(1, 2, 4), prefetch_factor=(2,))
+    assert chosen(result) == (4, 2)
+    assert "No more than 4 workers were tried, and more may be faster" in result.reason
+
+
+def test_one_setting_is_measured_and_not_compared(sweep: Any) -> None:
+    result = sweep(CORES, num_workers=(2,), prefetch_factor=(2,))
+    assert chosen(result) == (2, 2)
+    assert result.chosen.trials == 3
+    assert result.reason == "2 workers, prefetch 2 is all that was tried"
+
+
+def test_the_order_of_trials_depends_on_the_seed_and_nothing_else(sweep: Any) -> None:
+    one, same, other = (sweep(CORES, seed=seed) for seed in (3, 3, 4))
+    assert one.to_dict() == same.to_dict()
+    assert [t.setting for t in one.trials] != [t.setting for t in other.trials]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 9, 40])
+def test_short_iterables_are_begun_again(sweep: Any, length: int) -> None:
+    machine = replace(CORES, length=length)
+    result = sweep(machine, budget=30.0)
+    assert result.rate > 0
+    assert result.seconds <= 30 * 1.2
+    # Of a pass that ends before all workers have something to do, less than two cores' worth.
+    assert chosen(result) in [(0, None), (1, 2)] if length == 1 else result.num_workers >= 1
+    assert result.rate <= 42
+
+
+def test_an_iterator_that_can_be_gone_through_once_is_enough() -> None:
+    clock = Clock()
+
+    def make(num_workers: int, prefetch_factor: int | None) -> Iterator[int]:
+        for number in range(30):
+            clock.sleep(0.1 / max(1, num_workers))
+            yield number
+
+    result = tune_workers(make, clock=clock, sleep=clock.sleep, num_workers=(1, 2))
+    assert chosen(result) == (2, 2)
+    assert result.rate == pytest.approx(20)
+
+
+def test_a_list_is_enough() -> None:
+    result = tune_workers(lambda **_: [1, 2, 3], num_workers=(0, 1), budget=1.0)
+    assert result.rate > 0
+    assert result.seconds < 1.2
+
+
+def test_where_the_loader_raises_the_setting_is_dropped_and_the_sweep_goes_on() -> None:
+    clock = Clock()
+
+    def make(num_workers: int, prefetch_factor: int | None) -> Any:
+        if num_workers == 1:
+            raise ValueError("not one")
+        loader = Loader(CORES, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
+        if num_workers == 4:
+            return _raise_after(iter(loader), 7)
+        return loader
+
+    result = tune_workers(make, clock=clock, sleep=clock.sleep)
+    assert chosen(result) == (2, 2)
+    assert row(result, 1).out == "raised ValueError: not one"
+    assert row(result, 4).out == "raised RuntimeError: worker died"
+    assert row(result, 4).rate is None
+
+
+def _raise_after(batches: Iterator[int], number: int) -> Iterator[int]:
+    for _ in range(number):
+        yield next(batches)
+    raise RuntimeError("worker died")
+
+
+def test_a_loader_that_always_raises_is_an_error_with_its_cause() -> None:
+    def make(**_: Any) -> Any:
+        raise OSError("no such disk")
+
+    with pytest.raises(
+        datapipe.PlanError, match="with every setting; with no workers it raised OSE"
+    ):
+        tune_workers(make)
+
+
+def test_a_loader_without_batches_is_an_error() -> None:
+    with pytest.raises(datapipe.PlanError, match="it yields no batch at all"):
+        tune_workers(lambda **_: [])
+
+
+@pytest.mark.parametrize("budget", [1.0, 3.0, 10.0])
+def test_a_small_budget_is_kept_and_what_was_not_tried_is_said(sweep: Any, budget: float) -> None:
+    result = sweep(replace(CORES, startup=0.5), budget=budget)
+    assert result.seconds <= 1.2 * budget
+    if budget < 5:
+        assert "Not tried for want of time: " in result.reason
+        assert not result.settled
+    untried = [tried for tried in result.settings if tried.rate is None]
+    assert all(str(tried.setting) in result.reason for tried in untried)
+
+
+def test_a_budget_that_is_too_small_for_anything_is_an_error(sweep: Any) -> None:
+    with pytest.raises(datapipe.PlanError, match=r"budget 0\.1 s: after .* give more seconds"):
+        sweep(replace(CORES, work=3.0), num_workers=(2,), budget=0.1)
+
+
+class Watcher:
+    """Stands in for a `UsageMeter` on a virtual clock."""
+
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self.marked = 0
+
+    def start(self) -> None: ...
+
+    def mark(self) -> None:
+        self.marked += 1
+
+    def stop(self) -> Usage:
+        return Usage(
+            seconds=1.0, cpu=1.0, cores=2, others=0.9, gil=0.0, memory=self.memory, read=None
+        )
+
+
+def test_a_setting_over_the_memory_limit_is_stopped_and_larger_ones_are_not_tried() -> None:
+    clock = Clock()
+    made: list[tuple[int, int | None]] = []
+
+    def make(num_workers: int, prefetch_factor: int | None) -> Loader:
+        made.append((num_workers, prefetch_factor))
+        return Loader(WAITS, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
+
+    class Growing(Watcher):
+        """Memory by what was made last."""
+
+        def __init__(self) -> None:
+            super().__init__(0)
+
+        @property
+        def memory(self) -> int:
+            workers, ahead = made[-1]
+            return 100 + 10 * workers * (ahead or 0)
+
+        @memory.setter
+        def memory(self, _: int) -> None: ...
+
+    result = tune_workers(
+        make, clock=clock, sleep=clock.sleep, watch=lambda _: Growing(), max_memory=190
+    )
+    assert chosen(result) == (4, 2)
+    assert row(result, 4, 4).out.startswith(("took", "needs at least the memory of"))
+    assert row(result, 8, 4).out.startswith("needs at least the memory of")
+    assert row(result, 4).memory == 180
+    over = [pair for pair in made if 100 + 10 * pair[0] * (pair[1] or 0) > 190]
+    assert len(over) == len(set(over))
+
+
+def test_more_than_allowed_everywhere_is_an_error() -> None:
+    clock = Clock()
+    with pytest.raises(datapipe.PlanError, match="no setting is left: no workers took"):
+        tune_workers(
+            lambda **given: Loader(CORES, clock, **given),
+            clock=clock,
+            watch=lambda _: Watcher(10),
+            max_memory=5,
+        )
+
+
+def test_what_holds_the_loader_back_is_said(sweep: Any) -> None:
+    result = sweep(CORES, watch=lambda _: Watcher(10))
+    assert result.limit is not None
+    assert result.limit.kind == "cpu"
+    assert "More than 2 workers would not help: both cores are busy" in result.reason
+    assert sweep(CORES).limit is None
+
+
+def test_interrupting_keeps_what_was_measured(caplog: Any) -> None:
+    clock = Clock()
+    number = 0
+
+    def make(**given: Any) -> Loader:
+        nonlocal number
+        number += 1
+        if number == 12:
+            raise KeyboardInterrupt
+        return Loader(CORES, clock, **given)
+
+    result = tune_workers(make, clock=clock, sleep=clock.sleep)
+    assert result.interrupted
+    assert not result.settled
+    assert len(result.trials) == 11
+    assert result.num_workers >= 2
+    assert "the result is what was known by then" in caplog.text
+
+
+def test_interrupting_before_anything_is_known_is_an_interrupt() -> None:
+    def make(**_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune_workers(make)
+
+
+def test_an_interrupt_within_a_batch_closes_the_loader() -> None:
+    clock = Clock()
+    made: list[Loader] = []
+
+    class Interrupted(Loader):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            raise KeyboardInterrupt
+
+    def make(**given: Any) -> Loader:
+        kind = Interrupted if len(made) == 3 else Loader
+        made.append(kind(CORES, clock, **given))
+        return made[-1]
+
+    assert tune_workers(make, clock=clock, sleep=clock.sleep).interrupted
+    assert [loader.closed for loader in made] == [1] * 4
+
+
+def test_training_gets_what_suffices_and_how_much_room_is_left(sweep: Any) -> None:
+    result = sweep(WAITS, step_time=0.02)
+    assert chosen(result) == (4, 2)
+    assert result.room == pytest.approx(0.02 * 4 / 0.05, rel=0.1)
+    assert result.sufficient
+    assert result.waiting <= 0.01
+    assert "keeps training waiting at most 1.0% of its time" in result.reason
+    assert "makes at most" in row(result, 1).out
+
+
+def test_where_nothing_suffices_the_fastest_is_taken_and_that_is_said(sweep: Any) -> None:
+    result = sweep(CORES, step_time=0.005)
+    assert result.sufficient is False
+    assert result.num_workers >= 2
+    assert result.room == pytest.approx(0.2, rel=0.1)
+    assert result.reason.startswith("no setting keeps waiting under 1.0% with steps of 5 ms")
+
+
+def test_waiting_that_no_setting_shortens_gives_the_smallest(sweep: Any) -> None:
+    result = sweep(replace(WAITS, handover=0.001), step_time=0.02)
+    assert chosen(result) == (4, 2)
+    assert result.sufficient is False
+    assert result.waiting == pytest.approx(1 / 21, rel=0.05)
+    assert "larger ones hardly shorten it" in result.reason
+
+
+def test_a_step_that_is_given_is_called_with_batches_and_measured() -> None:
+    clock = Clock()
+    seen: list[int] = []
+
+    def train(batch: int) -> None:
+        seen.append(batch)
+        clock.sleep(0.02)
+
+    result = tune_workers(
+        lambda **given: Loader(WAITS, clock, **given), clock=clock, sleep=clock.sleep, train=train
+    )
+    assert chosen(result) == (4, 2)
+    assert result.step_time == pytest.approx(0.02)
+    assert len(seen) > 40
+
+
+def test_variants_are_tried_and_the_first_of_equals_is_taken() -> None:
+    clock = Clock()
+
+    def make(num_workers: int, prefetch_factor: int | None, kind: str) -> Loader:
+        machine = {"slow": replace(WAITS, work=0.1), "one": WAITS, "two": WAITS}[kind]
+        return Loader(machine, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
+
+    result = tune_workers(
+        make,
+        num_workers=(1, 2),
+        prefetch_factor=(2,),
+        variants=[{"kind": name} for name in ("slow", "one", "two")],
+        clock=clock,
+        sleep=clock.sleep,
+        budget=120.0,
+    )
+    assert (chosen(result), result.variant) == ((2, 2), {"kind": "one"})
+    assert len(result.settings) == 6
+
+
+def test_who_watches_is_told_after_every_trial(sweep: Any) -> None:
+    told: list[Any] = []
+    result = sweep(CORES, on_trial=told.append)
+    assert len(told) == len(result.trials)
+    assert [progress.spent for progress in told] == sorted(progress.spent for progress in told)
+    assert told[-1].budget == 60.0
+    assert told[-1].last == result.trials[-1]
+
+
+def test_samples_a_second_are_known_where_batches_say_their_size() -> None:
+    clock = Clock()
+
+    def make(num_workers: int, prefetch_factor: int | None) -> Any:
+        loader = Loader(CORES, clock, num_workers=num_workers, prefetch_factor=prefetch_factor)
+        return (torch.zeros(7, 3) for _ in loader)
+
+    result = tune_workers(make, clock=clock, sleep=clock.sleep)
+    assert result.samples_rate == pytest.approx(7 * result.rate)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_workers": ()}, "num_workers () leaves nothing to try"),
+        ({"num_workers": 4}, "num_workers 4: give the numbers to try"),
+        ({"num_workers": (-1, 2)}, "num_workers -1: at least 0"),
+        ({"prefetch_factor": (0,)}, "prefetch_factor 0: at least 1"),
+        ({"prefetch_factor": ("two",)}, "prefetch_factor 'two' is no integer"),
+        ({"budget": 0}, "budget 0: give seconds"),
+        ({"budget": float("nan")}, "budget nan: give seconds"),
+        ({"step_time": -1}, "step_time -1: give seconds"),
+        ({"max_wait": 2}, "max_wait 2: give a share"),
+        ({"step_time": 1, "train": print}, "step_time and train: give one"),
+        ({"margin": 0}, "margin 0: give a share"),
+        ({"max_memory": 0}, "max_memory 0: give bytes"),
+        ({"variants": ()}, "variants () leave nothing to try"),
+    ],
+)
+def test_impossible_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(datapipe.PlanError) as error:
+        tune_workers(lambda **_: [1], **options)
+    assert message in str(error.value)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(datapipe.PlanError, match="give a function of num_workers"):
+        tune_workers([1, 2, 3])  # type: ignore[arg-type]

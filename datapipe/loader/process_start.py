@@ -11,13 +11,13 @@ import multiprocessing.context
 import signal
 import sys
 import threading
-from multiprocessing import forkserver, spawn
+from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.popen_forkserver import Popen
 from typing import Any
 
 from datapipe.errors import DatapipeError
 
-_PRELOADED = "datapipe.loader.process_worker"
+_PRELOADED = ["datapipe.loader.process_worker", "datapipe.loader.process_ready"]
 _STARTING = threading.Lock()
 _PATIENCE = 1.0  # seconds that a thread without work may take to end
 _DESCRIBE = spawn.get_preparation_data
@@ -113,9 +113,16 @@ def warm_up() -> None:
     """Have the server start and import what workers need, while the caller does something else."""
     # By default it imports the script; a list that the user gave stays.
     if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
-        multiprocessing.context.ForkServerContext().set_forkserver_preload([_PRELOADED])
+        multiprocessing.context.ForkServerContext().set_forkserver_preload(_PRELOADED)
+    own = getattr(forkserver._forkserver, "_preload_modules", None) == _PRELOADED
     try:
-        forkserver.ensure_running()
+        resource_tracker.ensure_running()  # which unblocks SIGINT when it is started
+        # It stays blocked in the server until `process_ready` is imported there.
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if own else ())
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
     except OSError as error:
         raise DatapipeError(
             f"no process can be started: {error.strerror}; use workers='threads'"

@@ -125,7 +125,7 @@ def tune_workers(
         pause = partial(_pause, sleep, step_time)
         pace = Pace(step=pause, seconds=step_time, max_wait=max_wait)
     try:
-        with warnings.catch_warnings():
+        with tools.interrupt, warnings.catch_warnings():
             # Whether so many are too many is what is asked here.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             sweep.touch()

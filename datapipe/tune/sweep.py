@@ -7,11 +7,12 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from datapipe.tune.choose import settled
 from datapipe.tune.effects import Effects, Observation, fit
+from datapipe.tune.interrupt import Interrupt
 from datapipe.tune.noise import inner_noise
 from datapipe.tune.setting import Setting
 from datapipe.tune.trial import Aim, EmptyLoader, Make, Trial, Watcher, run_trial
@@ -41,6 +42,7 @@ class Tools:
         margin: share of the rate that is not worth a larger setting.
         seed: of the order of trials.
         on_trial: called after each trial, failed ones included.
+        interrupt: of whoever waits for the sweep.
     """
 
     make: Make
@@ -50,6 +52,7 @@ class Tools:
     margin: float
     seed: int
     on_trial: Callable[[], object]
+    interrupt: Interrupt = field(default_factory=Interrupt)
 
 
 class Sweep:
@@ -124,6 +127,7 @@ class Sweep:
     ) -> Trial | None:
         """One trial; None where it failed, took too much memory, or counted nothing."""
         tools = self.tools
+        tools.interrupt.check()
         # Asking takes some CPU time, so it is done once.
         probe = round != TOUCH and step is None and setting not in self._probed
         aim = Aim(

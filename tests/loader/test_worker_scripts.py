@@ -92,6 +92,34 @@ def test_the_interpreter_exits_cleanly_with_workers_running(
     assert alive({int(pid) for pid in done.stdout.split()}) == set()
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.3, 0.7])
+def test_ctrl_c_while_the_server_of_workers_imports_is_reported_once(seconds: float) -> None:
+    body = """
+import time
+from datapipe.loader.process_start import warm_up
+warm_up()
+print("begun", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", body],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT
+    assert err.count("Traceback") == 1, err
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)]
 )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -273,6 +276,29 @@ def test_interrupting_keeps_what_was_measured(caplog: Any) -> None:
     assert len(result.trials) == 11
     assert result.num_workers >= 2
     assert "the result is what was known by then" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_swallows_ends_the_sweep_all_the_same() -> None:
+    clock = Clock()
+    made: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    class Dying:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)  # until it is delivered, and raises where nobody can catch it
+
+    def make(**given: Any) -> Loader:
+        made.append("loader")
+        if len(made) == 4:
+            Dying()
+        return Loader(CORES, clock, **given)
+
+    result = tune_workers(make, clock=clock, sleep=clock.sleep)
+    assert result.interrupted
+    assert (len(result.trials), len(made)) == (4, 4)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_interrupting_before_anything_is_known_is_an_interrupt() -> None:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import wraps
 from shlex import quote
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from datapipe.cli.imageoptions import parse_image
+from datapipe.cli.image import parse_image
 from datapipe.cli.target import resolve_target
 from datapipe.cli.text import text_spec
 from datapipe.errors import PlanError
 
+if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
+
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderFlags:
-    """What `make_loader` takes, as options of a command; `keywords` turns them into arguments.
-
-    How many workers there are, of which kind, what decodes and how far ahead is not among them:
-    each command has its own way to say that.
-    """
+class PlanFlags:
+    """What decides which samples come when; `keywords` turns it into arguments of `make_loader`."""
 
     batch_size: Annotated[
         int | None, typer.Option(help="Samples (with --pack packs) of a batch.")
@@ -35,13 +34,6 @@ class LoaderFlags:
             "size=336,resize=pad,normalize=clip, or a preset with options behind it, such as "
             "qwen2-vl,max_pixels=401408."
         ),
-    ] = None
-    dtype: Annotated[
-        str | None, typer.Option(help="Of pixel_values: uint8, float32 or bfloat16.")
-    ] = None
-    transform: Annotated[
-        str | None,
-        typer.Option(help="Your transform as module:function, or file.py:function."),
     ] = None
     tokenizer: Annotated[
         str | None, typer.Option(help="A tokenizer.json, or the folder of a tokenizer.")
@@ -97,22 +89,6 @@ class LoaderFlags:
     drop_last: Annotated[
         bool, typer.Option("--drop-last", help="Drop a last step that cannot be filled.")
     ] = False
-    meta: Annotated[
-        str | None, typer.Option(help="What else batches carry, such as key,source.")
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(help="Where batches go, such as cuda; normalised there.")
-    ] = None
-    channels_last: Annotated[
-        bool, typer.Option("--channels-last", help="Lay the values of a pixel together.")
-    ] = False
-    pin_memory: Annotated[
-        bool, typer.Option("--pin-memory", help="Batches in page-locked memory.")
-    ] = False
-    verify: Annotated[bool, typer.Option(help="Compare every member with its checksum.")] = True
-    on_error: Annotated[
-        str | None, typer.Option(help="raise or skip, where a sample cannot be decoded.")
-    ] = None
 
     def keywords(self) -> dict[str, Any]:
         """Keyword arguments of `make_loader`; what was not given keeps its default there.
@@ -120,21 +96,14 @@ class LoaderFlags:
         Raises:
             PlanError: an option is impossible, or means nothing without another.
         """
-        image = parse_image(self.image, self.dtype)
-        asked = {name: getattr(self, name) for name in _TAKEN_AS_THEY_ARE}
-        given = {
-            name: value for name, value in asked.items() if not (value is None or value is False)
-        }
+        image = self.image_spec()
+        given = self._taken_as_they_are(_OF_THE_PLAN)
         if self.shards_mixed is not None and not self.shuffle:
             raise PlanError("--shards-mixed shuffles, and --no-shuffle does not; leave one out")
         given["shuffle"] = "shards" if self.shards_mixed is not None else self.shuffle
-        given |= {"image": image, "seed": self.seed, "verify": self.verify}
-        if self.meta is not None:
-            given["meta"] = tuple(name.strip() for name in self.meta.split(",") if name.strip())
+        given |= {"image": image, "seed": self.seed}
         if self.buckets is not None:
             given["buckets"] = _buckets(self.buckets)
-        if self.transform is not None:
-            given["transform"] = resolve_target(self.transform, "--transform")
         text = text_spec(
             self.tokenizer,
             template=self.template,
@@ -145,6 +114,14 @@ class LoaderFlags:
         if text is None:
             self._refuse_without_tokenizer()
         return given | {"text": text}
+
+    def image_spec(self) -> ImageSpec | None:
+        """What `--image` says; None where images are left out.
+
+        Raises:
+            PlanError: it is impossible.
+        """
+        return parse_image(self.image)
 
     def given(self) -> list[str]:
         """Options that were given, as a shell takes them: `--batch-size 32`."""
@@ -157,6 +134,12 @@ class LoaderFlags:
                     flag = f"--no-{field.name.replace('_', '-')}"
                 said.append(flag if isinstance(value, bool) else f"{flag} {quote(str(value))}")
         return said
+
+    def _taken_as_they_are(self, names: Iterable[str]) -> dict[str, Any]:
+        asked = {name: getattr(self, name) for name in names}
+        return {
+            name: value for name, value in asked.items() if value is not None and value is not False
+        }
 
     def _image_tokens(self, image: Any) -> int | str | None:
         if self.image_tokens is None:
@@ -183,17 +166,73 @@ class LoaderFlags:
             )
 
 
-_TAKEN_AS_THEY_ARE = (
+@dataclass(frozen=True, kw_only=True)
+class LoaderFlags(PlanFlags):
+    """What `make_loader` takes, as options of a command; `keywords` turns them into arguments.
+
+    How many workers there are, of which kind, what decodes and how far ahead is not among them:
+    each command has its own way to say that.
+    """
+
+    dtype: Annotated[
+        str | None, typer.Option(help="Of pixel_values: uint8, float32 or bfloat16.")
+    ] = None
+    transform: Annotated[
+        str | None,
+        typer.Option(help="Your transform as module:function, or file.py:function."),
+    ] = None
+    meta: Annotated[
+        str | None, typer.Option(help="What else batches carry, such as key,source.")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Where batches go, such as cuda; normalised there.")
+    ] = None
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="Lay the values of a pixel together.")
+    ] = False
+    pin_memory: Annotated[
+        bool, typer.Option("--pin-memory", help="Batches in page-locked memory.")
+    ] = False
+    verify: Annotated[bool, typer.Option(help="Compare every member with its checksum.")] = True
+    on_error: Annotated[
+        str | None, typer.Option(help="raise or skip, where a sample cannot be decoded.")
+    ] = None
+
+    def keywords(self) -> dict[str, Any]:
+        """Keyword arguments of `make_loader`; what was not given keeps its default there.
+
+        Raises:
+            PlanError: an option is impossible, or means nothing without another.
+        """
+        given = super().keywords() | {"verify": self.verify}
+        given |= self._taken_as_they_are(_OF_LOADING)
+        if self.meta is not None:
+            given["meta"] = tuple(name.strip() for name in self.meta.split(",") if name.strip())
+        if self.transform is not None:
+            given["transform"] = resolve_target(self.transform, "--transform")
+        return given
+
+    def image_spec(self) -> ImageSpec | None:
+        """What `--image` and `--dtype` say; None where images are left out.
+
+        Raises:
+            PlanError: they are impossible.
+        """
+        return parse_image(self.image, self.dtype)
+
+
+_OF_THE_PLAN = (
     *("batch_size", "pack", "pack_window", "pack_multiple_of", "max_images", "max_samples"),
     *("max_patches", "static_shapes", "max_tokens", "where", "shards_mixed", "drop_last"),
-    *("device", "channels_last", "pin_memory", "on_error"),
 )
+_OF_LOADING = ("device", "channels_last", "pin_memory", "on_error")
 
 
-def with_loader_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a loader; it gets them together, as `flags: LoaderFlags`."""
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of its argument `flags`; it gets them together, as that."""
     own = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(LoaderFlags, include_extras=True)
+    kind: type[PlanFlags] = own.parameters["flags"].annotation
+    hints = get_type_hints(kind, include_extras=True)
     added = [
         inspect.Parameter(
             field.name,
@@ -201,13 +240,13 @@ def with_loader_flags(command: Callable[..., None]) -> Callable[..., None]:
             default=field.default,
             annotation=hints[field.name],
         )
-        for field in fields(LoaderFlags)
+        for field in fields(kind)
     ]
     others = [parameter for name, parameter in own.parameters.items() if name != "flags"]
 
     @wraps(command)
     def call(**given: Any) -> None:
-        flags = LoaderFlags(**{field.name: given.pop(field.name) for field in fields(LoaderFlags)})
+        flags = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         command(flags=flags, **given)
 
     parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others] + added

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import datapipe
-from datapipe.cli.image import Image, image_spec
+from datapipe.cli.loading import PlanFlags, with_flags
 from datapipe.cli.output import bars, print_table, shown, user_errors
-from datapipe.cli.text import Template, Tokenizer, text_spec
 from datapipe.errors import PlanError
 
 if TYPE_CHECKING:
-    from datapipe.decode.spec import ImageSpec
     from datapipe.loader.loader import Loader
     from datapipe.loader.report import PlanReport
     from datapipe.plan.summary import LengthBin
@@ -30,63 +28,18 @@ _REASONS = {
 }
 
 
+@with_flags
 def plan(
-    shards: Annotated[Path, typer.Argument(help="Folder that `datapipe pack` wrote, or of tars.")],
-    pack: Annotated[int | None, typer.Option(help="Tokens of a pack.")] = None,
-    pack_window: Annotated[
-        int, typer.Option(help="Samples that wait at most for a pack they fit into.")
-    ] = 256,
-    pack_multiple_of: Annotated[
-        int, typer.Option(help="Pad each sample in a pack to a multiple of so many tokens.")
-    ] = 1,
-    max_images: Annotated[int | None, typer.Option(help="Images of a pack at most.")] = None,
-    max_patches: Annotated[
-        int | None, typer.Option(help="Patches or tiles of a pack at most; needs --image.")
-    ] = None,
-    max_samples: Annotated[int | None, typer.Option(help="Samples of a pack at most.")] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens of a padded batch, padding included.")
-    ] = None,
-    buckets: Annotated[
-        str | None, typer.Option(help="Length buckets: how many, or boundaries such as 128,512.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples (with --pack packs) that a rank takes in a step.")
-    ] = None,
+    shards: Annotated[
+        str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
+    ],
+    flags: PlanFlags,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     group: Annotated[
         int | None,
         typer.Option(help="Units of equal cost, of a run first launched on other ranks."),
     ] = None,
-    where: Annotated[
-        str | None, typer.Option(help="Samples that take part, such as 'width >= 336'.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the order.")] = 0,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
-    shuffle: Annotated[
-        bool, typer.Option(help="A new order each epoch, or that of the dataset.")
-    ] = True,
-    drop_last: Annotated[
-        bool, typer.Option("--drop-last", help="Drop a last step that not all ranks can fill.")
-    ] = False,
-    tokenizer: Tokenizer = None,
-    template: Template = None,
-    image_tokens: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of an image: a number, per-tile or native.  [default: as --image needs, "
-            "else 576]"
-        ),
-    ] = None,
-    image: Image = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Tokens of a sample at most, images included."),
-    ] = None,
-    overlong: Annotated[
-        str | None,
-        typer.Option(help="truncate, drop or raise where samples are longer.  [default: drop]"),
-    ] = None,
     step: Annotated[
         int | None, typer.Option(help="Print what every rank sees at this step instead.")
     ] = None,
@@ -103,41 +56,15 @@ def plan(
     So are overlong ones; make_loader refuses them if not told otherwise.
     """
     with user_errors("run the same command again; shards whose tokens were counted are kept"):
-        if tokenizer is None:
-            _refuse_without_tokenizer(batch_size, pack=pack, max_tokens=max_tokens, buckets=buckets)
-        spec = image_spec(image)
-        if max_patches is not None and spec is None:
-            raise PlanError(
-                f"--max-patches {max_patches}: how many an image has follows from --image; give "
-                "it, such as --image qwen2-vl"
-            )
-        text = text_spec(
-            tokenizer,
-            template=template,
-            image_tokens=_image_tokens(image_tokens, spec if tokenizer else None),
-            max_length=max_length,
-            overlong=overlong or (None if tokenizer is None else "drop"),
-        )
         if world_size < 1:
             raise PlanError(f"--world-size {world_size}: at least one rank is needed")
+        asked = flags.overlong is not None
+        if flags.tokenizer is not None and not asked:
+            flags = replace(flags, overlong="drop")
         loader = datapipe.make_loader(
             shards,
-            image=spec,
-            text=text,
-            batch_size=batch_size,
-            pack=pack,
-            pack_window=pack_window,
-            pack_multiple_of=pack_multiple_of,
-            max_images=max_images,
-            max_patches=max_patches,
-            max_samples=max_samples,
-            max_tokens=max_tokens,
-            buckets=_buckets(buckets),
-            where=where,
-            shuffle=shuffle,
-            seed=seed,
+            **flags.keywords(),
             group=group,
-            drop_last=drop_last,
             on_error="skip",
             num_workers=0,
             rank=0,
@@ -145,54 +72,18 @@ def plan(
         )
         loader.set_epoch(epoch)
         if step is None:
-            _summarise(loader, shards, as_json=as_json, overlong=overlong)
+            _summarise(loader, shards, as_json=as_json, asked=asked)
             return
         view = loader.plan.step(step)
         # Keys and sources of foreign shards may hold anything.
         print(json.dumps(view.to_dict()) if as_json else _shown_lines(str(view)))
 
 
-def _refuse_without_tokenizer(batch_size: int | None, **options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise PlanError(
-                f"--{name.replace('_', '-')} needs the tokens of every sample; give --tokenizer "
-                "and --template"
-            )
-    if batch_size is None:
-        raise PlanError(
-            "give --batch-size, or --pack or --max-tokens with --tokenizer and --template"
-        )
-
-
 def _shown_lines(text: str) -> str:
     return "\n".join(shown(line) for line in text.split("\n"))
 
 
-def _image_tokens(value: str | None, image: ImageSpec | None) -> int | str | None:
-    if value is None and image is not None:
-        from datapipe.loader.vision import rule_of
-
-        return rule_of(image)
-    try:
-        return None if value is None else int(value)
-    except ValueError:
-        return value  # TextSpec knows the names
-
-
-def _buckets(value: str | None) -> int | list[int] | None:
-    if value is None:
-        return None
-    try:
-        numbers = [int(part) for part in value.split(",")]
-    except ValueError:
-        raise PlanError(
-            f"--buckets {value!r}: give how many, or their boundaries in tokens such as 128,512"
-        ) from None
-    return numbers if "," in value else numbers[0]
-
-
-def _summarise(loader: Loader, shards: Path, *, as_json: bool, overlong: str | None) -> None:
+def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> None:
     from datapipe.loader.report import report_plan
 
     report = report_plan(loader)
@@ -201,7 +92,7 @@ def _summarise(loader: Loader, shards: Path, *, as_json: bool, overlong: str | N
         return
     ranks = "1 rank" if report.world_size == 1 else f"{report.world_size:,} ranks"
     tokens = loader.origin.text.spec.image_tokens if loader.origin.text else None
-    rows = _rows(report, tokens, asked=overlong is not None)
+    rows = _rows(report, tokens, asked=asked)
     print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", rows)
     _print_histogram(report.summary.histogram)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.loading import LoaderFlags, with_loader_flags
+from datapipe.cli.loading import LoaderFlags, with_flags
 from datapipe.cli.output import shown, user_errors
 from datapipe.cli.units import parse_seconds
 from datapipe.errors import PlanError
@@ -21,9 +21,11 @@ from datapipe.progress import is_watched
 _PLAIN_EVERY = 10.0  # seconds between lines where no one watches
 
 
-@with_loader_flags
+@with_flags
 def profile(
-    shards: Annotated[Path, typer.Argument(help="Folder that `datapipe pack` wrote, or of tars.")],
+    shards: Annotated[
+        str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
+    ],
     flags: LoaderFlags,
     num_workers: Annotated[
         int | None, typer.Option(help="Threads or processes.  [default: as make_loader]")
@@ -64,9 +66,7 @@ def profile(
             return make_loader(shards, **(options | changes))
 
         with _phases() as say:
-            found = profile_loader(
-                make, shards=str(shards), seconds=seconds, step_time=pace, say=say
-            )
+            found = profile_loader(make, shards=shards, seconds=seconds, step_time=pace, say=say)
         if trace is not None:
             from datapipe.profile.trace import write_trace
 

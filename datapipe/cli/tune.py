@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import datapipe
-from datapipe.cli.loading import LoaderFlags, with_loader_flags
+from datapipe.cli.loading import LoaderFlags, with_flags
 from datapipe.cli.output import shown, user_errors
 from datapipe.cli.target import resolve_target
 from datapipe.cli.tuneview import watching
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 _KINDS = {"workers": ("threads", "processes"), "decoder": ("auto", "cpu", "dali")}
 
 
-@with_loader_flags
+@with_flags
 def tune_workers(
     flags: LoaderFlags,
     shards: Annotated[
-        Path | None, typer.Argument(help="Folder that `datapipe pack` wrote, or of tars.")
+        str | None,
+        typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
     ] = None,
     target: Annotated[
         str | None,
@@ -109,7 +110,7 @@ def tune_workers(
         )
         with watching() as tell:
             result = datapipe.tune_workers(make, **options, on_trial=tell)
-        name = target or str(shards)
+        name = target or shards or ""
         if report is not None:
             from datapipe.tune.report import write_report
 
@@ -119,7 +120,7 @@ def tune_workers(
         raise typer.Exit(130)
 
 
-def _maker(shards: Path, flags: LoaderFlags, fixed: dict[str, str]) -> Any:
+def _maker(shards: str, flags: LoaderFlags, fixed: dict[str, str]) -> Any:
     """A function that makes the loader, and made it once, so that a wrong option shows at once."""
     from datapipe.loader.make import make_loader
 
@@ -160,9 +161,9 @@ def _variants(asked: dict[str, list[str]]) -> list[dict[str, str]]:
 
 
 def _refuse_beside_target(
-    shards: Path | None, flags: LoaderFlags, kinds: list[tuple[str, str]]
+    shards: str | None, flags: LoaderFlags, kinds: list[tuple[str, str]]
 ) -> None:
-    given = [] if shards is None else [str(shards)]
+    given = [] if shards is None else [shards]
     given += flags.given()
     given += [f"--{name} {value}" for name, value in kinds if value not in ("threads", "auto")]
     if given:

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.imageoptions import parse_image
-from datapipe.cli.loading import LoaderFlags, with_loader_flags
+from datapipe.cli.image import parse_image
+from datapipe.cli.loading import LoaderFlags, with_flags
 from datapipe.cli.target import resolve_target
 
 
@@ -21,7 +21,7 @@ def keywords(*arguments: Any) -> dict[str, Any]:
     """What a command with these options makes of them."""
     got: dict[str, Any] = {}
 
-    @with_loader_flags
+    @with_flags
     def load(
         flags: LoaderFlags, shards: Annotated[Path, typer.Argument()] = Path("shards")
     ) -> None:

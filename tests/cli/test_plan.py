@@ -104,6 +104,17 @@ def test_what_drop_last_drops_is_counted(read: Read, run: Run, shards: Path) -> 
     assert (report["steps"], report["samples"], report["left_out"]["last_step"]) == (5, 35, 5)
 
 
+def test_the_order_is_the_one_that_training_takes(read: Read, run: Run, shards: Path) -> None:
+    options = ("--batch-size", 4, "--step", 0, "--json")
+    whole, mixed, still = (
+        read(run("plan", shards, *options, *more))
+        for more in ((), ("--shards-mixed", 1), ("--no-shuffle",))
+    )
+    assert len({str(view) for view in (whole, mixed, still)}) == 3
+    loader = datapipe.make_loader(shards, batch_size=4, shuffle="shards", shards_mixed=1)
+    assert mixed == loader.plan.step(0).to_dict()
+
+
 def test_a_single_sample_shows_beside_thousands() -> None:
     assert [row.rstrip() for row in bars([1, 0, 1000])] == ["#", "", "#" * 40]
 
@@ -180,10 +191,10 @@ def test_images_of_their_own_size_are_planned_as_training_takes_them(
         (["--batch-size", 2, "--step", 99], "has no such step; its steps are 0 to 19"),
         (["--batch-size", 2, "--where", "wide > 2"], "wide"),
         (["--batch-size", 2, "--tokenizer", "none.json"], "none.json"),
-        (["--batch-size", 2, "--max-patches", 9], "--max-patches 9: how many an image has"),
+        (["--batch-size", 2, "--max-patches", 9], "max_patches=9 needs pack="),
         (["--batch-size", 2, "--image", "vit"], "preset 'vit' is not one of"),
-        (["--batch-size", 2, "--image", "clip,side=9"], "'side=9' is no option of ImageSpec"),
-        (["--batch-size", 2, "--image", "clip,size=big"], "'size=big' is no option"),
+        (["--batch-size", 2, "--image", "clip,side=9"], "'side' is no option of ImageSpec"),
+        (["--batch-size", 2, "--image", "clip,size=big"], "'size=big': give options as size=336"),
     ],
 )
 def test_wrong_options_are_one_message(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -203,3 +206,20 @@ def test_neighbours_become_one_span_and_strangers_do_not() -> None:
         Span(1, 512, 612),
         Span(0, 50 << 20, 59 << 20),
     ]
+
+
+def test_commands_take_urls(server: Server, packed: Path) -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-m", "datapipe", "plan", where, *("--batch-size", "4", "--json")],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for where in (server.url, str(packed))
+    ]
+    here, there = (json.loads(text) for text in said)
+    assert {k: v for k, v in here.items() if "seconds" not in k} == {
+        k: v for k, v in there.items() if "seconds" not in k
+    }
+    assert here["samples"] > 0

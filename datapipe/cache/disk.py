@@ -25,6 +25,7 @@ import numpy.typing as npt
 from datapipe.cache.layout import Layout
 from datapipe.errors import PlanError
 from datapipe.index.checksum import crc32
+from datapipe.plan.ragged import Bools, Int64
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,13 @@ class DiskTier:
         for descriptor in (getattr(self, "_use", None), getattr(self, "_descriptor", None)):
             if descriptor is not None:
                 os.close(descriptor)
+
+    def holds(self, samples: Int64) -> Bools:
+        """Whether an entry of each sample was written: bool [n]."""
+        places = self.layout.places(samples)
+        held = places >= 0
+        held[held] = self._words[places[held]] != 0
+        return held
 
     def find(self, sample: int) -> Buffer | None:
         """The entry of a sample, if it is there and whole; for reading."""

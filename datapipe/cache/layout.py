@@ -9,7 +9,9 @@ import numpy as np
 from datapipe.plan.order import Permutation
 from datapipe.plan.ragged import Int64
 
-_ALIGNMENT = 64  # bytes: a cache line, and what vector instructions like
+ALIGNMENT = 64
+"""Bytes: a cache line, and what vector instructions like."""
+
 _STEP = 1 << 16  # samples that are looked at together
 
 
@@ -26,18 +28,34 @@ class Layout:
         sizes: bytes of the entries of some of them: int64 [n] in, int64 [n] out.
         budget: bytes that all entries may take.
         key: of the draw.
+        first, stop: places in the draw that it may take, for tiers that share one: what another
+            has need not be here too. None is no limit.
+        alignment: of entries, in bytes.
 
     Attributes:
         kept: how many samples have a place.
+        first: the first of these in the draw.
         bytes: that their entries take.
     """
 
-    def __init__(self, count: int, sizes: Callable[[Int64], Int64], budget: int, key: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        sizes: Callable[[Int64], Int64],
+        budget: int,
+        key: int,
+        *,
+        first: int = 0,
+        stop: int | None = None,
+        alignment: int = ALIGNMENT,
+    ) -> None:
         self._order = Permutation(max(count, 1), key)
+        self.first = first
+        last = count if stop is None else min(count, stop)
         parts, total = [np.zeros(1, np.int64)], 0
-        for start in range(0, count, _STEP):
-            chosen = self._order(np.arange(start, min(start + _STEP, count)))
-            room = -(-sizes(chosen) // _ALIGNMENT) * _ALIGNMENT
+        for start in range(first, last, _STEP):
+            chosen = self._order(np.arange(start, min(start + _STEP, last)))
+            room = -(-sizes(chosen) // alignment) * alignment
             ends = total + np.cumsum(room)
             fitting = int(np.searchsorted(ends, budget, side="right"))
             parts.append(ends[:fitting])
@@ -51,5 +69,5 @@ class Layout:
 
     def places(self, samples: Int64) -> Int64:
         """The place of each sample, -1 where it has none: int64 [n] in and out."""
-        found = self._order.inverse(samples)
-        return np.where(found < self.kept, found, -1)
+        found = self._order.inverse(samples) - self.first
+        return np.where((found >= 0) & (found < self.kept), found, -1)

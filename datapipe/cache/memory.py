@@ -15,7 +15,7 @@ import numpy.typing as npt
 from datapipe.cache.layout import Layout
 from datapipe.cache.nextuse import Lru, NextUse
 from datapipe.errors import DatapipeError
-from datapipe.plan.ragged import Int64
+from datapipe.plan.ragged import Bools, Int64
 
 Buffer = npt.NDArray[np.uint8]
 
@@ -67,6 +67,8 @@ class Arena:
     was marked. Two that write the same one write the same bytes.
     """
 
+    evicted = 0  # none ever is
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._start = -(-layout.kept // 64) * 64
@@ -84,16 +86,17 @@ class Arena:
         self.__dict__ |= state
         self._map()
 
-    def places(self, samples: Int64) -> Int64:
-        """The place of the entry of each sample that is there, else -1: int64 [n] in and out."""
-        found = self.layout.places(samples)
-        found[found >= 0] = np.where(self._present[found[found >= 0]], found[found >= 0], -1)
-        return found
+    def holds(self, samples: Int64) -> Bools:
+        """Whether the entry of each sample is there: bool [n]."""
+        places = self.layout.places(samples)
+        held = places >= 0
+        held[held] = self._present[places[held]] != 0
+        return held
 
     def find(self, sample: int, next_use: int = 0) -> Buffer | None:
         """The entry of a sample, if it is there; for reading."""
-        place = int(self.places(np.array([sample]))[0])
-        return None if place < 0 else self._at(place)
+        place = int(self.layout.places(np.array([sample]))[0])
+        return self._at(place) if place >= 0 and self._present[place] else None
 
     def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
         """Where to write an entry of so many bytes, or None where it is not to be kept."""
@@ -123,13 +126,22 @@ class Entries:
     """Entries that come and go as a policy says. For the threads of one process.
 
     What is read stays whole while somebody refers to it, also when it is evicted.
+
+    Attributes:
+        budget: of its policy, in bytes.
+        evicted: entries that went for others.
     """
 
     def __init__(self, policy: NextUse | Lru) -> None:
         self._policy = policy
+        self.budget = policy.budget
         self._entries: dict[int, Buffer] = {}
         self._lock = threading.Lock()
         self.evicted = 0
+
+    def holds(self, samples: Int64) -> Bools:
+        """Whether the entry of each sample is there just now: bool [n]."""
+        return np.array([sample in self._entries for sample in samples.tolist()], bool)
 
     def find(self, sample: int, next_use: int = 0) -> Buffer | None:
         """The entry of a sample, if it is there; for reading."""

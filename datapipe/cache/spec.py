@@ -18,6 +18,8 @@ class CacheSpec:
     """Caches of a loader; sizes are bytes, or texts such as "8GB".
 
     Attributes:
+        device: of the device that batches go to, see `make_loader(device=...)`: decoded images that
+            lie there cross the bus once. A dataset that fits is there as a whole.
         memory: of this process; its worker processes share it.
         disk: folder on a fast disk of this machine; all ranks on it may share one, and what lies
             there is still good after a restart.
@@ -34,6 +36,7 @@ class CacheSpec:
         PlanError: an option is impossible.
     """
 
+    device: int | str | None = None
     memory: int | str | None = None
     disk: str | os.PathLike[str] | None = None
     disk_size: int | str | None = None
@@ -41,7 +44,7 @@ class CacheSpec:
     policy: PolicyName = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("memory", "disk_size"):
+        for name in ("device", "memory", "disk_size"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, parse_bytes(f"cache {name}", value))
@@ -50,7 +53,9 @@ class CacheSpec:
                 raise PlanError(
                     f"cache {name} {getattr(self, name)!r} is not one of {', '.join(known)}"
                 )
-        if self.memory is None and self.disk is None:
-            raise PlanError("a cache needs room: give CacheSpec(memory='8GB'), disk=..., or both")
+        if self.device is None and self.memory is None and self.disk is None:
+            raise PlanError(
+                "a cache needs room: give CacheSpec(memory='8GB'), disk=..., device=... or several"
+            )
         if self.disk_size is not None and self.disk is None:
             raise PlanError("cache disk_size is of a folder; give disk='/path' too")

@@ -7,32 +7,31 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from datapipe.decode.image import Decoded
 from datapipe.decode.text.encode import SampleText
 from datapipe.errors import MissingMember, SampleError, TransformError
-from datapipe.index.dataset import Dataset
 from datapipe.index.rows import Member
 from datapipe.index.text import parse_json, parse_text, sample_text
-from datapipe.loader.images import GEOMETRY, ImageMaker, ImageSlots
-from datapipe.loader.keeper import Keeper
+from datapipe.loader.batchmaker import BatchMaker
+from datapipe.loader.images import GEOMETRY, ImageSlots
 from datapipe.loader.members import member_kind
 from datapipe.loader.reading import BadMember, Found, SampleReader
 from datapipe.loader.state import Run
-from datapipe.loader.tokens import TokenMaker, TokenSlots
+from datapipe.loader.tokens import TokenSlots
 from datapipe.loader.usertransform import UserTransform, apply_transform
 from datapipe.loader.watch import Watch
-from datapipe.plan.ragged import places
+from datapipe.plan.ragged import Bools, places
 from datapipe.plan.steps import Share
-from datapipe.store.protocol import Fetch, Store
+from datapipe.store.protocol import Fetch
 
 logger = logging.getLogger(__name__)
 
-OnError = Literal["raise", "skip"]
 Batch = dict[str, Any]
 
 FACTS = frozenset(
@@ -49,38 +48,6 @@ _PIECE = 16
 _TEXT_PIECE = 32
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchMaker:
-    """What all batches of a loader share.
-
-    Attributes:
-        dataset, store: where samples lie and how to read them.
-        images: what becomes of images; None leaves them out.
-        transform: the user's own; None for none.
-        tokens: for texts; None hands them out as they are.
-        meta: what the batch carries beside what a model takes.
-        seed: of what is random.
-        verify: whether members are compared with the checksums taken when they were packed.
-        keeper: keeps samples in caches; None for none.
-        on_error: "raise", or "skip" to leave a failing sample's slot empty.
-        workers: threads that share in a batch; 0 where whoever asks for it makes it.
-        ahead: batches that they prepare at a time.
-    """
-
-    dataset: Dataset
-    store: Store
-    images: ImageMaker | None
-    transform: UserTransform | None
-    tokens: TokenMaker | None
-    meta: tuple[str, ...]
-    seed: int
-    verify: bool
-    keeper: Keeper | None
-    on_error: OnError
-    workers: int
-    ahead: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A sample as it was read: its text, and its images as they are encoded."""
@@ -95,7 +62,8 @@ class BatchJob:
 
     `run_after` is how far the run is once the batch was yielded; `labels` counts the tokens that
     all ranks predict in this step, `last` says that no other follows, `fetch` are the samples on
-    their way, where they were announced, `next_use` says when each is used again, for the cache.
+    their way, where they were announced, `next_use` says when each is used again, for the cache,
+    `resident` whose images lie on the device already.
     """
 
     def __init__(
@@ -109,12 +77,14 @@ class BatchJob:
         last: bool = False,
         fetch: Fetch | None = None,
         next_use: Sequence[int] | None = None,
+        resident: Bools | None = None,
     ) -> None:
         self.share = share
+        self.epoch = epoch
+        self.resident = resident
         self.run_after = run_after
         self.samples = share.units.samples
         self._excluded: list[bool] = share.excluded.tolist()
-        self._epoch = epoch
         self._labels = labels
         self._maker = maker
         size = len(self.samples)
@@ -126,13 +96,15 @@ class BatchJob:
             )
         else:
             self._counts = sizes.images
+        self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
         self._reader = SampleReader(
             maker.store,
             keeper=maker.keeper,
             fetch=fetch,
             samples=self.samples,
-            images=self._counts if maker.images is not None else None,
+            images=self._loaded if maker.images is not None else None,
             next_use=next_use,
+            resident=resident,
             verify=maker.verify,
         )
         self._valid = share.valid.copy()
@@ -149,7 +121,7 @@ class BatchJob:
             self._tokens = maker.tokens.slots(self.samples, sizes)
         self._images: ImageSlots | None = None
         if maker.images:
-            self._images = maker.images.slots(self.samples, self._counts, epoch)
+            self._images = maker.images.slots(self.samples, self._counts, epoch, resident)
         # Images take their time: every worker should find two pieces among what is prepared ahead,
         # and they should end together.
         ahead = 1 if last else maker.ahead
@@ -220,7 +192,7 @@ class BatchJob:
             raise self.errors[min(self.errors)]
         batch: Batch = {}
         # Vision towers refuse a batch of no images, and a model that is given none skips them.
-        if self._images is not None and (len(self._images.pixels) or not self._tokens):
+        if self._images is not None and not (self._tokens and self._images.none):
             batch |= self._images.result()
         facts: Batch = {
             # Copied: the plan's own arrays are not for a training loop to write to.
@@ -285,8 +257,8 @@ class BatchJob:
                     record = parse_json(bytes(data))
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        here = len(images) if found.ready is None else self._counts[slot]
-        if self._images is not None and here != self._counts[slot]:
+        here = len(images) if found.ready is None else self._loaded[slot]
+        if self._images is not None and here != self._loaded[slot]:
             missing = MissingMember(
                 f"{len(images)} images found, the index says {self._counts[slot]}"
             )
@@ -356,7 +328,7 @@ class BatchJob:
                 key=self._keys[slot],
                 record=record,
                 seed=self._maker.seed,
-                epoch=self._epoch,
+                epoch=self.epoch,
                 sample=int(self.samples[slot]),
             )
             if self._tokens and self._text[slot] != text:

@@ -6,15 +6,19 @@ import logging
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 
+from datapipe.cache.device import DeviceRows
+from datapipe.cache.layout import Layout
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.loader.keeper import EntrySizes, Keeper
+from datapipe.loader.keeper import KEY, EntrySizes, Keeper, RowCounts
 from datapipe.loader.nextuses import MOST_SAMPLES
+from datapipe.progress import readable_size
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +63,11 @@ def make_keeper(
     kept: ImageTransform | None,
     world_size: int,
     processes: bool,
+    device: DeviceRows | None,
 ) -> Keeper:
     """The cache of a loader, whose log says what it keeps.
+
+    `device` are the rows of `make_device_rows`, where there is such a tier.
 
     Raises:
         PlanError: its folder cannot be used, or worker processes cannot keep to its policy.
@@ -84,6 +91,63 @@ def make_keeper(
         dataset=dataset,
         sizes=EntrySizes(dataset.columns, kept, images=images),
         identity=repr(kept.spec) if kept is not None else f"images={images}",
+        device=None if device is None else device.layout,
+        world_size=world_size,
     )
-    logger.info("the cache keeps %s", keeper.describe())
+    parts = ([] if device is None else [_describe(device, len(dataset))]) + keeper.describe()
+    logger.info("the cache keeps %s", "; ".join(parts))
     return keeper
+
+
+def make_device_rows(
+    spec: CacheSpec,
+    dataset: Dataset,
+    *,
+    image: ImageSpec | None,
+    kept: ImageTransform | None,
+    device: torch.device | None,
+) -> DeviceRows | None:
+    """The rows of the device tier of a loader; None where it has none.
+
+    Args:
+        spec: of the cache.
+        dataset: what is read.
+        image: what the workers make of images.
+        kept: what the cache keeps, from `kept_transform`.
+        device: that batches go to; None where they stay.
+
+    Raises:
+        PlanError: the images of this loader cannot lie on a device.
+    """
+    if spec.device is None:
+        return None
+    if device is None:
+        raise PlanError("cache device=... is of the device that batches go to; give device= too")
+    if kept is None or image is None:
+        raise PlanError(
+            "cache device=... keeps decoded images, which this loader has none of: image=None, "
+            "keep='encoded', transform=, random_crop and decoder='dali' have none"
+        )
+    if image.resize in ("shortest", "dynamic"):
+        raise PlanError(
+            f"cache device=... keeps rows of one shape, and resize={image.resize!r} pads them to "
+            "the largest of a batch; give CacheSpec(memory=...)"
+        )
+    nothing = np.zeros(0, np.int64)
+    shape = kept.row_shape(nothing, nothing)
+    layout = Layout(
+        len(dataset),
+        RowCounts(dataset.columns, kept),
+        int(spec.device) // torch.Size(shape).numel(),
+        KEY,
+        alignment=1,
+    )
+    return DeviceRows(layout, shape, device)
+
+
+def _describe(rows: DeviceRows, samples: int) -> str:
+    layout = rows.layout
+    size = readable_size(layout.bytes * torch.Size(rows.shape).numel())
+    share = f"{layout.kept / max(samples, 1):.1%}"
+    kept = f"{layout.kept:,} of {samples:,} samples ({size}) decoded on {rows.device}"
+    return f"{kept}, which will serve {share} of reads"

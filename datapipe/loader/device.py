@@ -22,6 +22,12 @@ from datapipe.errors import PlanError
 from datapipe.loader.lanes import Mark, make_lane, resolve_device
 
 Batch = dict[str, Any]
+Carry = Callable[[Tensor], Tensor]
+"""A tensor of the host's to the device."""
+
+Complete = Callable[[Tensor, Carry], Tensor]
+"""All rows of `pixel_values`, of those that were sent."""
+
 PIXELS = "pixel_values"
 
 
@@ -75,7 +81,9 @@ class DeviceFeeder:
         self._lane = make_lane(self.device)
         self._in_flight: deque[tuple[Mark, list[Tensor]]] = deque()
 
-    def send(self, batch: Batch, *, blank: Tensor | None = None) -> Sent:
+    def send(
+        self, batch: Batch, *, blank: Tensor | None = None, complete: Complete | None = None
+    ) -> Sent:
         """Begin to carry a batch over; returns at once.
 
         The host's tensors may be forgotten by the caller, and must not be written to: they are kept
@@ -85,6 +93,8 @@ class DeviceFeeder:
             batch: a dict, of which the tensors are carried over; none inside lists or dicts.
             blank: bool [rows] on the CPU: rows of `pixel_values` to be zero on the device, such as
                 those of samples that were skipped. Zero before normalisation is not zero after it.
+            complete: makes all rows of `pixel_values` of those that were sent, before they are
+                normalised, given also what carries other tensors over.
 
         Raises:
             PlanError: `pixel_values` are to be normalised and are no uint8, or of a wrong shape.
@@ -107,6 +117,8 @@ class DeviceFeeder:
                 }
                 pixels = carried.get(PIXELS)
                 if isinstance(pixels, Tensor):
+                    if complete is not None:
+                        pixels = carried[PIXELS] = complete(pixels, carry)
                     empty = carry(blank) if blank is not None and bool(blank.any()) else None
                     carried[PIXELS] = self._finish(pixels, empty, carried.get("image_sizes"))
             finally:

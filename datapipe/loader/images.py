@@ -19,7 +19,7 @@ from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
-from datapipe.plan.ragged import Int64, edges
+from datapipe.plan.ragged import Bools, Int64, edges
 from datapipe.plan.rng import derive
 
 _CROPS = 4  # purpose of derived keys
@@ -78,9 +78,14 @@ class ImageMaker:
     decoder: Decoder | None = None
     kept: ImageTransform | None = None
 
-    def slots(self, samples: Int64, images: Int64, epoch: int) -> ImageSlots:
-        """Memory for the first `images` images of each of some samples."""
-        return ImageSlots(self, samples, images, epoch)
+    def slots(
+        self, samples: Int64, images: Int64, epoch: int, resident: Bools | None = None
+    ) -> ImageSlots:
+        """Memory for the first `images` images of each of some samples.
+
+        Those of `resident` samples lie on the device already, so there are no rows for them.
+        """
+        return ImageSlots(self, samples, images, epoch, resident)
 
 
 class ImageSlots:
@@ -91,7 +96,14 @@ class ImageSlots:
     (x * scale_x + left, y * scale_y + top) of what the model sees.
     """
 
-    def __init__(self, maker: ImageMaker, samples: Int64, images: Int64, epoch: int) -> None:
+    def __init__(
+        self,
+        maker: ImageMaker,
+        samples: Int64,
+        images: Int64,
+        epoch: int,
+        resident: Bools | None,
+    ) -> None:
         self._maker = maker
         self._samples = samples
         self._epoch = epoch
@@ -99,11 +111,15 @@ class ImageSlots:
         """int64 [B + 1]; slot s has images `first[s]` to `first[s + 1]`."""
         self._sizes = self._read_sizes(samples, images)
         transform = maker.transform
-        self._rows = edges(transform.rows(*self._sizes))
+        rows = transform.rows(*self._sizes)
+        self._every = edges(rows)  # with those of resident samples
+        if resident is not None:
+            rows = np.where(np.repeat(resident, images), 0, rows)
+        self._rows = edges(rows)
         self.used = int(self._rows[-1])
         """Rows of `pixel_values` that belong to images."""
         self._shape = (
-            self.used if maker.rows is None else maker.rows,
+            self.used if maker.rows is None or self.used < self._every[-1] else maker.rows,
             *transform.row_shape(*self._sizes),
         )
         # As lists: a worker asks for single numbers.
@@ -274,9 +290,15 @@ class ImageSlots:
     @property
     def blank(self) -> Tensor:
         """Rows of `pixel_values` that hold no image: bool [rows]."""
-        out = np.ones(self._shape[0], bool)
-        out[: self.used] = np.repeat(self._buried, np.diff(self._rows))
+        buried = np.repeat(self._buried, np.diff(self._every))
+        out = np.ones(max(len(buried), self._maker.rows or 0), bool)
+        out[: len(buried)] = buried
         return torch.from_numpy(out)
+
+    @property
+    def none(self) -> bool:
+        """Whether the batch has no row of an image, and no row to fill up."""
+        return not (self._every[-1] or self._shape[0])
 
     def geometry(self) -> Tensor | None:
         """Where pixels went, float64 [I, 6]; None if nobody asked."""
@@ -286,7 +308,7 @@ class ImageSlots:
         if not self._maker.transform.spec.random:
             return None
         sample = int(self._samples[slot])
-        return Draw(derive(self._maker.seed, self._epoch, _CROPS, sample, number))
+        return image_draw(self._maker.seed, self._epoch, sample, number)
 
     def _read_sizes(self, samples: Int64, images: Int64) -> tuple[Int64, Int64]:
         """Widths and heights of all images of the batch."""
@@ -296,6 +318,11 @@ class ImageSlots:
         numbers += np.arange(len(numbers))
         widths = gather(columns.image_width, numbers).astype(np.int64)
         return widths, gather(columns.image_height, numbers).astype(np.int64)
+
+
+def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
+    """The random numbers of an image, the `number`-th of its sample, in an epoch."""
+    return Draw(derive(seed, epoch, _CROPS, sample, number))
 
 
 def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:

@@ -14,8 +14,10 @@ from torch import Tensor
 from datapipe.errors import DatapipeError, SampleError
 from datapipe.loader.batch import Batch
 from datapipe.loader.device import DeviceFeeder, Sent
+from datapipe.loader.devicetier import DeviceTier
 from datapipe.loader.meter import Meter
 from datapipe.loader.state import Run
+from datapipe.plan.ragged import Bools
 from datapipe.plan.steps import Share
 
 P = ParamSpec("P")
@@ -28,6 +30,8 @@ class FinishedJob(Protocol):
     share: Share
     run_after: Run
     errors: dict[int, SampleError]
+    epoch: int
+    resident: Bools | None
     finished: int
 
     @property
@@ -68,12 +72,14 @@ class LoaderIterator(Iterator[Batch]):
         loader: Owner,
         executor: Steps,
         feeder: DeviceFeeder | None = None,
+        tier: DeviceTier | None = None,
         meter: Meter | None = None,
     ) -> None:
         self._loader = loader
         self._executor = executor
         self._meter = meter
         self._feeder = feeder
+        self._tier = tier
         # Batches on their way to the device, or what is wrong with them.
         self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
         self._closed = False
@@ -135,7 +141,9 @@ class LoaderIterator(Iterator[Batch]):
         job = self._executor.next()
         try:
             batch = self._result(job)
-            self._sent.append((job, self._carried(feeder.send, batch, blank=job.blank)))
+            complete = None if self._tier is None else self._tier.begin(job, batch)
+            sent = self._carried(feeder.send, batch, blank=job.blank, complete=complete)
+            self._sent.append((job, sent))
         except SampleError as error:
             self._sent.append((job, error))  # once the batches before it were given out
 

@@ -19,22 +19,27 @@ from typing import Literal
 import numpy as np
 
 from datapipe.cache.disk import DiskTier, make_room, note
+from datapipe.cache.expected import expected_hits
 from datapipe.cache.layout import Layout
 from datapipe.cache.memory import Arena, Buffer, Entries
-from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.cache.nextuse import AHEAD, Lru, NextUse
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.rows import Member
 from datapipe.loader.members import member_kind
-from datapipe.plan.ragged import Int64, edges, places
+from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.progress import readable_size
 
 FACTS = 48
 """Bytes of the facts about an image: six float64, see `ImageSlots`."""
 
-_KEY = 0x6361636865  # of the draw of what is kept; the same wherever the dataset is opened
+KEY = 0x6361636865
+"""Of the draw of what is kept; the same wherever the dataset is opened."""
+
+_NO_LIMIT = 1 << 62
+_LOOKED_AT = 1000  # samples, for the size of all
 _VERSION = 1
 
 
@@ -46,11 +51,20 @@ class TierStats:
         hits: samples that it had.
         bytes: of these.
         kept: samples that were put there.
+        evicted: samples that went for others.
+        expected: share of reads that it will serve once it has its stock, in a run over the whole
+            dataset; None where nobody knows, and for the source.
+        stalls: samples of a source that lies elsewhere for which a worker waited.
+        stalled: seconds that workers waited for these, together.
     """
 
     hits: int = 0
     bytes: int = 0
     kept: int = 0
+    evicted: int = 0
+    expected: float | None = None
+    stalls: int = 0
+    stalled: float = 0.0
 
 
 class _Counts:
@@ -109,6 +123,26 @@ class EntrySizes:
         return -(-total // 8) * 8 + np.diff(values)
 
 
+class RowCounts:
+    """How many rows of `pixel_values` the images of samples take.
+
+    Args:
+        columns: of the dataset.
+        transform: what images become.
+    """
+
+    def __init__(self, columns: Columns, transform: ImageTransform) -> None:
+        self._columns = columns
+        self._transform = transform
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Rows of each sample: int64 [n]."""
+        images, ends = places(self._columns.sample_image, samples)
+        widths = self._columns.image_width[images].astype(np.int64)
+        heights = self._columns.image_height[images].astype(np.int64)
+        return np.diff(edges(self._transform.rows(widths, heights))[ends])
+
+
 class Keeper:
     """The tiers of one loader.
 
@@ -119,6 +153,12 @@ class Keeper:
         dataset: whose samples they are.
         sizes: of entries.
         identity: everything that the bytes of an entry depend on beside the dataset.
+        device: the part of the dataset whose images go to the device; None for none.
+        world_size: ranks that share an epoch.
+
+    Attributes:
+        expected: share of reads that each tier will serve once it has its stock; None where nobody
+            knows.
     """
 
     def __init__(
@@ -130,6 +170,8 @@ class Keeper:
         dataset: Dataset,
         sizes: EntrySizes,
         identity: str,
+        device: Layout | None = None,
+        world_size: int = 1,
     ) -> None:
         self.keep_decoded = keep == "decoded"
         self.policy = policy
@@ -138,10 +180,16 @@ class Keeper:
         self.memory: Arena | Entries | None = None
         self.disk: DiskTier | None = None
         count = self._samples = len(dataset)
+        self.texts: Arena | None = None
+        """Of the samples whose images go to the device."""
+        if device is not None:
+            texts = EntrySizes(dataset.columns, None, images=False)
+            self.texts = Arena(Layout(count, texts, _NO_LIMIT, KEY, stop=device.kept))
         if spec.memory is not None:
             budget = int(spec.memory)
             if policy == "pin":
-                self.memory = Arena(Layout(count, sizes, budget, _KEY))
+                first = 0 if device is None else device.kept
+                self.memory = Arena(Layout(count, sizes, budget, KEY, first=first))
             else:
                 self.memory = Entries(NextUse(budget) if policy == "next-use" else Lru(budget))
         if spec.disk is not None:
@@ -156,7 +204,38 @@ class Keeper:
             name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
             limit = make_room(root, name, None if spec.disk_size is None else int(spec.disk_size))
             note(root / name, about)
-            self.disk = DiskTier(root / name, Layout(count, sizes, limit, _KEY))
+            self.disk = DiskTier(root / name, Layout(count, sizes, limit, KEY))
+        self.expected = self._expect(0 if device is None else device.kept, world_size)
+
+    def _expect(self, before: int, world_size: int) -> dict[str, float | None]:
+        """By tier; samples up to `before` in the draw lie on the device."""
+        count = max(self._samples, 1)
+        found: dict[str, float | None] = {}
+        if isinstance(self.memory, Arena):
+            before += self.memory.layout.kept
+            found["memory"] = self.memory.layout.kept / count
+        elif self.memory is not None:
+            one = self.sizes(np.linspace(0, count - 1, min(count, _LOOKED_AT)).astype(np.int64))
+            part = min(1.0, self.memory.budget / max(float(one.mean()) * count, 1.0))
+            name: Literal["next-use", "lru"] = "lru" if self.policy == "lru" else "next-use"
+            found["memory"] = expected_hits(name, round(part, 3), world_size, AHEAD)
+        if self.disk is not None:
+            rest = max(0, self.disk.layout.kept - before) / count
+            # What memory holds of it comes and goes.
+            found["disk"] = rest if self.memory is None or self.policy == "pin" else None
+        return found
+
+    def holds(self, samples: Int64) -> Bools:
+        """Whether a tier has the entry of each sample just now: bool [n]."""
+        held = np.zeros(len(samples), bool)
+        for tier in (self.memory, self.disk):
+            if tier is not None:
+                held |= tier.holds(samples)
+        return held
+
+    def holds_text(self, samples: Int64) -> Bools:
+        """Whether the text of each sample whose images lie on the device is here: bool [n]."""
+        return np.zeros(len(samples), bool) if self.texts is None else self.texts.holds(samples)
 
     def find(self, sample: int, next_use: int = 0) -> Buffer | None:
         """The entry of a sample, from the nearest tier that has it; for reading."""
@@ -196,27 +275,43 @@ class Keeper:
     def stats(self) -> dict[str, TierStats]:
         """Of each tier, and of the source."""
         names = [name for name in ("memory", "disk") if getattr(self, name) is not None]
-        parts = ("hits", "bytes", "kept")
+        parts = ("hits", "bytes", "kept", "stalls")
         return {
-            name: TierStats(**{part: self._counts.get(part, name) for part in parts})
+            name: TierStats(
+                **{part: self._counts.get(part, name) for part in parts},
+                stalled=self._counts.get("stalled", name) / 1e9,
+                evicted=self.memory.evicted if name == "memory" and self.memory else 0,
+                expected=self.expected.get(name),
+            )
             for name in (*names, "source")
         }
 
-    def describe(self) -> str:
+    def stall(self, nanoseconds: int) -> None:
+        """Count that a worker waited for the source."""
+        self._counts.add("stalls", "source")
+        self._counts.add("stalled", "source", nanoseconds)
+
+    def describe(self) -> list[str]:
         """What is kept where, for a log."""
         parts = []
         form = "decoded" if self.keep_decoded else "encoded"
         if isinstance(self.memory, Arena):
-            layout = self.memory.layout
-            parts.append(f"{self._part(layout)} {form} in memory, a fixed part")
+            parts.append(f"{self._part(self.memory.layout)} {form} in memory, a fixed part")
         elif self.memory is not None:
             use = "are used next" if self.policy == "next-use" else "were used last"
             parts.append(f"samples that {use} {form} in memory")
+        if self.memory is not None:
+            parts[-1] += self._expectation("memory")
         if self.disk is not None:
-            layout = self.disk.layout
             there = f"{self.disk.folder}, where {self.disk.present:,} are"
-            parts.append(f"{self._part(layout)} {form} in {there}")
-        return "; ".join(parts)
+            parts.append(
+                f"{self._part(self.disk.layout)} {form} in {there}{self._expectation('disk')}"
+            )
+        return parts
+
+    def _expectation(self, tier: str) -> str:
+        share = self.expected[tier]
+        return "" if share is None else f", which will serve {share:.1%} of reads"
 
     def _part(self, layout: Layout) -> str:
         return f"{layout.kept:,} of {self._samples:,} samples ({readable_size(layout.bytes)})"

@@ -4,42 +4,35 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError, PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch import BatchJob, BatchMaker
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.device import DeviceFeeder
+from datapipe.loader.devicetier import DeviceTier
 from datapipe.loader.exclude import SeenIn
-from datapipe.loader.executor import Executor
 from datapipe.loader.history import History
-from datapipe.loader.images import ImageMaker
+from datapipe.loader.hitlog import HitLog
 from datapipe.loader.iterator import FinishedJob, LoaderIterator, Steps
-from datapipe.loader.keeper import Keeper, TierStats
+from datapipe.loader.keeper import TierStats
 from datapipe.loader.meter import Meter
-from datapipe.loader.nextuses import NextUses
 from datapipe.loader.options import LoaderOptions, as_int
-from datapipe.loader.process_pool import WorkerPool
-from datapipe.loader.processes import ProcessExecutor, RemoteJob
+from datapipe.loader.production import Production
 from datapipe.loader.ranks import check_ranks_hold
-from datapipe.loader.readahead import Planned, read_ahead
 from datapipe.loader.sampler import EpochSampler
 from datapipe.loader.schedule import Schedule
 from datapipe.loader.skips import Skips
 from datapipe.loader.source import Origin
 from datapipe.loader.stageclock import ClockOptions
 from datapipe.loader.state import Run, dump_state, parse_state, saved_group
-from datapipe.loader.tokens import TokenMaker
-from datapipe.loader.usertransform import UserTransform
 from datapipe.loader.view import PlanView
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import NOTHING, Exclusion, Position
-from datapipe.store.open import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +54,9 @@ class Loader:
         origin: Origin,
         *,
         plan: PlanOptions,
-        images: ImageMaker | None,
-        transform: UserTransform | None,
-        tokens: TokenMaker | None,
+        maker: BatchMaker,
         feeder: DeviceFeeder | None,
-        keeper: Keeper | None,
+        tier: DeviceTier | None,
         options: LoaderOptions,
         exclusion: Exclusion = NOTHING,
         excluded_plans: Sequence[SeenIn] = (),
@@ -79,6 +70,7 @@ class Loader:
         self._skips = Skips(options.max_skipped)
         self._find_key = find_key
         self._feeder = feeder
+        self._tier = tier
         self._excluded_plans = excluded_plans
         self._group_given = group_given
         self._ranks_found = ranks_found  # in the process group, or for want of one
@@ -90,31 +82,9 @@ class Loader:
             exclusion=exclusion,
             plan_cache=Path(plan_cache) if plan_cache is not None else None,
         )
-        self._store = open_store(dataset)
-        self._maker = BatchMaker(
-            dataset=dataset,
-            store=self._store,
-            images=images,
-            transform=transform,
-            tokens=tokens,
-            meta=options.meta,
-            seed=plan.seed,
-            verify=options.verify,
-            keeper=keeper,
-            on_error=options.on_error,
-            workers=0 if self._in_processes else options.num_workers,
-            ahead=options.prefetch_factor,
-        )
-        self._pool = self._worker_pool() if self._in_processes else None
-        self._next_uses: NextUses | None = None
-        if keeper is not None and keeper.policy == "next-use":
-            self._next_uses = NextUses(
-                self._schedule.blocks,
-                samples=len(dataset),
-                rank=options.rank,
-                world_size=options.world_size,
-                share=options.share,
-            )
+        self._maker = maker
+        self._production = Production(maker, options, tier=tier, blocks=self._schedule.blocks)
+        self._hits = HitLog(self.stats)
         self.meter: Meter | None = None
         self._run = Run.at(Position(0))
         self._final = self._run  # once the newest iterator has come to its end
@@ -156,7 +126,7 @@ class Loader:
             run = Run.at(self._run.position)
         else:
             run = self._run if self._resumes else Run.at(self._run.start)
-        iterator = LoaderIterator(self, self._executor(run), self._feeder, self.meter)
+        iterator = LoaderIterator(self, self._begin(run), self._feeder, self._tier, self.meter)
         self._iterator = weakref.ref(iterator)
         self._start_at(run)
         # Until a batch is taken: frameworks ask for an iterator only to see whether there is one.
@@ -221,7 +191,7 @@ class Loader:
             waits = iterator is not None and not iterator.closed and not self._history.yielded
             self._end_iterator()
             if iterator is not None and waits:
-                iterator.reopen(self._executor(run))
+                iterator.reopen(self._begin(run))
             self._start_at(run)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
@@ -286,7 +256,8 @@ class Loader:
 
     def stats(self) -> dict[str, TierStats]:
         """Where samples came from so far: tiers of the cache, and "source"; empty without one."""
-        return {} if self._maker.keeper is None else self._maker.keeper.stats()
+        device = {} if self._tier is None else {"device": self._tier.stats()}
+        return device | ({} if self._maker.keeper is None else self._maker.keeper.stats())
 
     def __reduce__(self) -> Any:
         raise DatapipeError(
@@ -305,8 +276,7 @@ class Loader:
     def close(self) -> None:
         """Stop the workers and close the files; iterating again opens them again."""
         self._end_iterator()
-        if self._pool is not None:
-            self._pool.close()
+        self._production.close()
 
     def _end_iterator(self) -> None:
         iterator = self._iterator() if self._iterator else None
@@ -330,79 +300,20 @@ class Loader:
         for plan in self._excluded_plans:
             plan.check(self._schedule.order())
 
+    def _begin(self, run: Run) -> Steps:
+        """Workers on the steps of a run."""
+        if self.meter is not None:
+            self.meter.retire()
+        return self._production.begin(run, self._schedule, self.meter, on_final=self._note_final)
+
+    def _note_final(self, run: Run) -> None:
+        self._final = run
+
     def _start_at(self, run: Run) -> None:
         """Count from here on."""
         self._run = run
         self._history.start_at(run)
         self._resumes = self._finished = False
-
-    @property
-    def _in_processes(self) -> bool:
-        return self.options.workers == "processes" and self.options.num_workers > 0
-
-    def _worker_pool(self) -> WorkerPool:
-        return WorkerPool(
-            self._maker,
-            num_workers=self.options.num_workers,
-            prefetch_factor=self.options.prefetch_factor,
-            persistent_workers=self.options.persistent_workers,
-            pin_memory=self._maker.images is not None and self._maker.images.pool.pin,
-        )
-
-    def _executor(self, run: Run) -> Steps:
-        if self.meter is not None:
-            self.meter.retire()
-        if self._pool is not None:
-            return ProcessExecutor(
-                self._jobs(run, partial(RemoteJob, self._maker)),
-                pool=self._pool if self.options.persistent_workers else self._worker_pool(),
-                stall_warning=self.options.stall_warning,
-                meter=self.meter,
-            )
-        return Executor(
-            self._jobs(run, partial(BatchJob, self._maker)),
-            num_workers=self.options.num_workers,
-            ahead=self.options.prefetch_factor,
-            stall_warning=self.options.stall_warning,
-            on_end=self._store.close,
-            meter=self.meter,
-        )
-
-    def _jobs(self, run: Run, make: Callable[..., J]) -> Iterator[J]:
-        shares = self._shares(run)
-        if self._pool is None:
-            shares = read_ahead(shares, self._maker, self.options.read_ahead)
-        if self.meter is not None:
-            shares = self.meter.caller.through("plan", shares)
-            make = self.meter.caller.timed("collate", make)
-        for share, details in shares:
-            yield make(share, **details)
-
-    def _shares(self, run: Run) -> Iterator[Planned]:
-        """What this rank takes in each step, and what else a job is made of."""
-        options = self.options
-        for step, after, over in self._schedule.steps(run):
-            run = self._schedule.end(after) if over else after
-            if over:
-                self._final = run
-            share = step.share(
-                units_per_rank=options.units_per_rank,
-                rank=options.rank,
-                world_size=options.world_size,
-            )
-            epoch = step.start.epoch
-            details: dict[str, Any] = {
-                "epoch": epoch,
-                "labels": step.labels,
-                "run_after": run,
-                "last": over,
-            }
-            if self._next_uses is not None:
-                details["next_use"] = self._next_uses.of(share.units.samples, epoch)
-            yield share, details
-            if over:
-                return
-        self._final = self._schedule.end(run)
 
     def count(self, job: FinishedJob) -> None:
         """Count a batch that is given out.
@@ -417,6 +328,7 @@ class Loader:
         self._skips.note(job.errors[slot] for slot in sorted(job.errors) if job.share.valid[slot])
         self._run = job.run_after
         self._history.add(self._run)
+        self._hits.note(job.epoch)
         self._resumes = False
         # Who knows the length asks for no batch after the last.
         self._finished = self._run is self._final
@@ -425,3 +337,4 @@ class Loader:
         """The iterator has come to its end: the next one goes on from there."""
         self._run = self._final
         self._finished = True
+        self._hits.note(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -17,13 +18,13 @@ from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import open_dataset
-from datapipe.loader.batch import OnError
-from datapipe.loader.caching import kept_transform, make_keeper
+from datapipe.loader.batchmaker import BatchMaker, OnError
+from datapipe.loader.caching import kept_transform, make_device_rows, make_keeper
 from datapipe.loader.decoder import DecoderName, choose_path
 from datapipe.loader.exclude import parse_exclude
 from datapipe.loader.images import GEOMETRY
 from datapipe.loader.loader import Loader
-from datapipe.loader.makers import image_maker, token_maker
+from datapipe.loader.makers import device_tier, image_maker, token_maker
 from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions, Workers, as_int
 from datapipe.loader.planning import flag, resolve_plan
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
@@ -33,6 +34,7 @@ from datapipe.loader.usertransform import UserTransform
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import parse_bytes
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.store.open import open_store
 
 if TYPE_CHECKING:
     import torch
@@ -272,6 +274,8 @@ def make_loader(
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
+    if cache is not None and cache.device is not None and decoder == "auto":
+        decoder = "cpu"  # which images are decoded once by
     way = choose_path(
         decoder,
         image,
@@ -287,7 +291,10 @@ def make_loader(
             "DALI has threads of its own and does not work in processes; give workers='threads', "
             "or decoder='cpu'"
         )
-    fitting = make_transform(way.made) if way.made is not None else None
+    made = way.made
+    if made is not None and cache is not None and cache.device is not None:
+        made = replace(made, flip=0.0)  # on the device, so that what stays there is always the same
+    fitting = make_transform(made) if made is not None else None
     origin = open_origin(dataset, text, plan, where=where, image=fitting, on_error=on_error)
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
@@ -301,39 +308,61 @@ def make_loader(
         together += [exclusion.samples.tolist(), sorted(exclusion.units.items())]
         together += [epochs, max_steps, train_tokens]
         check_agreement(hashlib.sha256(json.dumps(together).encode()).hexdigest(), mesh)
-    kept = None
+    kept = rows = None
     if cache is not None:
         kept = kept_transform(
             cache, way.made, decoder=way.decoder is not None, transform=transform is not None
         )
-    loader = Loader(
-        dataset,
-        origin,
-        plan=plan,
-        images=image_maker(
+        rows = make_device_rows(
+            cache,
             dataset,
-            fitting,
-            plan,
-            options,
-            static_shapes=static_shapes,
-            decoder=way.decoder,
+            image=way.made,
             kept=kept,
-            pin=flag("pin_memory", pin_memory)
-            or (way.feeder is not None and way.feeder.device.type == "cuda"),
-        ),
-        transform=transform,
-        feeder=way.feeder,
-        keeper=None
-        if cache is None
-        else make_keeper(
+            device=None if way.feeder is None else way.feeder.device,
+        )
+    images = image_maker(
+        dataset,
+        fitting,
+        plan,
+        options,
+        static_shapes=static_shapes,
+        decoder=way.decoder,
+        kept=kept,
+        pin=flag("pin_memory", pin_memory)
+        or (way.feeder is not None and way.feeder.device.type == "cuda"),
+    )
+    keeper = None
+    if cache is not None:
+        keeper = make_keeper(
             cache,
             dataset,
             images=image is not None,
             kept=kept,
             world_size=world_size,
-            processes=options.workers == "processes" and options.num_workers > 0,
-        ),
+            processes=options.in_processes,
+            device=rows,
+        )
+    maker = BatchMaker(
+        dataset=dataset,
+        store=open_store(dataset),
+        images=images,
+        transform=transform,
         tokens=token_maker(origin, plan, units_per_rank, static_shapes=static_shapes),
+        meta=options.meta,
+        seed=plan.seed,
+        verify=options.verify,
+        keeper=keeper,
+        on_error=options.on_error,
+        workers=0 if options.in_processes else options.num_workers,
+        ahead=options.prefetch_factor,
+    )
+    loader = Loader(
+        dataset,
+        origin,
+        plan=plan,
+        maker=maker,
+        feeder=way.feeder,
+        tier=device_tier(rows, images, flip=way.made.flip if way.made is not None else 0.0),
         options=options,
         exclusion=exclusion,
         excluded_plans=excluded_plans,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datapipe.cache.device import DeviceRows
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.dataset import Dataset
 from datapipe.loader.buffers import BufferPool
+from datapipe.loader.devicetier import DeviceTier
 from datapipe.loader.images import GEOMETRY, Decoder, ImageMaker
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.source import Origin
@@ -37,6 +39,22 @@ def image_maker(
         geometry=GEOMETRY in options.meta,
         decoder=decoder,
         kept=kept,
+    )
+
+
+def device_tier(
+    rows: DeviceRows | None, images: ImageMaker | None, *, flip: float
+) -> DeviceTier | None:
+    """What joins batches with the images on the device; None where none lie there."""
+    if rows is None or images is None:
+        return None
+    return DeviceTier(
+        rows,
+        images.transform,
+        images.columns,
+        flip=flip,
+        seed=images.seed,
+        total=images.rows,
     )
 
 

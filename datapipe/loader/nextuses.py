@@ -10,15 +10,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.cache.nextuse import NEVER
+from datapipe.cache.nextuse import AHEAD, NEVER
 from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Units
 
 logger = logging.getLogger(__name__)
-
-AHEAD = 6
-"""Epochs that are looked into. Where eight ranks hold an eighth of the data each, the cache serves
-0.12 of what they read with one, 0.23 with two, 0.41 with four, 0.42 with six and with more."""
 
 MOST_SAMPLES = 50_000_000
 """Of a dataset whose uses are kept: 4 bytes each, and for each of `AHEAD` epochs."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from datapipe.errors import PlanError
-from datapipe.loader.batch import OnError
+from datapipe.loader.batchmaker import OnError
 from datapipe.plan.steps import check_ranks
 
 BATCH_KEYS = frozenset(
@@ -107,6 +107,11 @@ class LoaderOptions:
                 f"units that {self.world_size} ranks take in a step; give one, such as "
                 f"{-(-self.global_batch_size // self.share) * self.share}, or another batch_size"
             )
+
+    @property
+    def in_processes(self) -> bool:
+        """Whether workers are processes of their own."""
+        return self.workers == "processes" and self.num_workers > 0
 
     @property
     def share(self) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from datapipe.errors import DatapipeError, PlanError
-from datapipe.loader.batch import BatchMaker
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.process_memory import Places, SharedFile
 from datapipe.loader.process_messages import PLACES, Report, Task, dump_recipe
 from datapipe.loader.process_start import StartContext, has_script, warm_up

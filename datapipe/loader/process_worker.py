@@ -23,7 +23,8 @@ from torch.utils.data import get_worker_info
 
 from datapipe.errors import DatapipeError, IndexMismatch, SampleError
 from datapipe.index.manifest import read_manifest
-from datapipe.loader.batch import BatchJob, BatchMaker
+from datapipe.loader.batch import BatchJob
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.process_memory import Buffer, SharedFile
 from datapipe.loader.process_messages import (
     BLANK,

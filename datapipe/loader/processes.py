@@ -18,12 +18,14 @@ from typing import Any
 from torch import Tensor
 
 from datapipe.errors import DatapipeError, SampleError
-from datapipe.loader.batch import Batch, BatchMaker
+from datapipe.loader.batch import Batch
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.meter import Meter
 from datapipe.loader.process_messages import BLANK, Report, Task
 from datapipe.loader.process_pool import WorkerPool
 from datapipe.loader.stageclock import ClockOptions
 from datapipe.loader.state import Run
+from datapipe.plan.ragged import Bools
 from datapipe.plan.steps import Share
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class RemoteJob:
         self.errors: dict[int, SampleError] = {}
         self._maker = maker
         self._details = details
+        self.epoch: int = details["epoch"]
+        self.resident: Bools | None = details.get("resident")
         self._number = 0
         self._batch: Batch | None = None
         self.blank: Tensor | None = None

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from datapipe.loader.batch import BatchMaker
+import numpy as np
+
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.members import wanted_members
-from datapipe.plan.ragged import places
+from datapipe.plan.ragged import Bools, places
 from datapipe.plan.steps import Share
 from datapipe.store.protocol import Fetch
 
@@ -19,22 +21,32 @@ Planned = tuple[Share, dict[str, Any]]
 _STEPS = 256  # begun at most: a step of small samples costs more than its bytes
 
 
-def begin_step(maker: BatchMaker, share: Share) -> Fetch | None:
-    """Begin to read the samples of a step; None where its store gains nothing from it."""
+def begin_step(maker: BatchMaker, share: Share, resident: Bools | None = None) -> Fetch | None:
+    """Begin to read the samples of a step; None where its store gains nothing from it.
+
+    What a cache has is left out, and so are the images of `resident` samples.
+    """
     columns, samples = maker.dataset.columns, share.units.samples
     if maker.store.begin([]) is None:
         return None
     sizes = share.units.sizes
-    if sizes is None:
-        images = columns.sample_image[samples + 1] - columns.sample_image[samples]
-    else:
-        images = sizes.images
+    total = columns.sample_image[samples + 1] - columns.sample_image[samples]
+    images = total if sizes is None else sizes.images
+    skipped = share.excluded
+    if maker.keeper is not None:
+        # Of truncated samples a part is read, and entries are whole.
+        whole = images == total if maker.images is not None else True
+        held = maker.keeper.holds(samples) & whole
+        if resident is not None:
+            held = np.where(resident, maker.keeper.holds_text(samples), held)
+            images = np.where(resident, 0, images)
+        skipped = skipped | held
     found, edges = places(columns.sample_member, samples)
     members = columns.members_at(found)
     wanted = []
     for slot, (first, last) in enumerate(itertools.pairwise(edges.tolist())):
         count = 0 if maker.images is None else int(images[slot])
-        wanted.append([] if share.excluded[slot] else wanted_members(members[first:last], count))
+        wanted.append([] if skipped[slot] else wanted_members(members[first:last], count))
     return maker.store.begin(list(zip(columns.shards(samples).tolist(), wanted, strict=True)))
 
 
@@ -48,7 +60,7 @@ def read_ahead(planned: Iterator[Planned], maker: BatchMaker, most: int) -> Iter
             if following is None:
                 break
             share, details = following
-            fetch = begin_step(maker, share)
+            fetch = begin_step(maker, share, details.get("resident"))
             waiting.append((share, {**details, "fetch": fetch}))
             if fetch is None:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ from datapipe.errors import DecodeError, SampleError
 from datapipe.index.rows import Member
 from datapipe.loader.keeper import Keeper, cut_entry, fill_members
 from datapipe.loader.members import member_kind, wanted_members
-from datapipe.plan.ragged import Int64
+from datapipe.plan.ragged import Bools, Int64
 from datapipe.store.protocol import Fetch, Store
+
+_STALL = 1_000_000  # nanoseconds; what has arrived is there in some 10,000
 
 
 class BadMember(Exception):
@@ -53,6 +56,7 @@ class SampleReader:
         samples: int64 [B], their numbers.
         images: int64 [B], how many images of each are wanted.
         next_use: of each sample, for the cache.
+        resident: bool [B], whose images lie on the device already; `images` is 0 for them.
         verify: whether members are compared with their checksums.
     """
 
@@ -65,6 +69,7 @@ class SampleReader:
         samples: Int64,
         images: Int64 | None,
         next_use: Sequence[int] | None,
+        resident: Bools | None,
         verify: bool,
     ) -> None:
         self._store = store
@@ -73,6 +78,7 @@ class SampleReader:
         self._samples: list[int] = samples.tolist()
         self._images = None if images is None else images.tolist()
         self._next_use = next_use
+        self._resident = None if resident is None else resident.tolist()
         self._verify = verify
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> Found:
@@ -84,6 +90,8 @@ class SampleReader:
         """
         count = 0 if self._images is None else self._images[slot]
         wanted = wanted_members(members, count)
+        if self._resident is not None and self._resident[slot]:
+            return Found(wanted, self._texts(slot, shard, wanted))
         # Of truncated samples a part is read, and entries are whole.
         keeper = self._keeper if self._images is None or count == total else None
         if keeper is None:
@@ -115,10 +123,34 @@ class SampleReader:
         next_use = 0 if self._next_use is None else self._next_use[slot]
         self._keeper.keep(self._samples[slot], found.entry, next_use)
 
+    def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
+        """The texts of a sample whose images lie on the device."""
+        texts = self._keeper.texts if self._keeper is not None else None
+        if texts is None:
+            return self._bytes(slot, shard, members)
+        sample = self._samples[slot]
+        entry = texts.find(sample)
+        if entry is not None:
+            return cut_entry(entry, members)[0]
+        contents = self._bytes(slot, shard, members)
+        room = texts.room(sample, sum(map(len, contents)))
+        if room is not None:
+            fill_members(room, contents)
+            texts.keep(sample, room)
+        return contents
+
+    def _arrived(self, fetch: Fetch, slot: int) -> list[memoryview]:
+        asked = time.perf_counter_ns()
+        contents = fetch.contents(slot)
+        waited = time.perf_counter_ns() - asked
+        if waited > _STALL and self._keeper is not None:
+            self._keeper.stall(waited)
+        return contents
+
     def _bytes(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
-        if self._fetch is not None:
-            contents = self._fetch.contents(slot)
-        else:
+        contents = [] if self._fetch is None else self._arrived(self._fetch, slot)
+        if len(contents) != len(members):
+            # Nobody asked for it ahead: a cache held it then, and has let go of it since.
             contents = self._store.read(shard, members)
         if self._verify:
             for member, data in zip(members, contents, strict=True):

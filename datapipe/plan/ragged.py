@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def edges(counts: npt.NDArray[np.integer]) -> Int64:
@@ -27,5 +28,10 @@ def places(offsets: npt.NDArray[np.int64], rows: Int64) -> tuple[Int64, Int64]:
     """
     starts = offsets[rows]
     counts = offsets[rows + 1] - starts
+    return ranges(starts, counts), edges(counts)
+
+
+def ranges(starts: Int64, counts: Int64) -> Int64:
+    """The numbers from each start on, so many of each, one run after the other: int64 [total]."""
     here = edges(counts)
-    return np.repeat(starts - here[:-1], counts) + np.arange(here[-1]), here
+    return np.repeat(starts - here[:-1], counts) + np.arange(here[-1])

@@ -15,7 +15,7 @@ from datapipe.decode.image import Decoded, Encoded
 from datapipe.decode.transform import Draw, ImageTransform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
-from datapipe.loader.batch import BatchMaker
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.usertransform import apply_transform
 from datapipe.profile.alone import Alone
 from datapipe.profile.crowd import crowd

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datapipe.index.rows import Member
-from datapipe.loader.batch import BatchMaker
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.remote.folder import RemoteFolder
 
 _FROM_STORAGE = 0.5  # of the bytes asked for, that storage must have delivered to count as cold

@@ -16,7 +16,8 @@ from datapipe.decode.text.encode import SampleText
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.rows import Member
 from datapipe.index.text import parse_json, parse_text, sample_text
-from datapipe.loader.batch import BatchJob, BatchMaker
+from datapipe.loader.batch import BatchJob
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.device import DeviceFeeder
 from datapipe.loader.loader import Loader
 from datapipe.loader.members import member_kind, wanted_members

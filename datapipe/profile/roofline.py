@@ -22,7 +22,7 @@ from datapipe.decode.transform import Draw, ImageTransform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
 from datapipe.index.imageinfo import probe
-from datapipe.loader.batch import BatchMaker
+from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.images import Decoder
 from datapipe.loader.tokens import TokenMaker
 from datapipe.profile.alone import Alone

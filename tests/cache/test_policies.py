@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datapipe.cache.expected import MOST_RANKS, expected_hits
 from datapipe.cache.layout import Layout
-from datapipe.cache.nextuse import NEVER, Lru, NextUse
+from datapipe.cache.nextuse import AHEAD, NEVER, Lru, NextUse
 from datapipe.plan.ragged import Int64
 
 
@@ -82,6 +83,19 @@ def test_a_policy_keeps_to_its_budget(
         assert policy.bytes == sum(sizes[sample] for sample in kept) <= budget
 
 
+def test_what_is_used_twice_before_the_same_use_leaves_once() -> None:
+    policy = NextUse(30)
+    policy.offer(1, 10, 900)
+    policy.offer(2, 10, 800)
+    for _ in range(3):
+        policy.use(1, 900)
+    assert policy.offer(3, 25, 850) == (False, [])  # 2 would have to go too, and is used before
+    assert 1 in policy
+    assert 2 in policy
+    assert policy.offer(4, 20, 100) == (True, [1])
+    assert policy.bytes == 30
+
+
 def test_what_is_used_once_does_not_flush_what_is_used_again() -> None:
     policy = NextUse(2)
     policy.offer(1, 1, 100)
@@ -138,3 +152,11 @@ def test_a_fixed_part_is_spread_over_the_samples() -> None:
     places = layout.places(np.arange(100_000))
     parts = (places >= 0).reshape(100, -1).mean(axis=1)
     assert parts.std() < 0.03
+
+
+def test_what_will_be_served_is_known_before() -> None:
+    assert expected_hits("next-use", 0.5, 1, AHEAD) == pytest.approx(0.5, abs=0.02)
+    assert expected_hits("next-use", 0.125, 8, AHEAD) == pytest.approx(0.42, abs=0.03)
+    assert expected_hits("next-use", 0.25, 4, AHEAD) == pytest.approx(0.56, abs=0.03)
+    assert expected_hits("lru", 0.125, 8, AHEAD) == pytest.approx(0.065, abs=0.03)
+    assert expected_hits("next-use", 0.5, MOST_RANKS + 1, AHEAD) is None

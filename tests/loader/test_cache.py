@@ -313,3 +313,21 @@ def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO)
     list(make(cache=CacheSpec(memory=LOTS)))
     assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)
+
+
+def test_what_was_served_is_said_beside_what_was_expected(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = make(image=IMAGES["uint8"], cache=CacheSpec(memory=LOTS), epochs=3, num_workers=0)
+    with caplog.at_level(logging.INFO, logger="datapipe"):
+        list(loader)
+    said = [line for line in caplog.messages if "samples came from" in line]
+    assert [line.partition(":")[0] for line in said] == ["epoch 0", "epoch 1", "epoch 2"]
+    assert "memory 100.0% (expected 100.0%), source 0.0%" in said[-1]
+
+
+def test_what_was_evicted_is_counted(make: Make) -> None:
+    cache = CacheSpec(memory=40_000, policy="lru")
+    loader = make(image=IMAGES["uint8"], cache=cache, epochs=2)
+    list(loader)
+    assert loader.stats()["memory"].evicted > 0

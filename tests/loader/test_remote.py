@@ -223,3 +223,31 @@ def test_commands_take_urls(server: Server, packed: Path) -> None:
         k: v for k, v in there.items() if "seconds" not in k
     }
     assert here["samples"] > 0
+
+
+@pytest.mark.parametrize("device", [None, "64MB"])
+def test_what_a_cache_has_is_not_asked_for_again(
+    make_remote: Make, server: Server, device: str | None
+) -> None:
+    cache = datapipe.CacheSpec(memory="64MB", device=device)
+    options: dict[str, Any] = {} if device is None else {"device": "cpu"}
+    loader = make_remote(cache=cache, **options)
+    expected = list(loader)
+    asked = len(requests(server))
+    assert asked > 0
+    if device is not None:
+        list(loader)  # texts are read when images alone are there
+        asked = len(requests(server))
+    list(loader)
+    assert len(requests(server)) == asked
+    loader.set_epoch(0)
+    assert_same_batches(loader, expected)
+
+
+def test_workers_that_wait_for_the_source_are_counted(make_remote: Make, server: Server) -> None:
+    server.fault = lambda number, name: "slow" if name.endswith(".tar") else None
+    loader = make_remote(cache=datapipe.CacheSpec(memory="64MB"))
+    list(loader)
+    source = loader.stats()["source"]
+    assert source.stalls > 0
+    assert source.stalled > 0

@@ -176,12 +176,12 @@ def test_memory_is_used_again_and_given_back(make_processes: Make) -> None:
     seen = {batch["pixel_values"].data_ptr() for batch in loader}
     assert len(seen) <= 2 * 2 + 2
     held = list(loader)
-    assert loader._pool.places.warm >= len(held)  # type: ignore[union-attr]
+    assert loader._production._pool.places.warm >= len(held)  # type: ignore[union-attr]
     valid = [batch["valid"] for batch in held]  # must not hold the images
     del held
     for _ in loader:
         pass
-    assert loader._pool.places.warm <= 2 * 2 + 2  # type: ignore[union-attr]
+    assert loader._production._pool.places.warm <= 2 * 2 + 2  # type: ignore[union-attr]
     assert sum(int(flags.sum()) for flags in valid) == 4 * 37
     loader.close()
 

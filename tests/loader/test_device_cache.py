@@ -1,0 +1,191 @@
+"""Images that stay on the device: the same batches, and nothing is decoded or carried twice."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import CacheSpec, ImageSpec, Loader, PlanError
+from datapipe.decode.fixed import FixedTransform
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+from .test_cache import IMAGES, LOTS
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+ON_DEVICE = [name for name in IMAGES if name not in ("random-crop", "shortest", "none")]
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_are_those_without_a_cache(make: Make, name: str, num_workers: int) -> None:
+    options: dict[str, Any] = {
+        "image": IMAGES[name],
+        "num_workers": num_workers,
+        "device": "cpu",
+        "epochs": 3,
+        "meta": ("image_geometry", "text", "sample"),
+    }
+    plain, cached = make(**options), make(**options, cache=CacheSpec(device=LOTS))
+    assert_same_batches(list(cached), list(plain))
+    stats = cached.stats()
+    assert stats["device"].hits == 2 * stats["device"].kept > 0
+
+
+@pytest.mark.parametrize("more", [{}, {"memory": LOTS}])
+def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any]) -> None:
+    options: dict[str, Any] = {
+        "image": IMAGES["flip"],
+        "device": "cpu",
+        "epochs": 3,
+        "meta": ("image_geometry", "text"),
+    }
+    budget = 8 * 3 * 24 * 24
+    plain = make(**options)
+    cached = make(**options, cache=CacheSpec(device=budget, **more))
+    assert_same_batches(list(cached), list(plain))
+    stats = cached.stats()
+    assert 0 < stats["device"].kept <= 8
+    assert 2 * stats["device"].kept <= stats["device"].hits <= 3 * stats["device"].kept
+    if more:
+        # What lies on the device need not lie in memory too.
+        count = len(cached.dataset)
+        # With repeats of the last step.
+        assert 0 <= stats["memory"].kept - (count - stats["device"].kept) < 4
+        assert count <= stats["source"].hits < count + 4
+        assert stats["memory"].expected == 1 - stats["device"].expected
+
+
+def test_worker_processes_leave_out_what_lies_there(make: Make) -> None:
+    options: dict[str, Any] = {
+        "image": IMAGES["flip"],
+        "device": "cpu",
+        "epochs": 3,
+        "meta": ("image_geometry", "text"),
+    }
+    cached = make(**options, workers="processes", cache=CacheSpec(device=LOTS))
+    assert_same_batches(list(cached), list(make(**options)))
+    # Steps that were prepared ahead may be decoded once more.
+    assert cached.stats()["device"].hits > len(cached.dataset)
+    cached.close()
+
+
+def test_packs_of_tokens_are_joined_too(make: Make, text: MakeText) -> None:
+    options: dict[str, Any] = {
+        "text": text(image_tokens="per-tile"),
+        "pack": 256,
+        "image": ImageSpec(resize="tiles", size=16, tiles=4, patch=8, normalize="imagenet"),
+        "device": "cpu",
+        "epochs": 3,
+    }
+    cached = make(**options, cache=CacheSpec(device=LOTS))
+    assert_same_batches(list(cached), list(make(**options)))
+    assert cached.stats()["device"].hits > 0
+
+
+def test_static_shapes_are_filled_up(make: Make, text: MakeText) -> None:
+    options: dict[str, Any] = {
+        "text": text(),
+        "pack": 256,
+        "max_images": 8,
+        "max_samples": 8,
+        "static_shapes": True,
+        "image": ImageSpec(size=24, normalize="clip"),
+        "device": "cpu",
+        "epochs": 3,
+    }
+    cached = make(**options, cache=CacheSpec(device=6 * 3 * 24 * 24))
+    batches = list(cached)
+    assert_same_batches(batches, list(make(**options)))
+    assert {len(batch["pixel_values"]) for batch in batches} == {8}
+    assert cached.stats()["device"].hits > 0
+
+
+def test_nothing_is_decoded_once_all_lie_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = FixedTransform.decode
+
+    def counted(self: FixedTransform, data: Any) -> Any:
+        decoded.append(len(data))
+        return decode(self, data)
+
+    monkeypatch.setattr(FixedTransform, "decode", counted)
+    loader = make(image=IMAGES["stretch"], device="cpu", cache=CacheSpec(device=LOTS))
+    list(loader)
+    images = len(decoded)
+    assert images > 0
+    list(loader)
+    list(loader)
+    assert len(decoded) == images
+
+
+def test_resuming_is_exact(make: Make) -> None:
+    def again(**given: Any) -> Loader:
+        return make(
+            image=IMAGES["flip"], device="cpu", cache=CacheSpec(device=LOTS), epochs=2, **given
+        )
+
+    assert_resumes_exactly(again)
+
+
+def test_what_fails_is_not_kept(damaged: Path) -> None:
+    options: dict[str, Any] = {
+        "image": ImageSpec(size=24, normalize="clip"),
+        "batch_size": 4,
+        "device": "cpu",
+        "on_error": "skip",
+        "epochs": 3,
+        "num_workers": 0,
+    }
+    plain = datapipe.make_loader(damaged, **options)
+    cached = datapipe.make_loader(damaged, cache=CacheSpec(device=LOTS), **options)
+    assert_same_batches(list(cached), list(plain))
+    assert cached.skipped == plain.skipped > 0
+    assert cached.stats()["device"].kept == len(cached.dataset) - cached.skipped // 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": None}, "give device= too"),
+        ({"image": None}, "has none of"),
+        ({"image": IMAGES["random-crop"]}, "has none of"),
+        ({"image": IMAGES["shortest"]}, "resize='shortest' pads them"),
+        ({"cache": CacheSpec(device=LOTS, keep="encoded")}, "has none of"),
+    ],
+)
+def test_what_cannot_lie_there_is_refused(
+    make: Make, options: dict[str, Any], message: str
+) -> None:
+    given = {"image": IMAGES["flip"], "device": "cpu", "cache": CacheSpec(device=LOTS)}
+    with pytest.raises(PlanError, match=message):
+        make(**(given | options))
+
+
+def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="datapipe"):
+        loader = make(image=IMAGES["uint8"], device="cpu", cache=CacheSpec(device="1MB"))
+    count = len(loader.dataset)
+    assert f"{count} of {count} samples" in caplog.text
+    assert "decoded on cpu" in caplog.text
+
+
+def test_a_device_without_room_says_so(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = make(image=IMAGES["uint8"], device="cpu", cache=CacheSpec(device=LOTS))
+    empty = torch.empty
+
+    def full(*shape: Any, **options: Any) -> Any:
+        if options.get("dtype") is torch.uint8 and isinstance(shape[0], tuple):
+            raise torch.OutOfMemoryError("out of memory")
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(datapipe.DatapipeError, match="has no room for"):
+        list(loader)

@@ -12,7 +12,7 @@ from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import cache_folder
 from datapipe.index.manifest import MANIFEST, Manifest, Shard, parse_manifest, replace_file
 from datapipe.progress import Progress
-from datapipe.remote.folder import RemoteFolder
+from datapipe.remote.folder import Content, RemoteFolder
 
 _AT_ONCE = 16  # index files on their way
 
@@ -52,7 +52,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
 
 def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
     waiting = deque(shards)
-    running = deque[tuple[Shard, Future[bytes]]]()
+    running = deque[tuple[Shard, Future[Content]]]()
     with Progress("fetching the index", unit="shard", total=len(shards)) as progress:
         while waiting or running:
             while waiting and len(running) < _AT_ONCE:
@@ -63,7 +63,7 @@ def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
             progress.advance()
 
 
-def _keep(path: Path, content: bytes, shard: Shard, folder: RemoteFolder) -> None:
+def _keep(path: Path, content: Content, shard: Shard, folder: RemoteFolder) -> None:
     if hashlib.sha256(content).hexdigest() != shard.index_sha256:
         raise IndexMismatch(
             f"{folder.url_of(shard.index)} is not the index that {MANIFEST} was written for; "

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from datapipe.errors import PlanError, StoreError
+from datapipe.remote.http import HttpRanges
 from datapipe.remote.retry import RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
+
+Content = bytes | bytearray
 
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
 
@@ -67,10 +70,13 @@ class RemoteFolder:
         self.traffic = Traffic()
         self._filesystem, self._root = _connect(url, options.storage_options)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
+        # Options are for fsspec's own client.
+        plain = url.startswith(("http://", "https://")) and not options.storage_options
+        self._http = HttpRanges() if plain else None
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
         self._lock = threading.Lock()
-        self._running: set[Future[bytes]] = set()
+        self._running: set[Future[Content]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteFolder, (self.url, self.options)
@@ -88,13 +94,13 @@ class RemoteFolder:
         Raises:
             StoreError: it cannot be read; `FileNotFoundError` is its cause where it is not there.
         """
-        return self.begin_whole(name).result()
+        return bytes(self.begin_whole(name).result())
 
-    def begin_whole(self, name: str) -> Future[bytes]:
+    def begin_whole(self, name: str) -> Future[Content]:
         """Begin to read a whole file; the future raises what `read` does."""
         return self._begin(self._read_part(name, None))
 
-    def begin(self, name: str, start: int, stop: int) -> Future[bytes]:
+    def begin(self, name: str, start: int, stop: int) -> Future[Content]:
         """Begin to read bytes `start` to `stop`; the future raises `StoreError`.
 
         A range that is larger than a request is read in parts, one after the other, so that a
@@ -109,28 +115,28 @@ class RemoteFolder:
         for future in running:
             future.cancel()
 
-    def _begin(self, work: Any) -> Future[bytes]:
-        future: Future[bytes] = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _begin(self, work: Any) -> Future[Content]:
+        future: Future[Content] = asyncio.run_coroutine_threadsafe(work, self._loop)
         with self._lock:
             self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
-    async def _read_range(self, name: str, start: int, stop: int) -> bytes:
+    async def _read_range(self, name: str, start: int, stop: int) -> Content:
         parts = []
         for first in range(start, stop, _PART):
             parts.append(await self._read_part(name, (first, min(first + _PART, stop))))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
+    async def _read_part(self, name: str, span: tuple[int, int] | None) -> Content:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.options.concurrency)
         retry, attempt = self.options.retry, 0
         while True:
             attempt += 1
             try:
-                async with self._slots:
-                    data = await asyncio.wait_for(self._ask(name, span), retry.timeout)
+                async with self._slots, asyncio.timeout(retry.timeout):
+                    data = await self._ask(name, span)
                 self.traffic.requests += 1
                 self.traffic.bytes += len(data)
                 return data
@@ -144,12 +150,16 @@ class RemoteFolder:
                 logger.info("%s; again in %.1f s", self._message(name, span, error, attempt), pause)
             await asyncio.sleep(pause)
 
-    async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
+    async def _ask(self, name: str, span: tuple[int, int] | None) -> Content:
         path = f"{self._root}/{name}"
         if span is None:
             whole: bytes = await self._filesystem._cat_file(path)
             return whole
         start, stop = span
+        if self._http is not None and stop > start:
+            part = await self._http.read(path, start, stop)
+            if part is not None:
+                return part
         data: bytes = await self._filesystem._cat_file(path, start=start, end=stop)
         if len(data) > stop - start:
             raise StoreError(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from datapipe.errors import StoreError
 from datapipe.index.checksum import crc32
 from datapipe.index.rows import Member
-from datapipe.remote.folder import RemoteFolder
+from datapipe.remote.folder import Content, RemoteFolder
 
 _GAP = 64 << 10  # bytes that are rather read in vain than asked for around
 _JOINED = 8 << 20  # bytes of a request at most, unless one member has more
@@ -98,11 +98,11 @@ class RemoteFetch:
         self,
         samples: Sequence[tuple[int, Sequence[Member]]],
         spans: Sequence[Span],
-        futures: Sequence[Future[bytes]],
+        futures: Sequence[Future[Content]],
     ) -> None:
         self.bytes = sum(span.stop - span.start for span in spans)
         self._samples = samples
-        self._spans: dict[int, list[tuple[Span, Future[bytes]]]] = {}
+        self._spans: dict[int, list[tuple[Span, Future[Content]]]] = {}
         for span, future in zip(spans, futures, strict=True):
             self._spans.setdefault(span.shard, []).append((span, future))
 

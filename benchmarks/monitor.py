@@ -2,11 +2,11 @@
 
     python -m benchmarks.monitor
 
-The step keeps a processor busy for 10 or 50 ms by the clock, so what the monitor takes is added to it and
-not hidden in it. One turn of each loop makes a pair; the cost is the difference. Its median is that
-of a usual turn. Its mean, without the 1 % of pairs that differ most either way, also has what
-happens in some turns only: adding up, and looking for calls that wait. The loader gives out one
-batch again and again. In the last line the step takes no time, which shows the cost by itself.
+The step keeps a processor busy for 10 or 50 ms by the clock, so what the monitor takes is added to
+it and not hidden in it. One turn of each loop makes a pair; the cost is the difference. Its median
+is that of a usual turn. Its mean, without the 1 % of pairs that differ most either way, also has
+what happens in some turns only: adding up, and looking for calls that wait. The loader gives out
+one batch again and again. In the last line the step takes no time, which shows the cost by itself.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def partial(start: int, stop: int, *fields: str, version: str = "1.1") -> bytes:
 
 
 def run(answer: Answer, read: Callable[[HttpRanges, str], Any], split: int = 1 << 20) -> Any:
-    """Read from a server that gives each an answer; what came, and how often it was connected to."""
+    """Read from a server; what came, and how often it was connected to."""
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

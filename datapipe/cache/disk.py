@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.cache.layout import Layout
+from datapipe.cache.use import Use
 from datapipe.errors import PlanError
 from datapipe.index.checksum import crc32
 from datapipe.plan.ragged import Bools, Int64
@@ -79,9 +80,9 @@ class DiskTier:
         held[held] = self._words[places[held]] != 0
         return held
 
-    def find(self, sample: int) -> Buffer | None:
+    def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, if it is there and whole; for reading."""
-        place = int(self.layout.places(np.array([sample]))[0])
+        place = use.disk
         if place < 0:
             return None
         word = int(self._words[place])
@@ -100,13 +101,13 @@ class DiskTier:
         logger.warning("an entry of the cache in %s is damaged; it is made anew", self.folder)
         return None
 
-    def wants(self, sample: int) -> bool:
+    def wants(self, use: Use) -> bool:
         """Whether the entry of a sample would be kept."""
-        return not self._broken and int(self.layout.places(np.array([sample]))[0]) >= 0
+        return not self._broken and use.disk >= 0
 
-    def keep(self, sample: int, entry: Buffer) -> None:
+    def keep(self, use: Use, entry: Buffer) -> None:
         """Write an entry. Where the disk is full, or fails, caching there ends for this process."""
-        place = int(self.layout.places(np.array([sample]))[0])
+        place = use.disk
         if self._broken or place < 0:
             return
         start, stop = self.layout.offsets[place : place + 2].tolist()

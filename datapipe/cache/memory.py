@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from datapipe.cache.layout import Layout
 from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.cache.use import Use
 from datapipe.errors import DatapipeError
 from datapipe.plan.ragged import Bools, Int64
 
@@ -93,29 +94,27 @@ class Arena:
         held[held] = self._present[places[held]] != 0
         return held
 
-    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+    def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, if it is there; for reading."""
-        place = int(self.layout.places(np.array([sample]))[0])
+        place = use.memory
         return self._at(place) if place >= 0 and self._present[place] else None
 
-    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+    def room(self, use: Use, size: int) -> Buffer | None:
         """Where to write an entry of so many bytes, or None where it is not to be kept."""
-        place = int(self.layout.places(np.array([sample]))[0])
-        return None if place < 0 else self._at(place)[:size]
+        return None if use.memory < 0 else self._at(use.memory)[:size]
 
-    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+    def keep(self, use: Use, entry: Buffer) -> None:
         """Keep an entry, which was written to what `room` gave, or elsewhere."""
-        place = int(self.layout.places(np.array([sample]))[0])
-        if place < 0:
+        if use.memory < 0:
             return
-        here = self._at(place)[: len(entry)]
+        here = self._at(use.memory)[: len(entry)]
         if here.__array_interface__["data"][0] != entry.__array_interface__["data"][0]:
             here[:] = entry
-        self._present[place] = 1
+        self._present[use.memory] = 1
 
-    def wants(self, sample: int, size: int, next_use: int = 0) -> bool:
+    def wants(self, use: Use, size: int) -> bool:
         """Whether the entry of a sample would be kept."""
-        return int(self.layout.places(np.array([sample]))[0]) >= 0
+        return use.memory >= 0
 
     def _at(self, place: int) -> Buffer:
         start, stop = self.layout.offsets[place : place + 2].tolist()
@@ -143,31 +142,31 @@ class Entries:
         """Whether the entry of each sample is there just now: bool [n]."""
         return np.array([sample in self._entries for sample in samples.tolist()], bool)
 
-    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+    def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, if it is there; for reading."""
         with self._lock:
-            entry = self._entries.get(sample)
+            entry = self._entries.get(use.sample)
             if entry is not None:
-                self._policy.use(sample, next_use)
-                if sample not in self._policy:
-                    del self._entries[sample]
+                self._policy.use(use.sample, use.next)
+                if use.sample not in self._policy:
+                    del self._entries[use.sample]
             return entry
 
-    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+    def room(self, use: Use, size: int) -> Buffer | None:
         """Where to write an entry of so many bytes, or None where it is not to be kept."""
-        return np.empty(size, np.uint8) if self.wants(sample, size, next_use) else None
+        return np.empty(size, np.uint8) if self.wants(use, size) else None
 
-    def wants(self, sample: int, size: int, next_use: int = 0) -> bool:
+    def wants(self, use: Use, size: int) -> bool:
         """Whether the entry of a sample would be kept."""
         with self._lock:
-            return self._policy.would_keep(sample, size, next_use)
+            return self._policy.would_keep(use.sample, size, use.next)
 
-    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+    def keep(self, use: Use, entry: Buffer) -> None:
         """The entry is written; `entry` is what `room` gave."""
         with self._lock:
-            kept, going = self._policy.offer(sample, len(entry), next_use)
+            kept, going = self._policy.offer(use.sample, len(entry), use.next)
             for other in going:
                 del self._entries[other]
             self.evicted += len(going)
             if kept:
-                self._entries[sample] = entry
+                self._entries[use.sample] = entry

@@ -24,6 +24,7 @@ from datapipe.cache.layout import Layout
 from datapipe.cache.memory import Arena, Buffer, Entries
 from datapipe.cache.nextuse import AHEAD, Lru, NextUse
 from datapipe.cache.spec import CacheSpec
+from datapipe.cache.use import Use
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -237,40 +238,73 @@ class Keeper:
         """Whether the text of each sample whose images lie on the device is here: bool [n]."""
         return np.zeros(len(samples), bool) if self.texts is None else self.texts.holds(samples)
 
-    def find(self, sample: int, next_use: int = 0) -> Buffer | None:
+    def uses(self, samples: Int64, next_use: Sequence[int] | None = None) -> list[Use]:
+        """The uses of the samples of a batch, for the methods below."""
+
+        def places(tier: Arena | DiskTier | Entries | None) -> list[int]:
+            if tier is None or isinstance(tier, Entries):
+                return [-1] * len(samples)
+            found: list[int] = tier.layout.places(samples).tolist()
+            return found
+
+        return list(
+            map(
+                Use,
+                samples.tolist(),
+                [0] * len(samples) if next_use is None else next_use,
+                places(self.memory),
+                places(self.disk),
+                places(self.texts),
+            )
+        )
+
+    def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, from the nearest tier that has it; for reading."""
         if self.memory is not None:
-            entry = self.memory.find(sample, next_use)
+            entry = self.memory.find(use)
             if entry is not None:
                 self._count("memory", len(entry))
                 return entry
         if self.disk is not None:
-            entry = self.disk.find(sample)
+            entry = self.disk.find(use)
             if entry is not None:
                 self._count("disk", len(entry))
-                if self.memory is not None and self.memory.wants(sample, len(entry), next_use):
-                    self._remember(sample, entry, next_use)
+                if self.memory is not None and self.memory.wants(use, len(entry)):
+                    self._remember(use, entry)
                 return entry
         self._counts.add("hits", "source")
         return None
 
-    def room(self, sample: int, size: int, next_use: int = 0) -> Buffer | None:
+    def room(self, use: Use, size: int) -> Buffer | None:
         """Where to write the entry of a sample; None where no tier keeps it."""
         if self.memory is not None:
-            room = self.memory.room(sample, size, next_use)
+            room = self.memory.room(use, size)
             if room is not None:
                 return room
-        if self.disk is not None and self.disk.wants(sample):
+        if self.disk is not None and self.disk.wants(use):
             return np.empty(size, np.uint8)
         return None
 
-    def keep(self, sample: int, entry: Buffer, next_use: int = 0) -> None:
+    def keep(self, use: Use, entry: Buffer) -> None:
         """The entry is written; `entry` is what `room` gave."""
-        if self.disk is not None and self.disk.wants(sample):
-            self.disk.keep(sample, entry)
+        if self.disk is not None and self.disk.wants(use):
+            self.disk.keep(use, entry)
             self._counts.add("kept", "disk")
-        if self.memory is not None and self.memory.wants(sample, len(entry), next_use):
-            self._remember(sample, entry, next_use)
+        if self.memory is not None and self.memory.wants(use, len(entry)):
+            self._remember(use, entry)
+
+    def find_text(self, use: Use) -> Buffer | None:
+        """The text of a sample whose images lie on the device, if it is here."""
+        return None if self.texts is None else self.texts.find(use._replace(memory=use.text))
+
+    def keep_text(self, use: Use, contents: Sequence[memoryview]) -> None:
+        """Keep the text of a sample whose images lie on the device."""
+        if self.texts is not None:
+            here = use._replace(memory=use.text)
+            room = self.texts.room(here, sum(map(len, contents)))
+            if room is not None:
+                fill_members(room, contents)
+                self.texts.keep(here, room)
 
     def stats(self) -> dict[str, TierStats]:
         """Of each tier, and of the source."""
@@ -326,9 +360,9 @@ class Keeper:
             for tier, number in tiers.items():
                 self._counts.add(what, tier, number)
 
-    def _remember(self, sample: int, entry: Buffer, next_use: int) -> None:
+    def _remember(self, use: Use, entry: Buffer) -> None:
         assert self.memory is not None
-        self.memory.keep(sample, entry, next_use)
+        self.memory.keep(use, entry)
         self._counts.add("kept", "memory")
 
     def _count(self, tier: str, size: int) -> None:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from datapipe.cache.memory import Buffer
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.rows import Member
@@ -75,9 +73,9 @@ class SampleReader:
         self._store = store
         self._keeper = keeper
         self._fetch = fetch
-        self._samples: list[int] = samples.tolist()
+        self._uses = [] if keeper is None else keeper.uses(samples, next_use)
+        self._samples = samples
         self._images = None if images is None else images.tolist()
-        self._next_use = next_use
         self._resident = None if resident is None else resident.tolist()
         self._verify = verify
 
@@ -96,47 +94,41 @@ class SampleReader:
         keeper = self._keeper if self._images is None or count == total else None
         if keeper is None:
             return Found(wanted, self._bytes(slot, shard, wanted))
-        sample = self._samples[slot]
-        next_use = 0 if self._next_use is None else self._next_use[slot]
+        use = self._uses[slot]
         decoded = keeper.keep_decoded and count > 0
         kept = [m for m in wanted if member_kind(m.ext) != "image"] if decoded else wanted
-        entry = keeper.find(sample, next_use)
+        entry = keeper.find(use)
         if entry is not None:
             contents, rest = cut_entry(entry, kept)
             return Found(kept, contents, ready=rest if decoded else None)
         contents = self._bytes(slot, shard, wanted)
-        size = int(keeper.sizes(np.array([sample]))[0])
-        room = keeper.room(sample, size, next_use)
+        size = int(keeper.sizes(self._samples[slot : slot + 1])[0])
+        room = keeper.room(use, size)
         if room is None:
             return Found(wanted, contents)
         places = {id(member): data for member, data in zip(wanted, contents, strict=True)}
         rest = fill_members(room, [places[id(member)] for member in kept])
         if decoded:
             return Found(wanted, contents, room=rest, entry=room)
-        keeper.keep(sample, room, next_use)
+        keeper.keep(use, room)
         return Found(wanted, contents)
 
     def keep(self, slot: int, found: Found) -> None:
         """The images of a sample stand in its room now."""
         assert self._keeper is not None
         assert found.entry is not None
-        next_use = 0 if self._next_use is None else self._next_use[slot]
-        self._keeper.keep(self._samples[slot], found.entry, next_use)
+        self._keeper.keep(self._uses[slot], found.entry)
 
     def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
         """The texts of a sample whose images lie on the device."""
-        texts = self._keeper.texts if self._keeper is not None else None
-        if texts is None:
+        keeper = self._keeper
+        if keeper is None:
             return self._bytes(slot, shard, members)
-        sample = self._samples[slot]
-        entry = texts.find(sample)
+        entry = keeper.find_text(self._uses[slot])
         if entry is not None:
             return cut_entry(entry, members)[0]
         contents = self._bytes(slot, shard, members)
-        room = texts.room(sample, sum(map(len, contents)))
-        if room is not None:
-            fill_members(room, contents)
-            texts.keep(sample, room)
+        keeper.keep_text(self._uses[slot], contents)
         return contents
 
     def _arrived(self, fetch: Fetch, slot: int) -> list[memoryview]:

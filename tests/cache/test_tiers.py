@@ -17,6 +17,7 @@ from datapipe.cache.disk import DiskTier, make_room, note
 from datapipe.cache.layout import Layout
 from datapipe.cache.memory import Arena, Buffer, Entries
 from datapipe.cache.nextuse import Lru, NextUse
+from datapipe.cache.use import Use
 from datapipe.errors import PlanError
 from datapipe.plan.ragged import Int64
 
@@ -36,17 +37,22 @@ def layout(budget: int = 1 << 20) -> Layout:
     return Layout(COUNT, sizes_of, budget, 3)
 
 
+def use(tier: Arena | DiskTier, sample: int) -> Use:
+    place = int(tier.layout.places(np.array([sample]))[0])
+    return Use(sample, memory=place, disk=place)
+
+
 def test_an_arena_gives_back_what_was_kept() -> None:
     arena = Arena(layout())
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
-        room = arena.room(sample, len(entry))
+        room = arena.room(use(arena, sample), len(entry))
         assert room is not None
         room[:] = entry
-        assert arena.find(sample) is None  # not before it is whole
-        arena.keep(sample, room)
+        assert arena.find(use(arena, sample)) is None  # not before it is whole
+        arena.keep(use(arena, sample), room)
     for sample in range(COUNT):
-        found = arena.find(sample)
+        found = arena.find(use(arena, sample))
         if sample % 2:
             assert found is None
         else:
@@ -55,17 +61,17 @@ def test_an_arena_gives_back_what_was_kept() -> None:
 
 def test_an_arena_takes_entries_that_were_made_elsewhere() -> None:
     arena = Arena(layout())
-    arena.keep(5, entry_of(5))
-    assert (arena.find(5) == entry_of(5)).all()
+    arena.keep(use(arena, 5), entry_of(5))
+    assert (arena.find(use(arena, 5)) == entry_of(5)).all()
 
 
 def test_an_arena_leaves_out_what_has_no_place() -> None:
     arena = Arena(layout(budget=1000))
-    out = [sample for sample in range(COUNT) if not arena.wants(sample, 64)]
+    out = [sample for sample in range(COUNT) if not arena.wants(use(arena, sample), 64)]
     assert 0 < len(out) < COUNT
-    arena.keep(out[0], entry_of(out[0]))
-    assert arena.find(out[0]) is None
-    assert arena.room(out[0], 64) is None
+    arena.keep(use(arena, out[0]), entry_of(out[0]))
+    assert arena.find(use(arena, out[0])) is None
+    assert arena.room(use(arena, out[0]), 64) is None
 
 
 def test_memory_that_is_not_there_is_refused() -> None:
@@ -82,13 +88,13 @@ def test_entries_come_and_go_under_many_threads(policy: NextUse | Lru) -> None:
         draw = np.random.default_rng(seed)
         for now in range(2000):
             sample = int(draw.integers(COUNT))
-            found = entries.find(sample, now)
+            found = entries.find(Use(sample, now))
             if found is None:
                 made = entry_of(sample)
-                room = entries.room(sample, len(made), now)
+                room = entries.room(Use(sample, now), len(made))
                 if room is not None:
                     room[:] = made
-                    entries.keep(sample, room, now)
+                    entries.keep(Use(sample, now), room)
             elif not (found == entry_of(sample)).all():
                 wrong.append(sample)
 
@@ -104,22 +110,22 @@ def test_entries_come_and_go_under_many_threads(policy: NextUse | Lru) -> None:
 
 def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
     entries = Entries(Lru(200))
-    entries.keep(2, entry_of(2))
-    found = entries.find(2)
-    entries.keep(5, entry_of(5))
-    assert entries.find(2) is None
+    entries.keep(Use(2), entry_of(2))
+    found = entries.find(Use(2))
+    entries.keep(Use(5), entry_of(5))
+    assert entries.find(Use(2)) is None
     assert (found == entry_of(2)).all()
 
 
 def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(0, COUNT, 2):
-        tier.keep(sample, entry_of(sample))
+        tier.keep(use(tier, sample), entry_of(sample))
     del tier
     tier = DiskTier(tmp_path / "a", layout())
     assert tier.present == COUNT // 2
     for sample in range(COUNT):
-        found = tier.find(sample)
+        found = tier.find(use(tier, sample))
         assert (found is None) == bool(sample % 2)
         if found is not None:
             assert (found == entry_of(sample)).all()
@@ -127,16 +133,16 @@ def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
 
 def test_processes_that_use_a_disk_see_what_others_keep(tmp_path: Path) -> None:
     one, other = (DiskTier(tmp_path / "a", layout()) for _ in range(2))
-    one.keep(7, entry_of(7))
-    assert (other.find(7) == entry_of(7)).all()
+    one.keep(use(one, 7), entry_of(7))
+    assert (other.find(use(other, 7)) == entry_of(7)).all()
 
 
 def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(COUNT):
-        tier.keep(sample, entry_of(sample))
+        tier.keep(use(tier, sample), entry_of(sample))
     small = DiskTier(tmp_path / "a", layout(budget=2000))
-    served = [sample for sample in range(COUNT) if small.find(sample) is not None]
+    served = [sample for sample in range(COUNT) if small.find(use(small, sample)) is not None]
     assert len(served) == small.layout.kept < COUNT
 
 
@@ -144,7 +150,7 @@ def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
 def test_damage_is_noticed_and_mended(tmp_path: Path, harm: str) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(COUNT):
-        tier.keep(sample, entry_of(sample))
+        tier.keep(use(tier, sample), entry_of(sample))
     path = tmp_path / "a" / "entries"
     content = bytearray(path.read_bytes())
     if harm == "flip":
@@ -154,38 +160,38 @@ def test_damage_is_noticed_and_mended(tmp_path: Path, harm: str) -> None:
     else:
         content[1000:3000] = bytes(2000)
     path.write_bytes(content)
-    found = {sample: tier.find(sample) for sample in range(COUNT)}
+    found = {sample: tier.find(use(tier, sample)) for sample in range(COUNT)}
     assert tier.corrupt == sum(entry is None for entry in found.values()) > 0
     assert all((e == entry_of(s)).all() for s, e in found.items() if e is not None)
     for sample in found:
-        tier.keep(sample, entry_of(sample))
-    assert all((tier.find(sample) == entry_of(sample)).all() for sample in found)
+        tier.keep(use(tier, sample), entry_of(sample))
+    assert all((tier.find(use(tier, sample)) == entry_of(sample)).all() for sample in found)
 
 
 def test_a_full_disk_is_said_once_and_what_is_there_still_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = DiskTier(tmp_path / "a", layout())
-    tier.keep(1, entry_of(1))
+    tier.keep(use(tier, 1), entry_of(1))
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk_module, "pwrite", full)
     for sample in range(2, 9):
-        tier.keep(sample, entry_of(sample))
+        tier.keep(use(tier, sample), entry_of(sample))
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
-    assert not tier.wants(10)
-    assert (tier.find(1) == entry_of(1)).all()
-    assert tier.find(2) is None
+    assert not tier.wants(use(tier, 10))
+    assert (tier.find(use(tier, 1)) == entry_of(1)).all()
+    assert tier.find(use(tier, 2)) is None
 
 
 def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     tier = DiskTier(tmp_path / "a", layout())
-    tier.keep(1, entry_of(1))
+    tier.keep(use(tier, 1), entry_of(1))
     del tier
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -57,6 +58,17 @@ class FixedTransform:
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         self._normalizer.write_planes(values, out.view(values.shape))
+
+    def finish_many(
+        self,
+        source: npt.NDArray[np.uint8],
+        out: Tensor,
+        starts: Int64,
+        rows: Int64,
+        mirrored: npt.NDArray[np.bool_],
+    ) -> bool:
+        """Do `finish` for many images at once, see `Normalizer.gather`; whether that was done."""
+        return self._normalizer.gather(source, out, starts, rows, mirrored)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._shape))

@@ -17,6 +17,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
@@ -162,6 +163,37 @@ class Normalizer:
             shape = (1, 3, *(1 for _ in values.shape[2:]))
             scale, shift = self._scale.view(shape), self._shift.view(shape)
             out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
+
+    def gather(
+        self,
+        source: npt.NDArray[np.uint8],
+        out: Tensor,
+        starts: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        mirrored: npt.NDArray[np.bool_],
+    ) -> bool:
+        """Write many images at once, as `write_planes` does each of them; whether that was done.
+
+        It is not where there is no kernel for it.
+
+        Args:
+            source: uint8 [n], which holds images of [3, h, w].
+            out: [N, 3, h, w] of `dtype`.
+            starts: int64 [k], where each image begins in `source`.
+            rows: int64 [k], where it goes in `out`.
+            mirrored: bool [k], whether left and right are exchanged.
+        """
+        kernel = _background.kernel
+        if kernel is None or not out.is_contiguous() or self.dtype == torch.bfloat16:
+            return False
+        length = out[:1].numel()
+        target = out.numpy().reshape(-1)
+        places = starts, rows, mirrored, length, out.shape[-1]
+        if self.dtype == torch.uint8:
+            kernel.gather_uint8(source, target, *places)
+        else:
+            kernel.gather_float32(source, *self._constants, target, *places)
+        return True
 
     def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:
         pixels = _flat(image.numpy().transpose(1, 2, 0))

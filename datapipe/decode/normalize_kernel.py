@@ -25,6 +25,8 @@ import numpy.typing as npt
 UInt8 = npt.NDArray[np.uint8]
 Int16 = npt.NDArray[np.int16]
 Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _log = logging.getLogger(__name__)
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -130,3 +132,59 @@ def planes_float32(
         out = target[plane * length : (plane + 1) * length]
         for x in range(length):
             out[x] = np.float32(values[x]) * s + t
+
+
+_PLACES = "int64[::1], int64[::1], boolean[::1], int64, int64"
+
+
+@_compiled(f"void(uint8[::1], uint8[::1], {_PLACES})")
+def gather_uint8(
+    source: UInt8,
+    target: UInt8,
+    starts: Int64,
+    rows: Int64,
+    mirrored: Bools,
+    length: int,
+    width: int,
+) -> None:
+    """Copy images of `length` values, each at its start, to rows of the target."""
+    for image in range(len(starts)):
+        values = source[starts[image] : starts[image] + length]
+        out = target[rows[image] * length : (rows[image] + 1) * length]
+        if mirrored[image]:
+            for line in range(0, length, width):
+                for x in range(width):
+                    out[line + x] = values[line + width - 1 - x]
+        else:
+            for x in range(length):
+                out[x] = values[x]
+
+
+@_compiled(f"void(uint8[::1], float32[::1], float32[::1], float32[::1], {_PLACES})")
+def gather_float32(
+    source: UInt8,
+    scale: Float32,
+    shift: Float32,
+    target: Float32,
+    starts: Int64,
+    rows: Int64,
+    mirrored: Bools,
+    length: int,
+    width: int,
+) -> None:
+    """As `gather_uint8`, normalised: of three planes of red, green and blue."""
+    size = length // 3
+    for image in range(len(starts)):
+        for plane in range(3):
+            s, t = scale[plane], shift[plane]
+            start = starts[image] + plane * size
+            values = source[start : start + size]
+            start = rows[image] * length + plane * size
+            out = target[start : start + size]
+            if mirrored[image]:
+                for line in range(0, size, width):
+                    for x in range(width):
+                        out[line + x] = np.float32(values[line + width - 1 - x]) * s + t
+            else:
+                for x in range(size):
+                    out[x] = np.float32(values[x]) * s + t

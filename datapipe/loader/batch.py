@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,8 +155,12 @@ class BatchJob:
         rows: list[Sequence[Tensor]] = [()] * (stop - start)
         if self._images is not None:
             rows = self._images.cut(start, stop)
+        restored = self._restore(read, watch)
         texts: dict[int, SampleText] = {}
         for slot, sample in read.items():
+            if slot in restored:
+                texts[slot] = sample.text
+                continue
             try:
                 self._fill(slot, sample, rows[slot - start], watch)
                 texts[slot] = sample.text
@@ -270,6 +274,18 @@ class BatchJob:
             for name in self._fields.keys() - {"source"}:
                 self._fields[name][slot] = record.get(name)
         return _Read(SampleText(caption, record, total), images, found)
+
+    def _restore(self, read: Mapping[int, _Read], watch: Watch) -> frozenset[int]:
+        """Fill the rows of samples whose images lie in the cache's memory, all in one go."""
+        keeper = self._maker.keeper
+        source = None if keeper is None or not keeper.keep_decoded else keeper.stretch
+        if source is None or self._images is None:
+            return frozenset()
+        ready = {slot: r.found.ready for slot, r in read.items() if r.found.ready is not None}
+        if not ready:
+            return frozenset()
+        watch.at(self, min(ready), "normalize")
+        return self._images.restore_many(ready, source)
 
     def _fill(self, slot: int, sample: _Read, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample that was read, and place each in its rows."""

@@ -238,6 +238,11 @@ class Keeper:
         """Whether the text of each sample whose images lie on the device is here: bool [n]."""
         return np.zeros(len(samples), bool) if self.texts is None else self.texts.holds(samples)
 
+    @property
+    def stretch(self) -> Buffer | None:
+        """The one buffer that entries in memory lie in; None where each has its own."""
+        return self.memory.data if isinstance(self.memory, Arena) else None
+
     def uses(self, samples: Int64, next_use: Sequence[int] | None = None) -> list[Use]:
         """The uses of the samples of a batch, for the methods below."""
 

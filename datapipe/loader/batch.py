@@ -152,10 +152,10 @@ class BatchJob:
                 read[slot] = self._read(slot, *members[slot - start], watch)
             except SampleError as error:
                 self._fail(slot, error)
-        rows: list[Sequence[Tensor]] = [()] * (stop - start)
-        if self._images is not None:
-            rows = self._images.cut(start, stop)
         restored = self._restore(read, watch)
+        rows: list[Sequence[Tensor]] = [()] * (stop - start)
+        if self._images is not None and len(restored) < len(read):
+            rows = self._images.cut(start, stop)
         texts: dict[int, SampleText] = {}
         for slot, sample in read.items():
             if slot in restored:

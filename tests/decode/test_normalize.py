@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -221,3 +222,24 @@ def test_the_first_images_of_a_process_do_not_wait_for_numba():
         "sys.exit('numba' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(("mean_std", "dtype"), KINDS)
+def test_gathered_images_are_those_written_one_by_one(writer, mean_std, dtype):
+    normalizer = Normalizer(mean_std, dtype)
+    generator = np.random.default_rng(0)
+    source = generator.integers(0, 256, 5000, np.uint8)
+    starts, rows = np.array([17, 900, 2048, 17]), np.array([3, 0, 4, 1])
+    mirrored = np.array([False, True, False, True])
+    out = torch.full((6, 3, 10, 7), 9, dtype=dtype)
+    done = normalizer.gather(source, out, starts, rows, mirrored)
+    assert done == (writer == "kernel" and dtype != torch.bfloat16)
+    if not done:
+        assert (out == 9).all()
+        return
+    for start, row, mirror in zip(starts, rows, mirrored, strict=True):
+        values = torch.from_numpy(source[start : start + 210]).view(1, 3, 10, 7)
+        expected = torch.empty(1, 3, 10, 7, dtype=dtype)
+        normalizer.write_planes(values.flip(-1).contiguous() if mirror else values, expected)
+        assert torch.equal(out[row], expected[0])
+    assert (out[[2, 5]] == 9).all()

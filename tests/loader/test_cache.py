@@ -19,6 +19,7 @@ import torch
 import datapipe
 from datapipe import CacheSpec, ImageSpec, Loader, PlanError
 from datapipe.cache import disk
+from datapipe.decode import normalize
 from datapipe.store.shards import ShardStore
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
@@ -331,3 +332,20 @@ def test_what_was_evicted_is_counted(make: Make) -> None:
     loader = make(image=IMAGES["uint8"], cache=cache, epochs=2)
     list(loader)
     assert loader.stats()["memory"].evicted > 0
+
+
+@pytest.mark.parametrize("form", ["stretch", "uint8", "bfloat16", "pad", "flip"])
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_compiled_kernels_restore_the_same_batches(
+    make: Make, monkeypatch: pytest.MonkeyPatch, form: str, device: str | None
+) -> None:
+    pytest.importorskip("numba")
+    background = normalize._Background()
+    background.kernel = normalize.load_kernel()
+    monkeypatch.setattr(normalize, "_background", background)
+    options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
+    expected = list(make(**options))
+    loader = make(cache=CacheSpec(memory=LOTS), **options)
+    assert_same_batches(loader, expected)
+    part = CacheSpec(memory=60_000, device=None if device is None else 20_000)
+    assert_same_batches(make(cache=part, **options), expected)

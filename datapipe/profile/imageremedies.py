@@ -22,6 +22,7 @@ from datapipe.profile.parts import feeder_of, maker_of
 from datapipe.profile.remedy import Forecast, Remedy, free_memory
 from datapipe.profile.roofline import DEEP
 from datapipe.progress import readable_size
+from datapipe.remote.folder import is_remote
 
 _COMPARED = 32  # images that forms are compared on
 _LEAST_COMPARED = 3
@@ -108,14 +109,17 @@ def _smaller(
     cost = forecast.cost.scaled(factors | {"read": shorter})
     wait = {name: value * (shorter if name == "read" else 1) for name, value in cost.wait.items()}
     storage = forecast.machine.storage
-    source = shards.rstrip("/")
+    source, out, note = shards.rstrip("/"), "", "better from the raw data: JPEGs are encoded anew"
+    if is_remote(source):
+        # Shards are packed from files that are here.
+        source, out, note = "RAW", "OUT", "of the raw data"
     yield forecast.remedy(
         "smaller images",
         f"images of at most {side} pixels a side in the shards, {after / before:.0%} of the pixels",
-        f"datapipe pack {quote(source)} {quote(f'{source}-{side}')} --max-side {side}",
+        f"datapipe pack {quote(source)} {quote(out or f'{source}-{side}')} --max-side {side}",
         cost=replace(cost, wait=wait),
         machine=replace(forecast.machine, storage=storage / size if storage else None),
-        note="better from the raw data: JPEGs are encoded anew",
+        note=note,
         max_side=side,
     )
 

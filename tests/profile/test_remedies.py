@@ -224,6 +224,9 @@ def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) 
     loader = endless()
     figures = measured(run(BUSY), alone={"kept": kept(loader)})
     how = found(loader, figures, f"{photos}/")["smaller images"].how
+    there = found(loader, figures, "https://host/shards")["smaller images"]
+    assert there.how == "datapipe pack RAW OUT --max-side 96"
+    assert there.note == "of the raw data"
     words = shlex.split(how)
     assert words[0] == "datapipe"
     assert CliRunner().invoke(app, words[1:]).exit_code == 0

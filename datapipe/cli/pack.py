@@ -20,8 +20,10 @@ from datapipe.cli.text import (
     token_rows,
 )
 from datapipe.decode.image import MAX_PIXELS
+from datapipe.errors import PlanError
 from datapipe.pack.readers import all_readers
 from datapipe.pack.report import PackReport
+from datapipe.pack.stage import local_path
 from datapipe.progress import readable_size
 
 _JSON_KEYS = (
@@ -31,7 +33,12 @@ _JSON_KEYS = (
 
 def pack(
     raw: Annotated[Path, typer.Argument(help="File or folder of raw image-text data.")],
-    out: Annotated[Path, typer.Argument(help="Folder for the shards; new, or of the same pack.")],
+    out: Annotated[
+        str,
+        typer.Argument(
+            help="Folder or URL (s3://bucket/shards) for the shards; new, or of the same pack."
+        ),
+    ],
     format: Annotated[
         str | None,
         typer.Option(help=f"{', '.join(sorted(all_readers()))}; recognised by itself otherwise."),
@@ -95,6 +102,13 @@ def pack(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read and check everything, write nothing.")
     ] = False,
+    staging: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where shards for a URL are kept until all have arrived; needs room for the whole "
+            "dataset. By default in the user's cache folder."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object at the end.")
     ] = False,
@@ -106,6 +120,11 @@ def pack(
     go_on = "nothing is lost: the same command goes on where this one stopped"
     with user_errors("nothing was written" if dry_run else go_on):
         encoder = text_encoder(tokenizer, template)  # before hours of packing
+        if encoder and local_path(out) is None:
+            raise PlanError(
+                f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
+                "make_loader with a tokenizer counts"
+            )
         report = datapipe.pack_dataset(
             raw,
             out,
@@ -128,6 +147,7 @@ def pack(
             sidecars=sidecars,
             space_check=space_check,
             dry_run=dry_run,
+            staging=staging,
         )
         counted = count(Path(report.output), encoder, workers) if encoder and not dry_run else None
     if as_json:
@@ -163,7 +183,7 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
         file = f"{reject.file}: " if reject.file else ""
         print(shown(f"rejected {reject.source}: {file}{reject.reason}"))
     if report.rejected and not report.dry_run:
-        print(f"all rejects: {Path(report.output) / 'rejects.jsonl'}")
+        print(f"all rejects: {report.output.rstrip('/')}/rejects.jsonl")
 
 
 def _saved(report: PackReport) -> dict[str, str]:

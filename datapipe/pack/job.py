@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from datapipe.cpus import available_cpus
 from datapipe.decode.image import MAX_PIXELS
@@ -16,7 +17,14 @@ from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
-from datapipe.index.manifest import MANIFEST, Contribution, Manifest, read_manifest, write_manifest
+from datapipe.index.manifest import (
+    MANIFEST,
+    Contribution,
+    Manifest,
+    Shard,
+    read_manifest,
+    write_manifest,
+)
 from datapipe.index.sidecars import parse_sidecars, present_sidecars, write_sidecars
 from datapipe.pack.journal import (
     Journal,
@@ -41,6 +49,7 @@ from datapipe.pack.readers import Reader, choose_reader
 from datapipe.pack.report import PackReport
 from datapipe.pack.sequence import Rehearsal, Sequencer, ShardSink, Sink, Tally
 from datapipe.pack.space import check_space
+from datapipe.pack.stage import Stage, local_path, open_stage
 from datapipe.pack.team import CHUNK, Team
 from datapipe.pack.worker import Input
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
@@ -71,6 +80,8 @@ def pack_dataset(
     sidecars: str | Sequence[str] = (),
     space_check: bool = True,
     dry_run: bool = False,
+    staging: str | PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> PackReport:
     """Pack raw image-text data into WebDataset shards with index and manifest.
 
@@ -79,7 +90,7 @@ def pack_dataset(
 
     Args:
         raw: file or folder of raw data.
-        out: folder for the shards; new, or that of the same pack interrupted.
+        out: folder or URL for the shards; new, or that of the same pack interrupted.
         format: name of the reader; recognised where None.
         image_root: where relative image paths of annotation files start.
         image_column, text_column: names of the columns of a table.
@@ -98,13 +109,21 @@ def pack_dataset(
         sidecars: of "dali", "wids" and "energon", which index files of others to write too.
         space_check: refuse to start where the disk has not enough room.
         dry_run: read and check, but write nothing.
+        staging: where the shards for a URL are kept until all have arrived, in a folder of their
+            own; by default in the user's cache folder. It takes as much room as the dataset.
+        storage_options: for fsspec, which writes to URLs: credentials, endpoints.
 
     Raises:
         PackError: the input is not recognised, the output belongs to something else, too many
             inputs were rejected, or the disk is full.
+        StoreError: the URL cannot be read or written.
+        IndexMismatch: what is in `out` is not what its manifest says.
     """
     started = time.monotonic()
-    raw, out = Path(raw), Path(out)
+    raw = Path(raw)
+    stage = open_stage(out, staging, storage_options, append=append)
+    place = str(out) if stage else str(local_path(out))
+    out = stage.folder if stage else Path(place)
     read_options = ReadOptions(
         image_root=Path(image_root) if image_root else None,
         image_column=image_column,
@@ -147,36 +166,31 @@ def pack_dataset(
         size=parse_shard_size(str(shard_size)),
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
+        placed=stage.send if stage else lambda shard: None,
     )
-    before = _finished(out)
-    if job.is_done(before, append):
-        assert before
-        if not dry_run:
-            remove_finished(out, before)
-        manifest = before
-    elif dry_run:
-        refuse_foreign(out)
-        return job.rehearse(before, started)
+    if stage is None:
+        report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
     else:
-        manifest = job.run(before)
+        with stage.at_work(dry_run=dry_run):
+            report = _pack_elsewhere(job, stage, place, kinds, dry_run=dry_run)
+    return replace(report, seconds=round(time.monotonic() - started, 3), output=place)
+
+
+def _pack_elsewhere(
+    job: _Job, stage: Stage, url: str, sidecars: tuple[str, ...], *, dry_run: bool
+) -> PackReport:
+    """Pack to a URL, or find that it has been done."""
+    there = stage.finished()
+    if there is None:
+        report = job.pack(append=False, sidecars=sidecars, dry_run=dry_run)
+        if not dry_run:
+            stage.finish()
+        return replace(report, finished_before=False)
+    job.same_as(there, url)
     if not dry_run:
-        # What is there already would not know of shards that were added.
-        stale = () if manifest is before else present_sidecars(out)
-        write_sidecars(out, manifest, {*kinds, *stale})
-    return PackReport(
-        samples=manifest.samples,
-        images=manifest.images,
-        rejected=manifest.rejected,
-        shards=len(manifest.shards),
-        bytes=manifest.bytes,
-        saved_bytes=manifest.saved_bytes,
-        seconds=round(time.monotonic() - started, 3),
-        output=str(out),
-        inputs=job.tally.inputs,
-        reasons=dict(job.tally.reasons.most_common()),
-        examples=tuple(job.tally.examples),
-        finished_before=manifest is before,
-    )
+        stage.add_sidecars(there, sidecars)
+        stage.remove()
+    return job.report(there, finished_before=True)
 
 
 def _finished(out: Path) -> Manifest | None:
@@ -199,7 +213,44 @@ class _Job:
     size: ShardSize
     max_rejects: MaxRejects
     space_check: bool
+    placed: Callable[[Shard], None]  # told of every shard of this pack that is in place
     tally: Tally = field(default_factory=Tally)
+
+    def pack(self, *, append: bool, sidecars: tuple[str, ...], dry_run: bool) -> PackReport:
+        """Do what is still to be done in the folder."""
+        before = _finished(self.out)
+        if self.is_done(before, append):
+            assert before
+            if not dry_run:
+                remove_finished(self.out, before)
+            manifest = before
+        elif dry_run:
+            refuse_foreign(self.out)
+            return self.rehearse(before)
+        else:
+            manifest = self.run(before)
+        if not dry_run:
+            # What is there already would not know of shards that were added.
+            stale = () if manifest is before else present_sidecars(self.out)
+            write_sidecars(self.out, manifest, {*sidecars, *stale})
+        return self.report(manifest, finished_before=manifest is before)
+
+    def report(self, manifest: Manifest, *, finished_before: bool) -> PackReport:
+        """What was done, for an output that `manifest` tells of."""
+        return PackReport(
+            samples=manifest.samples,
+            images=manifest.images,
+            rejected=manifest.rejected,
+            shards=len(manifest.shards),
+            bytes=manifest.bytes,
+            saved_bytes=manifest.saved_bytes,
+            seconds=0.0,
+            output=str(self.out),
+            inputs=self.tally.inputs,
+            reasons=dict(self.tally.reasons.most_common()),
+            examples=tuple(self.tally.examples),
+            finished_before=finished_before,
+        )
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Whether the finished dataset `before` holds what this pack would bring.
@@ -226,14 +277,23 @@ class _Job:
                     f"{self.out}: data was being appended here; finish that first, with the same "
                     "command and --append"
                 )
-            same_options(self.out, before.parts[0].options, self.options.to_dict())
-            self._same_inputs(before.parts[0])
+            self.same_as(before, self.out)
             return True
         last = before.parts[-1]
         if appending or last.options != self.options.to_dict():
             return False
         count = self._count_all()
         return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
+
+    def same_as(self, before: Manifest, place: Path | str) -> None:
+        """Refuse a finished dataset that this pack would not make.
+
+        Raises:
+            PackError: options or inputs differ.
+        """
+        part = before.parts[0]
+        same_options(place, part.options, self.options.to_dict())
+        same_inputs(place, self._count_all(), part.inputs, part.inputs_sha256)
 
     def run(self, base: Manifest | None) -> Manifest:
         """Write what is still to be written, committing shard by shard."""
@@ -249,6 +309,8 @@ class _Job:
             first = len(base.shards) if base else 0
             writer = ShardWriter(self.out, work, first + len(journal.shards))
             try:
+                for shard in journal.shards:
+                    self.placed(shard)
                 part = self._write(journal, writer, base, work)
                 with writing(self.out):
                     journal.publish_rejects()
@@ -275,7 +337,7 @@ class _Job:
             count.add(taken)
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
-        sequencer = self._sequencer(ShardSink(writer, journal), count)
+        sequencer = self._sequencer(ShardSink(writer, journal, self.placed), count)
         sequencer.rejected = journal.rejected
         sequencer.saved_bytes = journal.last.saved_bytes
         self._sequence(sequencer, inputs, base)
@@ -289,7 +351,7 @@ class _Job:
         with writing(self.out):
             return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
 
-    def rehearse(self, base: Manifest | None, started: float) -> PackReport:
+    def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
         sink = Rehearsal()
         sequencer = self._sequencer(sink, InputCount())
@@ -301,7 +363,7 @@ class _Job:
             shards=sink.shards,
             bytes=sink.total_bytes,
             saved_bytes=sequencer.saved_bytes,
-            seconds=round(time.monotonic() - started, 3),
+            seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
             reasons=dict(self.tally.reasons.most_common()),
@@ -347,9 +409,6 @@ class _Job:
     def _expected(self) -> int | None:
         total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit
         return min(total, limit) if total and limit else total
-
-    def _same_inputs(self, part: Contribution) -> None:
-        same_inputs(self.out, self._count_all(), part.inputs, part.inputs_sha256)
 
     def _count_all(self) -> InputCount:
         """Look at every input without reading what it names."""

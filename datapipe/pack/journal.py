@@ -224,7 +224,7 @@ def remove_finished(out: Path, manifest: Manifest) -> None:
             remove_working_folder(out)
 
 
-def same_options(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+def same_options(out: Path | str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to go on with other options than the output was started with.
 
     Raises:
@@ -242,7 +242,7 @@ def same_options(out: Path, before: dict[str, Any], now: dict[str, Any]) -> None
         )
 
 
-def same_inputs(out: Path, inputs: InputCount, number: int, digest: str) -> None:
+def same_inputs(out: Path | str, inputs: InputCount, number: int, digest: str) -> None:
     """Refuse to go on from raw data that is not what the output was made from.
 
     Raises:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from datapipe.errors import PackError
+from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
-from datapipe.pack.journal import Journal
+from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.raw import InputCount, Reject
 from datapipe.pack.ustar import END
@@ -55,11 +56,14 @@ class Sink(Protocol):
 
 
 class ShardSink:
-    """Into shards, noting each in the journal once it is in place."""
+    """Into shards, noting each in the journal once it is in place, and then telling `placed`."""
 
-    def __init__(self, writer: ShardWriter, journal: Journal) -> None:
+    def __init__(
+        self, writer: ShardWriter, journal: Journal, placed: Callable[[Shard], None]
+    ) -> None:
         self._writer = writer
         self._journal = journal
+        self._placed = placed
         self.write = writer.write
 
     @property
@@ -73,7 +77,11 @@ class ShardSink:
     def cut(self, count: InputCount, saved_bytes: int) -> None:
         with writing(self._journal.out):
             checkpoint = self._journal.checkpoint(count, saved_bytes)
-        self._writer.finish(partial(self._journal.commit, checkpoint=checkpoint))
+        self._writer.finish(partial(self._commit, checkpoint))
+
+    def _commit(self, checkpoint: Checkpoint, shard: Shard) -> None:
+        self._journal.commit(shard, checkpoint)
+        self._placed(shard)
 
     def reject(self, reject: Reject) -> None:
         with writing(self._journal.out):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 _FINAL = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR})
 # Of HTTP: too early, too many requests, request timeout, and everything that is the server's fault.
 _AGAIN = frozenset({408, 425, 429})
+# Of S3's client: what no server was asked about.
+_MISSING = frozenset({"NoCredentialsError", "PartialCredentialsError", "ParamValidationError"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,8 @@ def is_final(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno in _FINAL
+    if type(error).__name__ in _MISSING:
+        return True
     # What breaks within a transfer has classes of its own in every client.
     return type(error).__module__.partition(".")[0] not in ("aiohttp", "botocore", "aiobotocore")
 

@@ -183,6 +183,12 @@ def test_answers_of_http_likewise(status: int, final: bool) -> None:
     assert is_final(error) == final
 
 
+def test_missing_credentials_are_not_asked_with_again() -> None:
+    exceptions = pytest.importorskip("botocore.exceptions")
+    assert is_final(exceptions.NoCredentialsError())
+    assert not is_final(exceptions.ConnectionClosedError(endpoint_url="http://host"))
+
+
 def test_pauses_grow_and_are_drawn() -> None:
     policy = RetryPolicy(first_pause=1.0, longest_pause=5.0)
     draw = random.Random(0)

@@ -1,0 +1,158 @@
+"""Files sent to a folder that lies elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from datapipe.errors import StoreError
+from datapipe.remote.folder import RemoteFolder, RemoteOptions
+from datapipe.remote.retry import describe, is_final
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_AT_ONCE = 2  # files on their way: clients of object stores hold parts of each in memory
+_LOOKS = 16  # questions about files at once
+_SLOWEST = 250_000  # bytes a second; what takes longer is taken for a connection that hangs
+
+
+class RemoteTarget(RemoteFolder):
+    """A folder elsewhere that files are sent to. For any thread.
+
+    What is awaited here runs in fsspec's own thread; `begin` it from others.
+
+    Raises:
+        PlanError: nothing that is installed knows such URLs.
+    """
+
+    def __init__(self, url: str, options: RemoteOptions) -> None:
+        super().__init__(url, options)
+        self._sending = asyncio.Semaphore(_AT_ONCE)
+        self._looking = asyncio.Semaphore(_LOOKS)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RemoteTarget, (self.url, self.options)
+
+    def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin what awaits the methods below; `close` gives it up."""
+        future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
+        return future
+
+    def read_or_none(self, name: str) -> bytes | None:
+        """A whole file, or None where it is not there.
+
+        Raises:
+            StoreError: it cannot be known, or there is no such bucket.
+        """
+        try:
+            return self.read(name)
+        except StoreError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            if _code(error.__cause__) == "NoSuchBucket":
+                raise StoreError(
+                    f"{self.url}: there is no such bucket; make it first, or mend the URL"
+                ) from error
+            return None
+
+    async def put(self, path: Path, name: str) -> None:
+        """Send a file, and see that as many bytes have arrived.
+
+        Raises:
+            StoreError: it cannot be sent; the message names URL, cause and attempt.
+        """
+        size = path.stat().st_size
+
+        async def send() -> None:
+            await self._filesystem._put_file(str(path), f"{self._root}/{name}")
+            there = await self._look(name)
+            if there != size:
+                raise ConnectionError(f"{there or 0:,} of {size:,} bytes arrived")
+            self.traffic.bytes += size
+
+        async with self._sending:
+            await self._attempt(name, send, size / _SLOWEST)
+
+    async def size(self, name: str) -> int | None:
+        """Bytes of a file; None where it is not there.
+
+        Raises:
+            StoreError: it cannot be known.
+        """
+        async with self._looking:
+            return await self._attempt(name, lambda: self._look(name))
+
+    async def names(self) -> list[str]:
+        """What lies in the folder, sorted; nothing where it is not there or cannot be listed.
+
+        Raises:
+            StoreError: there is no answer.
+        """
+
+        async def look() -> list[str]:
+            try:
+                self._forget()
+                found = await self._filesystem._ls(self._root, detail=False)
+            except (FileNotFoundError, PermissionError):
+                return []
+            names = (str(path).rstrip("/").removeprefix(self._root).strip("/") for path in found)
+            return sorted(name for name in names if name)
+
+        return await self._attempt("", look)
+
+    async def _look(self, name: str) -> int | None:
+        try:
+            self._forget()
+            about = await self._filesystem._info(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return int(about["size"])
+
+    def _forget(self) -> None:
+        """Have the client ask the server: others write there, too."""
+        getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
+
+    async def _attempt(
+        self, name: str, ask: Callable[[], Awaitable[T]], extra_time: float = 0.0
+    ) -> T:
+        retry, attempt = self.options.retry, 0
+        while True:
+            attempt += 1
+            try:
+                async with asyncio.timeout(retry.timeout + extra_time):
+                    result = await ask()
+                self.traffic.requests += 1
+                return result
+            except Exception as error:
+                message = (
+                    f"{self.url_of(name)}: {_reason(error)} (attempt {attempt} of {retry.attempts})"
+                )
+                if attempt >= retry.attempts or is_final(error):
+                    raise StoreError(message) from error
+                self.traffic.retries += 1
+                pause = retry.pause(attempt, self._draw)
+                logger.info("%s; again in %.1f s", message, pause)
+            await asyncio.sleep(pause)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong; what is not there is the place to write to, and no file."""
+    if isinstance(error, FileNotFoundError):
+        return f"there is no such bucket or folder ({error})"
+    if isinstance(error, PermissionError):
+        return f"access is denied ({error}); give credentials that may write there"
+    if isinstance(error, NotImplementedError):
+        return "nothing can be written there"
+    return describe(error)
+
+
+def _code(error: BaseException) -> str:
+    """What S3 calls an error."""
+    response = getattr(error.__cause__, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

@@ -1,0 +1,87 @@
+"""What packing to a URL does with options and places, whatever is behind the URL."""
+
+import pytest
+
+from datapipe import PackError, PlanError, pack_dataset
+
+
+@pytest.fixture
+def raw(tmp_path, make_folder):
+    return make_folder(tmp_path / "raw", 5)
+
+
+@pytest.fixture
+def url(tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    yield f"memory://{tmp_path.name}/shards"
+    fsspec.filesystem("memory").rm(f"/{tmp_path.name}", recursive=True)
+
+
+def there(url):
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+    root = "/" + url.partition("://")[2] + "/"
+    return {path.removeprefix(root): files.cat_file(path) for path in files.find(root)}
+
+
+def test_the_same_files_arrive(tmp_path, raw, url, contents):
+    pack_dataset(raw, tmp_path / "out", shard_size=2)
+    report = pack_dataset(raw, url, shard_size=2, staging=tmp_path / "staging")
+    assert (report.output, report.samples, report.finished_before) == (url, 5, False)
+    assert there(url) == {
+        name: content
+        for name, content in contents(tmp_path / "out").items()
+        if not name.startswith("columns/")
+    }
+
+
+def test_what_was_packed_and_not_sent_is_sent_later(tmp_path, raw, url, monkeypatch):
+    from datapipe.pack.stage import Stage
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    options = {"shard_size": 2, "staging": tmp_path / "staging"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "finish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pack_dataset(raw, url, **options)
+    with pytest.raises(PackError, match=rf"{url}, staged in .*other options \(check"):
+        pack_dataset(raw, url, check="header", **options)
+    report = pack_dataset(raw, url, **options)
+    assert (report.inputs, report.finished_before) == (0, False)
+    assert "dataset.json" in there(url)
+    assert not list((tmp_path / "staging").iterdir())
+
+
+def test_other_data_under_the_same_url_is_refused(tmp_path, raw, url, make_folder):
+    pack_dataset(raw, url)
+    with pytest.raises(PackError, match=rf"{url}: the raw data is not what this was packed from"):
+        pack_dataset(make_folder(tmp_path / "other", 6), url)
+
+
+def test_a_folder_may_be_named_by_a_url(tmp_path, raw, contents):
+    pack_dataset(raw, f"file://{tmp_path}/there")
+    pack_dataset(raw, tmp_path / "here")
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("out", "options", "message"),
+    [
+        ("https://host/x", {}, "nothing can be written over HTTP"),
+        ("memory://x", {"append": True}, "memory://x: --append needs a dataset in a folder"),
+        ("out", {"staging": "here"}, "--staging means nothing for a folder"),
+        ("out", {"storage_options": {"key": "x"}}, "storage_options means nothing"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, raw, monkeypatch, out, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PackError, match=message):
+        pack_dataset(raw, out, **options)
+
+
+def test_an_unknown_protocol_is_refused(raw):
+    with pytest.raises(PlanError, match="gopher"):
+        pack_dataset(raw, "gopher://host/x")

@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
+
 from datapipe.pack.job import pack_dataset
 from tools.make_sample_data import make_sample_data
 
@@ -69,6 +71,32 @@ def mixed_photographs(samples: int) -> Photos:
     raw = _HOME / f"mixed-{samples}"
     totals = make_sample_data(raw, samples=samples, format="folder", jpeg_only=True)
     return Photos(raw=raw, count=totals["images"], pixels=totals["pixels"], encoded=totals["bytes"])
+
+
+def bitmaps(samples: int) -> Photos:
+    """Photographs of 256x256 pixels as they are in memory, 197 KB each; made where missing.
+
+    There is next to nothing to decode, so what brings their bytes is all that counts. Those after
+    the first 1,024 are links to these.
+    """
+    raw = _HOME / f"bitmaps-{samples}"
+    if not raw.exists():
+        temporary = raw.with_name(f"{raw.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        made: list[Path] = []
+        sources = photographs(1024).paths()
+        for number in range(samples):
+            path = temporary / f"images/{number // 1000:03d}/{number:06d}.bmp"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if number < len(sources):
+                Image.open(sources[number]).convert("RGB").resize((256, 256)).save(path)
+                made.append(path)
+            else:
+                os.link(made[number % len(made)], path)
+            path.with_suffix(".txt").write_text(f"photograph {number}")
+        temporary.rename(raw)
+    size = next(raw.rglob("*.bmp")).stat().st_size
+    return Photos(raw=raw, count=samples, pixels=samples * 256 * 256, encoded=samples * size)
 
 
 def _linked(photos: Photos, samples: int) -> Photos:

@@ -19,6 +19,19 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As jobs in the background have it, and pass it on to what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+MEASURING = (
+    *("tests/profile/", "tests/monitor/", "tests/tune/test_real_loaders.py"),
+    *("tests/cli/test_profile.py", "tests/cli/test_tune.py", "tests/loader/test_meter.py"),
+)
+"""Tests that measure what real time takes, which a machine that others use too may disturb."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(config.rootpath).as_posix().startswith(MEASURING):
+            item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=2))
+
+
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"
 
 

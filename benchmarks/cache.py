@@ -19,7 +19,7 @@ from benchmarks.cache_hits import hits
 from benchmarks.cache_source import source
 from benchmarks.common import chosen, compete, machine, parse, report
 from benchmarks.data import packed, photographs
-from benchmarks.loaders import describe
+from benchmarks.loaders import FFCV, OURS, describe
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import Task
 
@@ -33,19 +33,8 @@ PEERS = (
         note="threads; decoded images in memory",
         ours=True,
     ),
-    Peer(name="datapipe", module="ours", note="threads; shards", ours=True),
-    Peer(
-        name="ffcv",
-        module="ffcv_jpeg",
-        options={"same_bytes": True},
-        note="threads; its file, same JPEG bytes; channels last",
-    ),
-    Peer(
-        name="ffcv q90",
-        module="ffcv_jpeg",
-        options={"same_bytes": False},
-        note="as ffcv, but its own JPEG encoding at quality 90",
-    ),
+    OURS,
+    *FFCV,
     Peer(
         name="limit: gather",
         module="limits",

@@ -18,6 +18,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from datapipe.cpus import cpu_model
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -174,7 +176,7 @@ def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> lis
 def machine(*packages: str, cache: str) -> dict[str, Any]:
     """Where a measurement was taken, with the versions of `packages` and the page cache's state."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
@@ -252,15 +254,6 @@ def _aligned(rows: Iterable[list[str]]) -> Iterator[str]:
     for row in table:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield f"| {' | '.join(cells)} |"
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 def _version(package: str) -> str:

@@ -43,6 +43,20 @@ LIMITS = (
         ours=True,
     ),
 )
+FFCV = (
+    Peer(
+        name="ffcv",
+        module="ffcv_jpeg",
+        options={"same_bytes": True},
+        note="threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last",
+    ),
+    Peer(
+        name="ffcv q90",
+        module="ffcv_jpeg",
+        options={"same_bytes": False},
+        note="as ffcv, but its own JPEG encoding at quality 90",
+    ),
+)
 FIXED = (
     OURS,
     TORCH,
@@ -66,18 +80,7 @@ FIXED = (
         module="spdl_ffmpeg",
         note="threads, FFmpeg's decoder and bilinear filter; loose files",
     ),
-    Peer(
-        name="ffcv",
-        module="ffcv_jpeg",
-        options={"same_bytes": True},
-        note="threads, INTER_AREA, fast DCT; its file, same JPEG bytes; channels last",
-    ),
-    Peer(
-        name="ffcv q90",
-        module="ffcv_jpeg",
-        options={"same_bytes": False},
-        note="as ffcv, but its own JPEG encoding at quality 90",
-    ),
+    *FFCV,
     Peer(
         name="dali",
         module="dali_cpu",

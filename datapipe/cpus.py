@@ -1,9 +1,10 @@
-"""How many CPUs this process may use."""
+"""Which CPUs these are, and how many of them this process may use."""
 
 from __future__ import annotations
 
 import math
 import os
+import platform
 from pathlib import Path
 
 
@@ -11,6 +12,16 @@ def available_cpus() -> int:
     """CPUs by affinity and by the cgroup's quota, at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(affinity or 1, _cgroup_quota()))
+
+
+def cpu_model() -> str:
+    """What the processors call themselves; their architecture where they do not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
 
 
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int:

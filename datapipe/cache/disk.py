@@ -90,7 +90,8 @@ class DiskTier:
             return None
         start, stop = self.layout.offsets[place : place + 2].tolist()
         try:
-            data = np.frombuffer(os.pread(self._descriptor, stop - start, start), np.uint8)
+            data: Buffer = np.empty(stop - start, np.uint8)
+            data = data[: os.preadv(self._descriptor, [data.data], start)]
         except OSError as error:
             self._give_up(error)
             return None

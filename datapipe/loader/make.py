@@ -275,7 +275,7 @@ def make_loader(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
     if cache is not None and cache.device is not None and decoder == "auto":
-        decoder = "cpu"  # which images are decoded once by
+        decoder = "cpu"  # DALI decodes, fits and normalises at once, and nothing could be kept
     way = choose_path(
         decoder,
         image,

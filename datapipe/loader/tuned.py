@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,9 @@ from typing import Any, Literal
 
 import torch
 
+from datapipe.cpus import cpu_model
 from datapipe.errors import PlanError
+from datapipe.index.columns import cache_folder
 from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions
 from datapipe.loader.ranks import default_workers
 
@@ -149,26 +150,15 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": default_workers(),
         "memory": f"{memory / 2**30:.2g} GiB",
         "gpu": gpu,
     }
 
 
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
-
-
 def _file(key: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    home = Path(base) if base else Path.home() / ".cache"
-    return home / "datapipe" / "tuned" / f"{key}.json"
+    return cache_folder() / "tuned" / f"{key}.json"
 
 
 def _named(value: Any) -> Any:

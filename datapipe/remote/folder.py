@@ -109,11 +109,13 @@ class RemoteFolder:
         return self._begin(self._read_range(name, start, stop))
 
     def close(self) -> None:
-        """Give up what is being read."""
+        """Give up what is being read, and close connections; reading opens them again."""
         with self._lock:
             running = list(self._running)
         for future in running:
             future.cancel()
+        if self._http is not None:
+            self._loop.call_soon_threadsafe(self._http.close)
 
     def _begin(self, work: Any) -> Future[Content]:
         future: Future[Content] = asyncio.run_coroutine_threadsafe(work, self._loop)

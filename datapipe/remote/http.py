@@ -9,9 +9,12 @@ else (redirects, chunks, encodings) it leaves to the other, by saying so.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+logger = logging.getLogger(__name__)
 
 _HEAD = 64 << 10  # bytes of a response's head at most
 _GONE = (404, 410)
@@ -68,8 +71,18 @@ class HttpRanges:
             raise FileNotFoundError(url)
         if answer.status < 300 or answer.status in _ELSEWHERE or answer.status == 416:
             self._others.add(server)
+            logger.info(
+                "%s://%s answers in an unusual way (HTTP %d); the general client reads there",
+                *(parts.scheme, parts.netloc, answer.status),
+            )
             return None
         raise HttpStatusError(answer.status, answer.reason)
+
+    def close(self) -> None:
+        """Close the connections that nobody uses just now; in the thread of the event loop."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
 
     async def _ask(self, server: tuple[str, str, int], request: bytes, size: int) -> _Answer:
         idle = self._idle.setdefault(server, [])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import datapipe
@@ -267,3 +268,22 @@ def test_workers_that_wait_for_the_source_are_counted(make_remote: Make, server:
     source = loader.stats()["source"]
     assert source.stalls > 0
     assert source.stalled > 0
+
+
+def test_closing_leaves_no_connection_open(make_remote: Make) -> None:
+    def open_sockets() -> int:
+        return sum(
+            connection.raddr != () for connection in psutil.Process().net_connections("inet")
+        )
+
+    loader = make_remote()
+    iterator = iter(loader)
+    next(iterator)
+    assert open_sockets() > 0
+    loader.close()
+    deadline = time.monotonic() + 10
+    http = loader.dataset.folder._http  # type: ignore[union-attr]
+    while http._idle and any(http._idle.values()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(http._idle.values())
+    assert len(list(loader)) == len(loader)  # opened again

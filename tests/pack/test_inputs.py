@@ -11,7 +11,7 @@ import tarfile
 import pytest
 
 from datapipe import IndexMismatch, PackError
-from datapipe.pack import job
+from datapipe.pack import run
 from datapipe.pack.job import pack_dataset
 
 
@@ -144,7 +144,7 @@ def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder, monkeypa
     for image, content in zip(images, whole, strict=True):
         image.write_bytes(content)
     with monkeypatch.context() as patch:
-        patch.setattr(job.ShardWriter, "finish", _fail_at_the_second(job.ShardWriter.finish))
+        patch.setattr(run.ShardWriter, "finish", _fail_at_the_second(run.ShardWriter.finish))
         with pytest.raises(KeyboardInterrupt):
             pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
     pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)

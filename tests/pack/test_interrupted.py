@@ -11,7 +11,7 @@ import pytest
 
 from datapipe import PackError, pack_dataset
 from datapipe.index.scan import index_shards
-from datapipe.pack import job
+from datapipe.pack import run
 from datapipe.pack.journal import working_folder
 
 # Packs into new folders, each time killed at another of the system calls named: at every one, or at
@@ -239,18 +239,18 @@ def test_a_pack_that_ended_while_another_was_deciding_keeps_its_data(
     out, other = tmp_path / "out", make_folder(tmp_path / "other", 5)
     if append:
         pack(raw, out)
-    decide = job._Job.is_done
+    decide = run.Job.is_done
     expected = {}
 
     def overtaken(self, before, append):
         done = decide(self, before, append)
         with monkeypatch.context() as patch:
-            patch.setattr(job._Job, "is_done", decide)
+            patch.setattr(run.Job, "is_done", decide)
             pack_dataset(other, out, append=append)
         expected.update(contents(out))
         return done
 
-    monkeypatch.setattr(job._Job, "is_done", overtaken)
+    monkeypatch.setattr(run.Job, "is_done", overtaken)
     with pytest.raises(PackError, match="another pack has just ended here"):
         pack_dataset(raw, out, shard_size=2, max_rejects=9, append=append)
     assert contents(out) == expected

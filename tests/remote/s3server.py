@@ -6,12 +6,13 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from .server import QuietHandler, listening
 
 Fault = Callable[[int, str, str], bool]
 """Of the number of the request, its method and its key: whether it is answered with 503."""
@@ -55,9 +56,7 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
     """Serve empty buckets on a free port of this machine."""
     lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_any(self) -> None:
             parts = urlsplit(self.path)
             bucket, _, key = unquote(parts.path).lstrip("/").partition("/")
@@ -179,24 +178,10 @@ def s3_serving(*buckets: str) -> Iterator[S3Server]:
             if self.command != "HEAD":
                 self.wfile.write(body)
 
-        def handle(self) -> None:
-            with suppress(OSError, ValueError):  # the client left, or we did
-                super().handle()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        server = S3Server(url=f"http://127.0.0.1:{http.server_address[1]}")
+    with listening(Handler) as url:
+        server = S3Server(url=url)
         server.buckets = {name: {} for name in buckets}
-        thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            http.shutdown()
-            thread.join()
+        yield server
 
 
 def etag(data: bytes) -> str:

@@ -38,9 +38,7 @@ def serving(folder: Path) -> Iterator[Server]:
     """Serve a folder on a free port of this machine."""
     lock, working = threading.Lock(), [0]
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             name = self.path.lstrip("/")
             with lock:
@@ -90,20 +88,33 @@ def serving(folder: Path) -> Iterator[Server]:
             self.send_header("Content-Length", str(size))
             self.end_headers()
 
-        def handle(self) -> None:
-            with suppress(OSError, ValueError):  # the client left, or we did
-                super().handle()
+    with listening(Handler) as url:
+        server = Server(url=url)
+        yield server
 
-        def log_message(self, *_: Any) -> None:
-            pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests on a free port of this machine, each in a thread; the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         http.daemon_threads = True
-        server = Server(url=f"http://127.0.0.1:{http.server_address[1]}")
         thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
-            yield server
+            yield f"http://127.0.0.1:{http.server_address[1]}"
         finally:
             http.shutdown()
             thread.join()
+
+
+class QuietHandler(BaseHTTPRequestHandler):
+    """One that says nothing, also when a client leaves."""
+
+    protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        with suppress(OSError, ValueError):  # the client left, or we did
+            super().handle()
+
+    def log_message(self, *_: Any) -> None:
+        pass

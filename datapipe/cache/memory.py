@@ -94,6 +94,18 @@ class Arena:
         held[held] = self._present[places[held]] != 0
         return held
 
+    def entries(self, places: Int64) -> tuple[Int64, int]:
+        """Where in `data` the entries at some places begin: int64 [n], -1 where none is.
+
+        Also the bytes of all of them. A place of -1 is none.
+        """
+        there = places >= 0
+        there[there] = self._present[places[there]] != 0
+        found = places[there]
+        starts = np.full(len(places), -1, np.int64)
+        starts[there] = self.layout.offsets[found]
+        return starts, int((self.layout.offsets[found + 1] - starts[there]).sum())
+
     def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, if it is there; for reading."""
         place = use.memory

@@ -45,11 +45,18 @@ class _Layout(NamedTuple):
     row: int
 
 
+class Kernels(NamedTuple):
+    """The compiled modules."""
+
+    write: ModuleType
+    gather: ModuleType
+
+
 class _Background:
     """Loads the kernel when it pays. One for the process."""
 
     def __init__(self) -> None:
-        self.kernel: ModuleType | None = None
+        self.kernel: Kernels | None = None
         self._written = 0  # pixels; threads may overwrite each other's
         # Atomic without a lock, which a fork could leave locked.
         self._asked = itertools.count()
@@ -76,13 +83,13 @@ class _Background:
 
 
 @cache
-def load_kernel() -> ModuleType | None:
+def load_kernel() -> Kernels | None:
     """The compiled kernel, loaded now if it was not; None where numba is missing.
 
     For measurements, which should not begin with torch and end with the kernel.
     """
     try:
-        from datapipe.decode import normalize_kernel
+        from datapipe.decode import gather_kernel, normalize_kernel
     except ImportError as error:
         _log.info(
             "images are normalised without numba, some 0.1 ms slower each; "
@@ -90,8 +97,8 @@ def load_kernel() -> ModuleType | None:
             error,
         )
         return None
-    _background.kernel = normalize_kernel
-    return normalize_kernel
+    _background.kernel = Kernels(normalize_kernel, gather_kernel)
+    return _background.kernel
 
 
 _background = _Background()
@@ -139,7 +146,7 @@ class Normalizer:
             _background.count(layout.height * layout.width)
             self._with_torch(image, out)
         else:
-            self._with_kernel(_background.kernel, image, out, layout)
+            self._with_kernel(_background.kernel.write, image, out, layout)
 
     def write_planes(self, values: Tensor, out: Tensor) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -156,7 +163,7 @@ class Normalizer:
             count = 3 * len(values)
             length = values.numel() // max(count, 1)
             flat = values.numpy().reshape(-1), *self._constants, out.numpy().reshape(-1)
-            kernel.planes_float32(*flat, count, length)
+            kernel.write.planes_float32(*flat, count, length)
         else:
             if kernel is None:
                 _background.count(values.numel() // 3)
@@ -194,9 +201,9 @@ class Normalizer:
         target = out.numpy().reshape(-1)
         places = starts, rows, mirrored, length, out.shape[-1]
         if self.dtype == torch.uint8:
-            kernel.gather_uint8(source, target, *places)
+            kernel.gather.gather_uint8(source, target, *places)
         else:
-            kernel.gather_float32(source, *self._constants, target, *places)
+            kernel.gather.gather_float32(source, *self._constants, target, *places)
         return True
 
     def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:

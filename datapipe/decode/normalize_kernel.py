@@ -14,39 +14,19 @@ c * plane + y * row.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from datapipe.decode.stream_kernel import compiled
 
 UInt8 = npt.NDArray[np.uint8]
 Int16 = npt.NDArray[np.int16]
 Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-_log = logging.getLogger(__name__)
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 _GEOMETRY = "int64, int64, int64, int64, int64"
 
 
-def _compiled(signature: str) -> Callable[[_Function], _Function]:
-    def compile(function: _Function) -> _Function:
-        try:
-            return cast(_Function, numba.njit(signature, cache=True, nogil=True)(function))
-        except RuntimeError as error:
-            # numba found no folder to write to: each process compiles for itself.
-            _log.info("the kernels of images are compiled anew in each process: %s", error)
-            return cast(_Function, numba.njit(signature, nogil=True)(function))
-
-    return compile
-
-
-@_compiled(f"void(uint8[::1], uint8[::1], {_GEOMETRY})")
+@compiled(f"void(uint8[::1], uint8[::1], {_GEOMETRY})")
 def write_uint8(
     source: UInt8,
     target: UInt8,
@@ -68,7 +48,7 @@ def write_uint8(
             blue[x] = pixels[3 * x + 2]
 
 
-@_compiled(f"void(uint8[::1], float32[::1], float32[::1], float32[::1], {_GEOMETRY})")
+@compiled(f"void(uint8[::1], float32[::1], float32[::1], float32[::1], {_GEOMETRY})")
 def write_float32(
     source: UInt8,
     scale: Float32,
@@ -94,7 +74,7 @@ def write_float32(
             blue[x] = np.float32(pixels[3 * x + 2]) * s2 + t2
 
 
-@_compiled(f"void(uint8[::1], float32[::1], float32[::1], int16[::1], {_GEOMETRY})")
+@compiled(f"void(uint8[::1], float32[::1], float32[::1], int16[::1], {_GEOMETRY})")
 def write_bfloat16(
     source: UInt8,
     scale: Float32,
@@ -121,7 +101,7 @@ def write_bfloat16(
                 line[x] = np.int16((word + np.uint32(0x7FFF) + ((word >> 16) & 1)) >> 16)
 
 
-@_compiled("void(uint8[::1], float32[::1], float32[::1], float32[::1], int64, int64)")
+@compiled("void(uint8[::1], float32[::1], float32[::1], float32[::1], int64, int64)")
 def planes_float32(
     source: UInt8, scale: Float32, shift: Float32, target: Float32, count: int, length: int
 ) -> None:
@@ -132,59 +112,3 @@ def planes_float32(
         out = target[plane * length : (plane + 1) * length]
         for x in range(length):
             out[x] = np.float32(values[x]) * s + t
-
-
-_PLACES = "int64[::1], int64[::1], boolean[::1], int64, int64"
-
-
-@_compiled(f"void(uint8[::1], uint8[::1], {_PLACES})")
-def gather_uint8(
-    source: UInt8,
-    target: UInt8,
-    starts: Int64,
-    rows: Int64,
-    mirrored: Bools,
-    length: int,
-    width: int,
-) -> None:
-    """Copy images of `length` values, each at its start, to rows of the target."""
-    for image in range(len(starts)):
-        values = source[starts[image] : starts[image] + length]
-        out = target[rows[image] * length : (rows[image] + 1) * length]
-        if mirrored[image]:
-            for line in range(0, length, width):
-                for x in range(width):
-                    out[line + x] = values[line + width - 1 - x]
-        else:
-            for x in range(length):
-                out[x] = values[x]
-
-
-@_compiled(f"void(uint8[::1], float32[::1], float32[::1], float32[::1], {_PLACES})")
-def gather_float32(
-    source: UInt8,
-    scale: Float32,
-    shift: Float32,
-    target: Float32,
-    starts: Int64,
-    rows: Int64,
-    mirrored: Bools,
-    length: int,
-    width: int,
-) -> None:
-    """As `gather_uint8`, normalised: of three planes of red, green and blue."""
-    size = length // 3
-    for image in range(len(starts)):
-        for plane in range(3):
-            s, t = scale[plane], shift[plane]
-            start = starts[image] + plane * size
-            values = source[start : start + size]
-            start = rows[image] * length + plane * size
-            out = target[start : start + size]
-            if mirrored[image]:
-                for line in range(0, size, width):
-                    for x in range(width):
-                        out[line + x] = np.float32(values[line + width - 1 - x]) * s + t
-            else:
-                for x in range(size):
-                    out[x] = np.float32(values[x]) * s + t

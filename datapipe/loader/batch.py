@@ -20,13 +20,13 @@ from datapipe.index.rows import Member
 from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.images import GEOMETRY, ImageSlots
-from datapipe.loader.members import member_kind
+from datapipe.loader.members import member_kind, text_codes
 from datapipe.loader.reading import BadMember, Found, SampleReader
 from datapipe.loader.state import Run
 from datapipe.loader.tokens import TokenSlots
 from datapipe.loader.usertransform import UserTransform, apply_transform
 from datapipe.loader.watch import Watch
-from datapipe.plan.ragged import Bools, places
+from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.plan.steps import Share
 from datapipe.store.protocol import Fetch
 
@@ -48,7 +48,22 @@ _PIECE = 16
 _TEXT_PIECE = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Looked:
+    """What the index says of the samples of a piece.
+
+    Attributes:
+        shards: number of each.
+        members: of each; of those at hand, the texts alone.
+        text_bytes: int64 [n], of the members with texts.
+    """
+
+    shards: list[int]
+    members: list[list[Member]]
+    text_bytes: Int64
+
+
+@dataclass(slots=True)
 class _Read:
     """A sample as it was read: its text, and its images as they are encoded."""
 
@@ -76,7 +91,7 @@ class BatchJob:
         run_after: Run,
         last: bool = False,
         fetch: Fetch | None = None,
-        next_use: Sequence[int] | None = None,
+        next_use: Int64 | None = None,
         resident: Bools | None = None,
     ) -> None:
         self.share = share
@@ -90,12 +105,9 @@ class BatchJob:
         size = len(self.samples)
         columns = maker.dataset.columns
         sizes = share.units.sizes
-        if sizes is None:
-            self._counts = (
-                columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
-            )
-        else:
-            self._counts = sizes.images
+        images = columns.sample_image
+        self._totals: Int64 = images[self.samples + 1] - images[self.samples]
+        self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
         self._reader = SampleReader(
             maker.store,
@@ -103,10 +115,12 @@ class BatchJob:
             fetch=fetch,
             samples=self.samples,
             images=self._loaded if maker.images is not None else None,
+            whole=(self._loaded == self._totals) & ~share.excluded,
             next_use=next_use,
             resident=resident,
             verify=maker.verify,
         )
+        self._at_hand = self._reader.at_hand
         self._valid = share.valid.copy()
         self._keys: list[str] = [""] * size
         self._text: list[str] = [""] * size
@@ -125,8 +139,12 @@ class BatchJob:
         # Images take their time: every worker should find two pieces among what is prepared ahead,
         # and they should end together.
         ahead = 1 if last else maker.ahead
-        most = size * ahead // ((4 if last else 2) * max(1, maker.workers))
-        self._piece = max(1, min(most, _PIECE)) if maker.images else _TEXT_PIECE
+        pieces = 4 if last else 2
+        most = _PIECE
+        if self._at_hand is not None and self._at_hand.slots.all():
+            pieces, most = pieces // 2, 4 * _PIECE  # copied, which all workers do equally fast
+        part = size * ahead // (pieces * max(1, maker.workers))
+        self._piece = max(1, min(part, most)) if maker.images else _TEXT_PIECE
         self._together = maker.images is not None and maker.images.decoder is not None
         self._done = itertools.count(1)  # pieces; its `next` cannot be interrupted by a thread
         self.finished = 0
@@ -143,16 +161,23 @@ class BatchJob:
         start = piece * self._piece
         stop = min(start + self._piece, len(self.samples))
         watch.at(self, start, "read")
-        members = self._look_up(start, stop)
-        for slot in range(start, stop):
+        at_hand = self._at_hand
+        looked = self._look_up(start, stop)
+        ready = [False] * (stop - start) if at_hand is None else at_hand.slots[start:stop].tolist()
+        for place, slot in enumerate(range(start, stop)):
             if self._excluded[slot]:
                 self._bury(slot)
                 continue
             try:
-                read[slot] = self._read(slot, *members[slot - start], watch)
+                if at_hand is not None and ready[place]:
+                    members = looked.members[place]
+                    found = Found(members, at_hand.texts(slot, members))
+                else:
+                    found = self._find(slot, looked.shards[place], looked.members[place], watch)
+                read[slot] = self._note(slot, found, at_hand=ready[place])
             except SampleError as error:
                 self._fail(slot, error)
-        restored = self._restore(read, watch)
+        restored = self._restore(read, looked, start, watch)
         rows: list[Sequence[Tensor]] = [()] * (stop - start)
         if self._images is not None and len(restored) < len(read):
             rows = self._images.cut(start, stop)
@@ -225,29 +250,36 @@ class BatchJob:
                 *(name, sorted(self._names) or "no fields", sorted(FACTS)),
             )
 
-    def _look_up(self, start: int, stop: int) -> list[tuple[int, list[Member], int]]:
-        """Shard, members and number of images of the samples in some slots; notes their names."""
+    def _look_up(self, start: int, stop: int) -> _Looked:
+        """What the index says of the samples in some slots; notes their names."""
         columns, samples = self._maker.dataset.columns, self.samples[start:stop]
         self._keys[start:stop] = columns.keys(samples)
         if "source" in self._fields:
             self._fields["source"][start:stop] = columns.sources(samples)
-        found, edges = places(columns.sample_member, samples)
+        found, bounds = places(columns.sample_member, samples)
+        text_bytes = np.zeros(len(samples), np.int64)
+        if self._at_hand is not None:
+            texts = text_codes(columns.extensions)[columns.member_ext[found]]
+            text_bytes = np.diff(edges(columns.member_size[found] * texts)[bounds])
+            wanted = texts | ~np.repeat(self._at_hand.slots[start:stop], np.diff(bounds))
+            found, bounds = found[wanted], edges(wanted.astype(np.int64))[bounds]
         members = columns.members_at(found)
-        parts = [members[first:last] for first, last in itertools.pairwise(edges.tolist())]
-        images = columns.sample_image[samples + 1] - columns.sample_image[samples]
-        return list(zip(columns.shards(samples).tolist(), parts, images.tolist(), strict=True))
+        parts = [members[first:last] for first, last in itertools.pairwise(bounds.tolist())]
+        return _Looked(columns.shards(samples).tolist(), parts, text_bytes)
 
-    def _read(
-        self, slot: int, shard: int, members: list[Member], total: int, watch: Watch
-    ) -> _Read:
-        """Read one sample, of `total` images, and keep what the batch says of it beside them."""
-        maker = self._maker
+    def _find(self, slot: int, shard: int, members: list[Member], watch: Watch) -> Found:
+        """Read one sample."""
         watch.at(self, slot, "read")
         try:
-            found = self._reader.read(slot, shard, members, total)
+            found = self._reader.read(slot, shard, members, int(self._totals[slot]))
         except BadMember as bad:
             raise self._located(bad.error, slot, bad.member) from bad
         watch.moved(sum(map(len, found.contents)))
+        return found
+
+    def _note(self, slot: int, found: Found, *, at_hand: bool) -> _Read:
+        """Keep what the batch says of a sample that was read beside its images."""
+        maker = self._maker
         images: list[tuple[Member, memoryview]] = []
         caption = record = None
         for member, data in zip(found.members, found.contents, strict=True):
@@ -261,8 +293,8 @@ class BatchJob:
                     record = parse_json(bytes(data))
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        here = len(images) if found.ready is None else self._loaded[slot]
-        if self._images is not None and here != self._loaded[slot]:
+        here = at_hand or found.ready is not None or self._images is None
+        if not here and len(images) != self._loaded[slot]:
             missing = MissingMember(
                 f"{len(images)} images found, the index says {self._counts[slot]}"
             )
@@ -273,19 +305,28 @@ class BatchJob:
             self._names.update(record)
             for name in self._fields.keys() - {"source"}:
                 self._fields[name][slot] = record.get(name)
-        return _Read(SampleText(caption, record, total), images, found)
+        return _Read(SampleText(caption, record, int(self._totals[slot])), images, found)
 
-    def _restore(self, read: Mapping[int, _Read], watch: Watch) -> frozenset[int]:
-        """Fill the rows of samples whose images lie in the cache's memory, all in one go."""
-        keeper = self._maker.keeper
-        source = None if keeper is None or not keeper.keep_decoded else keeper.stretch
-        if source is None or self._images is None:
+    def _restore(
+        self,
+        read: Mapping[int, _Read],
+        looked: _Looked,
+        start: int,
+        watch: Watch,
+    ) -> frozenset[int]:
+        """Fill the rows of samples whose images are at hand, all in one go; returns their slots."""
+        at_hand = self._at_hand
+        if at_hand is None or self._images is None or not read:
             return frozenset()
-        ready = {slot: r.found.ready for slot, r in read.items() if r.found.ready is not None}
-        if not ready:
-            return frozenset()
-        watch.at(self, min(ready), "normalize")
-        return self._images.restore_many(ready, source)
+        slots = np.fromiter(read, np.int64, len(read))
+        slots = slots[at_hand.slots[slots]]
+        watch.at(self, start, "normalize")
+        starts = at_hand.images(slots, looked.text_bytes[slots - start])
+        if self._images.restore_many(slots, starts, at_hand.data):
+            return frozenset(slots.tolist())
+        for slot, begin in zip(slots.tolist(), starts.tolist(), strict=True):
+            read[slot].found.ready = at_hand.data[begin:]
+        return frozenset()
 
     def _fill(self, slot: int, sample: _Read, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample that was read, and place each in its rows."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
-from datapipe.plan.ragged import Bools, Int64, edges
+from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.plan.rng import derive
 
 _CROPS = 4  # purpose of derived keys
@@ -125,13 +126,6 @@ class ImageSlots:
             self.used if maker.rows is None or self.used < self._every[-1] else maker.rows,
             *transform.row_shape(*self._sizes),
         )
-        # As lists: a worker asks for single numbers.
-        self._starts: list[int] = self.first.tolist()
-        self._sides: list[tuple[int, int]] = list(
-            zip(*(sides.tolist() for sides in self._sizes), strict=True)
-        )
-        if maker.kept is not None:
-            self._value_edges: list[int] = edges(maker.kept.values(*self._sizes)).tolist()
         self._buried = np.zeros(len(self._sizes[0]), bool)
         # None once they are decoded, or where each is decoded by itself.
         self._encoded: list[bytes | None] | None = None
@@ -142,6 +136,24 @@ class ImageSlots:
             if self.used < self._shape[0]:
                 self.pixels[self.used :] = 0
         self._geometry = np.zeros((len(self._sizes[0]), 6)) if maker.geometry else None
+
+    # As lists, since a worker asks for single numbers; and when it does, which it may not.
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.first.tolist()
+        return starts
+
+    @cached_property
+    def _sides(self) -> list[tuple[int, int]]:
+        return list(zip(*(sides.tolist() for sides in self._sizes), strict=True))
+
+    @cached_property
+    def _value_edges(self) -> list[int]:
+        """Of what a cache keeps of the images."""
+        assert self._maker.kept is not None
+        ends: list[int] = edges(self._maker.kept.values(*self._sizes)).tolist()
+        return ends
 
     def cut(self, start: int, stop: int) -> list[Sequence[Tensor]]:
         """Rows of each image of each of the slots `start` to `stop`, for `place` to fill.
@@ -193,40 +205,33 @@ class ImageSlots:
                 placement, image.width, image.height
             )
 
-    def restore_many(self, ready: Mapping[int, Buffer], source: Buffer) -> frozenset[int]:
+    def restore_many(self, slots: Int64, starts: Int64, source: Buffer) -> bool:
         """As `restore` for the samples of some slots whose images lie in one buffer, in one go.
 
-        What Python does for each image would take longer than the copy of it. Returns the slots of
-        which it was done.
+        What Python does for each image would take longer than the copy of it. Returns whether it
+        was done.
+
+        Args:
+            slots: int64 [n].
+            starts: int64 [n], where what is kept of the images of each begins.
+            source: the buffer.
         """
         transform, kept = self._maker.transform, self._maker.kept
         if not isinstance(transform, FixedTransform) or self._geometry is not None:
-            return frozenset()
+            return False
         assert kept is not None
-        base = source.__array_interface__["data"][0]
+        images, bounds = places(self.first, slots)
+        counts = np.diff(bounds)
+        numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
         step = FACTS + math.prod(kept.own_shape(0, 0))
-        images: list[int] = []
-        starts: list[int] = []
-        done: list[int] = []
-        for slot, entry in ready.items():
-            start = entry.__array_interface__["data"][0] - base + FACTS
-            if not 0 < start < len(source):
-                continue
-            first, stop = self._starts[slot], self._starts[slot + 1]
-            images.extend(range(first, stop))
-            starts.extend(range(start, start + step * (stop - first), step))
-            done.append(slot)
+        begins = np.repeat(starts, counts) + FACTS + numbers * step
         mirrored = np.zeros(len(images), bool)
         if flip := transform.spec.flip:
-            drawn = [
-                self._draw(slot, number)
-                for slot in done
-                for number in range(self._starts[slot + 1] - self._starts[slot])
-            ]
-            mirrored[:] = [draw is not None and draw.mirrors(flip) for draw in drawn]
+            drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)
+            draws = [self._draw(slot, number) for slot, number in drawn]
+            mirrored[:] = [draw is not None and draw.mirrors(flip) for draw in draws]
         rows = self._rows[images]  # one each
-        places = np.array(starts, np.int64), rows, mirrored
-        return frozenset(done if transform.finish_many(source, self.pixels, *places) else ())
+        return transform.finish_many(source, self.pixels, begins, rows, mirrored)
 
     def restore(self, slot: int, ready: npt.NDArray[np.uint8], rows: Sequence[Tensor]) -> None:
         """Fill the rows of a sample from what a cache has kept of its images."""

@@ -24,7 +24,7 @@ from datapipe.cache.layout import Layout
 from datapipe.cache.memory import Arena, Buffer, Entries
 from datapipe.cache.nextuse import AHEAD, Lru, NextUse
 from datapipe.cache.spec import CacheSpec
-from datapipe.cache.use import Use
+from datapipe.cache.use import Use, Uses
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -243,25 +243,33 @@ class Keeper:
         """The one buffer that entries in memory lie in; None where each has its own."""
         return self.memory.data if isinstance(self.memory, Arena) else None
 
-    def uses(self, samples: Int64, next_use: Sequence[int] | None = None) -> list[Use]:
+    def uses(self, samples: Int64, next_use: Int64 | None = None) -> Uses:
         """The uses of the samples of a batch, for the methods below."""
+        nowhere = np.full(len(samples), -1, np.int64)
 
-        def places(tier: Arena | DiskTier | Entries | None) -> list[int]:
+        def places(tier: Arena | DiskTier | Entries | None) -> Int64:
             if tier is None or isinstance(tier, Entries):
-                return [-1] * len(samples)
-            found: list[int] = tier.layout.places(samples).tolist()
-            return found
+                return nowhere
+            return tier.layout.places(samples)
 
-        return list(
-            map(
-                Use,
-                samples.tolist(),
-                [0] * len(samples) if next_use is None else next_use,
-                places(self.memory),
-                places(self.disk),
-                places(self.texts),
-            )
+        return Uses(
+            samples,
+            np.zeros_like(samples) if next_use is None else next_use,
+            places(self.memory),
+            places(self.disk),
+            places(self.texts),
         )
+
+    def at_hand(self, places: Int64) -> Int64:
+        """Where in `stretch` the entries at some places of it begin: int64 [n], -1 where none is.
+
+        What is there counts as read.
+        """
+        assert isinstance(self.memory, Arena)
+        starts, size = self.memory.entries(places)
+        if number := int(np.count_nonzero(starts >= 0)):
+            self._count("memory", size, number)
+        return starts
 
     def find(self, use: Use) -> Buffer | None:
         """The entry of a sample, from the nearest tier that has it; for reading."""
@@ -370,8 +378,8 @@ class Keeper:
         self.memory.keep(use, entry)
         self._counts.add("kept", "memory")
 
-    def _count(self, tier: str, size: int) -> None:
-        self._counts.add("hits", tier)
+    def _count(self, tier: str, size: int, number: int = 1) -> None:
+        self._counts.add("hits", tier, number)
         self._counts.add("bytes", tier, size)
 
 

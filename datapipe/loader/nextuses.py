@@ -55,8 +55,8 @@ class NextUses:
         self._epoch = -1
         self._thread: threading.Thread | None = None
 
-    def of(self, samples: Int64, epoch: int) -> list[int]:
-        """When each of some samples that are used in an epoch is used next.
+    def of(self, samples: Int64, epoch: int) -> Int64:
+        """When each of some samples that are used in an epoch is used next: int64 [n].
 
         Where no plan that is known yet says it, it is later than any that is known.
         """
@@ -68,7 +68,7 @@ class NextUses:
             if uses is not None:
                 steps = uses[samples].astype(np.int64)
                 found = np.where(steps >= 0, (epoch + ahead) * _EPOCH + steps, found)
-        return found.tolist()
+        return found
 
     def wait(self) -> None:
         """Until everything that is being planned is known."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from datapipe.cache.memory import Buffer
 from datapipe.errors import DecodeError, SampleError
@@ -44,6 +47,30 @@ class Found:
     entry: Buffer | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AtHand:
+    """Samples of a batch whose images lie decoded in one buffer.
+
+    Attributes:
+        slots: bool [B], which.
+        starts: int64 [B], where each begins in `data`: the texts of one come before its images.
+        data: the buffer.
+    """
+
+    slots: Bools
+    starts: Int64
+    data: Buffer
+
+    def texts(self, slot: int, members: Sequence[Member]) -> list[memoryview]:
+        """The members with the texts of one sample."""
+        ends = itertools.accumulate((m.size for m in members), initial=int(self.starts[slot]))
+        return [self.data.data[start:stop] for start, stop in itertools.pairwise(ends)]
+
+    def images(self, slots: Int64, sizes: Int64) -> Int64:
+        """Where the images of the samples in some slots begin, by the bytes of their texts."""
+        return self.starts[slots] + -(-sizes // 8) * 8
+
+
 class SampleReader:
     """Reads the samples of one batch, from any thread.
 
@@ -52,7 +79,8 @@ class SampleReader:
         keeper: the cache; None for none.
         fetch: the samples on their way, by slot, where they were announced.
         samples: int64 [B], their numbers.
-        images: int64 [B], how many images of each are wanted.
+        images: int64 [B], how many images of each are wanted; None for none of any.
+        whole: bool [B], of which that is all.
         next_use: of each sample, for the cache.
         resident: bool [B], whose images lie on the device already; `images` is 0 for them.
         verify: whether members are compared with their checksums.
@@ -66,18 +94,30 @@ class SampleReader:
         fetch: Fetch | None,
         samples: Int64,
         images: Int64 | None,
-        next_use: Sequence[int] | None,
+        whole: Bools,
+        next_use: Int64 | None,
         resident: Bools | None,
         verify: bool,
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._fetch = fetch
-        self._uses = [] if keeper is None else keeper.uses(samples, next_use)
+        self._uses = None if keeper is None else keeper.uses(samples, next_use)
         self._samples = samples
         self._images = None if images is None else images.tolist()
         self._resident = None if resident is None else resident.tolist()
         self._verify = verify
+        self.at_hand = self._look(whole)
+        """What need not be read, since it lies decoded in the cache's memory; None for nothing."""
+
+    def _look(self, whole: Bools) -> AtHand | None:
+        keeper, uses = self._keeper, self._uses
+        data = None if keeper is None or not keeper.keep_decoded else keeper.stretch
+        if keeper is None or uses is None or data is None:
+            return None
+        starts = keeper.at_hand(np.where(whole, uses.memory, -1))
+        slots = starts >= 0
+        return AtHand(slots, starts, data) if slots.any() else None
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> Found:
         """The bytes of one sample, which has `total` images.
@@ -92,7 +132,7 @@ class SampleReader:
             return Found(wanted, self._texts(slot, shard, wanted))
         # Of truncated samples a part is read, and entries are whole.
         keeper = self._keeper if self._images is None or count == total else None
-        if keeper is None:
+        if keeper is None or self._uses is None:
             return Found(wanted, self._bytes(slot, shard, wanted))
         use = self._uses[slot]
         decoded = keeper.keep_decoded and count > 0
@@ -116,13 +156,14 @@ class SampleReader:
     def keep(self, slot: int, found: Found) -> None:
         """The images of a sample stand in its room now."""
         assert self._keeper is not None
+        assert self._uses is not None
         assert found.entry is not None
         self._keeper.keep(self._uses[slot], found.entry)
 
     def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
         """The texts of a sample whose images lie on the device."""
         keeper = self._keeper
-        if keeper is None:
+        if keeper is None or self._uses is None:
             return self._bytes(slot, shard, members)
         entry = keeper.find_text(self._uses[slot])
         if entry is not None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.decode import normalize
@@ -138,8 +138,46 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
     normalizer._with_torch(image, one)
     layout = normalize._layout(image, other)
     assert layout is not None
-    normalizer._with_kernel(kernel, image, other, layout)
+    normalizer._with_kernel(kernel.write, image, other, layout)
     assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(1, 70),
+    st.sampled_from([torch.uint8, torch.float32]),
+    st.lists(st.booleans(), min_size=1, max_size=4),
+    st.integers(0, 200),
+    st.integers(0, 70),
+)
+@example(40, 120, torch.float32, [False, True], 3, 5)  # more than is worked out at a time
+@example(1, 5000, torch.uint8, [True], 0, 1)
+def test_images_are_gathered_as_they_are_written_one_by_one(
+    height, width, dtype, mirrored, before, after
+):
+    pytest.importorskip("numba")
+    load_kernel()
+    normalizer = Normalizer(None if dtype == torch.uint8 else CLIP, dtype)
+    count, length = len(mirrored), 3 * height * width
+    generator = np.random.default_rng(length)
+    starts = before + (length + after) * generator.permutation(count)
+    source = generator.integers(0, 256, before + (length + after) * count, np.uint8)
+    rows = generator.permutation(count + 2)[:count]
+    # Of any alignment, as memory of others is.
+    size = (count + 2) * length * dtype.itemsize
+    shift = before % 60 // dtype.itemsize * dtype.itemsize
+    memory = np.full(size + 64, 7, np.uint8)
+    out = torch.from_numpy(memory[shift : shift + size]).view(dtype)
+    out = out.view(count + 2, 3, height, width)
+    expected = out.clone()
+    for start, row, flip in zip(starts, rows, mirrored, strict=True):
+        values = torch.from_numpy(source[start : start + length]).view(1, 3, height, width)
+        values = values.flip(-1) if flip else values
+        normalizer.write_planes(values.contiguous(), expected[row : row + 1])
+    assert normalizer.gather(source, out, starts, rows, np.array(mirrored))
+    assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
+    assert (memory[:shift] == 7).all()
+    assert (memory[shift + size :] == 7).all()
 
 
 def test_an_image_at_the_end_of_its_memory_is_written_whole(writer):
@@ -177,11 +215,11 @@ def test_the_kernel_is_loaded_once_it_pays(background, monkeypatch):
     normalizer.write(image, out)
     background.wait()
     assert background.kernel is not None
-    assert background.kernel.__name__ == "datapipe.decode.normalize_kernel"
+    assert background.kernel.write.__name__ == "datapipe.decode.normalize_kernel"
     used = []
     monkeypatch.setattr(Normalizer, "_with_kernel", lambda self, kernel, *rest: used.append(kernel))
     normalizer.write(image, out)
-    assert used == [background.kernel]
+    assert used == [background.kernel.write]
 
 
 def test_without_numba_torch_goes_on_and_says_so_once(background, monkeypatch, caplog):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,18 @@ from datapipe.decode.image import Decoded
 from datapipe.decode.text.encode import SampleText
 from datapipe.errors import MissingMember, SampleError, TransformError
 from datapipe.index.rows import Member
-from datapipe.index.text import parse_json, parse_text, sample_text
+from datapipe.index.text import parse_json, parse_text
+from datapipe.loader.athand import AtHand, TextMembers
 from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.images import GEOMETRY, ImageSlots
-from datapipe.loader.members import member_kind, text_codes
+from datapipe.loader.members import member_kind
+from datapipe.loader.notes import Notes
 from datapipe.loader.reading import BadMember, Found, SampleReader
 from datapipe.loader.state import Run
 from datapipe.loader.tokens import TokenSlots
 from datapipe.loader.usertransform import UserTransform, apply_transform
 from datapipe.loader.watch import Watch
-from datapipe.plan.ragged import Bools, Int64, edges, places
+from datapipe.plan.ragged import Bools, Int64, places
 from datapipe.plan.steps import Share
 from datapipe.store.protocol import Fetch
 
@@ -34,33 +36,10 @@ logger = logging.getLogger(__name__)
 
 Batch = dict[str, Any]
 
-FACTS = frozenset(
-    {
-        *("images_per_sample", "text", "key", "valid", "source", "sample", "num_items_in_batch"),
-        GEOMETRY,
-    }
-)
-"""Names in `meta` that are no fields of a JSON member."""
-
 # Most samples that a worker takes at once. What Python does for each takes half as long for 16 in a
 # row as for 4; texts are tokenized together.
 _PIECE = 16
 _TEXT_PIECE = 32
-
-
-@dataclass(slots=True)
-class _Looked:
-    """What the index says of the samples of a piece.
-
-    Attributes:
-        shards: number of each.
-        members: of each; of those at hand, the texts alone.
-        text_bytes: int64 [n], of the members with texts.
-    """
-
-    shards: list[int]
-    members: list[list[Member]]
-    text_bytes: Int64
 
 
 @dataclass(slots=True)
@@ -122,13 +101,8 @@ class BatchJob:
         )
         self._at_hand = self._reader.at_hand
         self._valid = share.valid.copy()
-        self._keys: list[str] = [""] * size
-        self._text: list[str] = [""] * size
-        self._fields: dict[str, list[Any]] = {
-            name: [None] * size for name in maker.meta if name not in FACTS or name == "source"
-        }
+        self._notes = Notes(maker.meta, size, texts=not maker.tokens or maker.transform is not None)
         self.errors: dict[int, SampleError] = {}
-        self._names: set[str] = set()  # fields that samples have
         self._tokens: TokenSlots | None = None
         if maker.tokens:
             assert sizes is not None, "with a tokenizer every sample has been measured"
@@ -157,40 +131,20 @@ class BatchJob:
     def run(self, piece: int, watch: Watch) -> None:
         # All of a piece is read before any of it is decoded: what Python does for a sample takes
         # three times as long right after a decoder has emptied the processor's caches.
-        read: dict[int, _Read] = {}
         start = piece * self._piece
         stop = min(start + self._piece, len(self.samples))
         watch.at(self, start, "read")
-        at_hand = self._at_hand
-        looked = self._look_up(start, stop)
-        ready = [False] * (stop - start) if at_hand is None else at_hand.slots[start:stop].tolist()
-        for place, slot in enumerate(range(start, stop)):
-            if self._excluded[slot]:
-                self._bury(slot)
-                continue
-            try:
-                if at_hand is not None and ready[place]:
-                    members = looked.members[place]
-                    found = Found(members, at_hand.texts(slot, members))
-                else:
-                    found = self._find(slot, looked.shards[place], looked.members[place], watch)
-                read[slot] = self._note(slot, found, at_hand=ready[place])
-            except SampleError as error:
-                self._fail(slot, error)
-        restored = self._restore(read, looked, start, watch)
-        rows: list[Sequence[Tensor]] = [()] * (stop - start)
-        if self._images is not None and len(restored) < len(read):
-            rows = self._images.cut(start, stop)
+        columns, samples = self._maker.dataset.columns, self.samples[start:stop]
+        self._notes.name(columns, samples, start)
         texts: dict[int, SampleText] = {}
-        for slot, sample in read.items():
-            if slot in restored:
-                texts[slot] = sample.text
-                continue
-            try:
-                self._fill(slot, sample, rows[slot - start], watch)
-                texts[slot] = sample.text
-            except SampleError as error:
-                self._fail(slot, error)
+        rest = list(range(start, stop))
+        if self._at_hand is not None:
+            there = self._at_hand.slots[start:stop]
+            rest = (start + np.flatnonzero(~there)).tolist()
+            if len(rest) < stop - start:
+                texts |= self._restore(self._at_hand, start + np.flatnonzero(there), watch)
+        if rest:
+            texts |= self._make(rest, watch)
         if self._tokens and texts:
             watch.at(self, min(texts), "tokenize")
             failed = self._tokens.fill(texts, self._valid)
@@ -227,13 +181,11 @@ class BatchJob:
             # Copied: the plan's own arrays are not for a training loop to write to.
             "images_per_sample": torch.from_numpy(self._counts.copy()),
             GEOMETRY: self._images.geometry() if self._images is not None else None,
-            "text": self._text,
-            "key": self._keys,
             "valid": torch.from_numpy(self._valid),
             "sample": torch.from_numpy(self.samples.copy()),
             # A loss is divided by it, and 0 / 0 would spoil the weights.
             "num_items_in_batch": None if self._labels is None else max(1, self._labels),
-            **self._fields,
+            **self._notes.facts,
         }
         if self._tokens:
             batch |= self._tokens.result()
@@ -243,29 +195,77 @@ class BatchJob:
 
     def warn_of_absent_fields(self) -> None:
         """Say which fields of `meta` no sample of this batch has: they may be misspelt."""
-        for name in self._fields.keys() - {"source"} - self._names:
-            logger.warning(
-                "meta names %r, which no sample of this batch has; they have %s, and a batch can "
-                "carry %s",
-                *(name, sorted(self._names) or "no fields", sorted(FACTS)),
-            )
+        self._notes.warn_of_absent_fields()
 
-    def _look_up(self, start: int, stop: int) -> _Looked:
-        """What the index says of the samples in some slots; notes their names."""
-        columns, samples = self._maker.dataset.columns, self.samples[start:stop]
-        self._keys[start:stop] = columns.keys(samples)
-        if "source" in self._fields:
-            self._fields["source"][start:stop] = columns.sources(samples)
+    def _restore(self, at_hand: AtHand, slots: Int64, watch: Watch) -> dict[int, SampleText]:
+        """Take the samples in some slots from what is at hand; their texts, where they are good."""
+        columns, images = self._maker.dataset.columns, self._images
+        assert images is not None
+        members = TextMembers.of(columns, self.samples[slots])
+        numbers: list[int] = slots.tolist()
+        captions: list[str | None] = [None] * len(numbers)
+        records: list[Any] = [None] * len(numbers)
+        owners = np.repeat(np.arange(len(numbers)), np.diff(members.bounds)).tolist()
+        failed: dict[int, SampleError] = {}
+        for place, (owner, kind, data) in enumerate(
+            zip(owners, members.kinds, at_hand.texts(slots, members), strict=True)
+        ):
+            try:
+                if kind == "json" and records[owner] is None:
+                    records[owner] = parse_json(bytes(data))
+                elif kind == "text" and captions[owner] is None:
+                    captions[owner] = parse_text(bytes(data))
+            except SampleError as error:
+                (member,) = columns.members_at(members.members[place : place + 1])
+                failed[numbers[owner]] = self._located(error, numbers[owner], member)
+        watch.moved(int(members.edges[-1]))
+        watch.at(self, numbers[0], "normalize")
+        starts = at_hand.images(slots, members)
+        if not images.restore_many(slots, starts, at_hand.data):
+            first = numbers[0]
+            rows = images.cut(first, numbers[-1] + 1)
+            for slot, start in zip(numbers, starts.tolist(), strict=True):
+                images.restore(slot, at_hand.data[start:], rows[slot - first])
+        texts = {}
+        for slot, total, caption, record in zip(
+            numbers, self._totals[slots].tolist(), captions, records, strict=True
+        ):
+            if slot in failed:
+                self._fail(slot, failed[slot])
+            else:
+                texts[slot] = self._notes.say(slot, caption, record, total)
+        return texts
+
+    def _make(self, slots: list[int], watch: Watch) -> dict[int, SampleText]:
+        """Read the samples in some slots, and make their images; their texts, where all is good."""
+        # All are read before any is decoded: what Python does for a sample takes three times as
+        # long right after a decoder has emptied the processor's caches.
+        columns, samples = self._maker.dataset.columns, self.samples[slots]
         found, bounds = places(columns.sample_member, samples)
-        text_bytes = np.zeros(len(samples), np.int64)
-        if self._at_hand is not None:
-            texts = text_codes(columns.extensions)[columns.member_ext[found]]
-            text_bytes = np.diff(edges(columns.member_size[found] * texts)[bounds])
-            wanted = texts | ~np.repeat(self._at_hand.slots[start:stop], np.diff(bounds))
-            found, bounds = found[wanted], edges(wanted.astype(np.int64))[bounds]
-        members = columns.members_at(found)
-        parts = [members[first:last] for first, last in itertools.pairwise(bounds.tolist())]
-        return _Looked(columns.shards(samples).tolist(), parts, text_bytes)
+        members, ends = columns.members_at(found), bounds.tolist()
+        read: dict[int, _Read] = {}
+        for place, (slot, shard) in enumerate(
+            zip(slots, columns.shards(samples).tolist(), strict=True)
+        ):
+            if self._excluded[slot]:
+                self._bury(slot)
+                continue
+            try:
+                mine = members[ends[place] : ends[place + 1]]
+                read[slot] = self._note(slot, self._find(slot, shard, mine, watch))
+            except SampleError as error:
+                self._fail(slot, error)
+        rows: list[Sequence[Tensor]] = [()] * (slots[-1] + 1 - slots[0])
+        if self._images is not None:
+            rows = self._images.cut(slots[0], slots[-1] + 1)
+        texts: dict[int, SampleText] = {}
+        for slot, sample in read.items():
+            try:
+                self._fill(slot, sample, rows[slot - slots[0]], watch)
+                texts[slot] = sample.text
+            except SampleError as error:
+                self._fail(slot, error)
+        return texts
 
     def _find(self, slot: int, shard: int, members: list[Member], watch: Watch) -> Found:
         """Read one sample."""
@@ -277,9 +277,8 @@ class BatchJob:
         watch.moved(sum(map(len, found.contents)))
         return found
 
-    def _note(self, slot: int, found: Found, *, at_hand: bool) -> _Read:
+    def _note(self, slot: int, found: Found) -> _Read:
         """Keep what the batch says of a sample that was read beside its images."""
-        maker = self._maker
         images: list[tuple[Member, memoryview]] = []
         caption = record = None
         for member, data in zip(found.members, found.contents, strict=True):
@@ -293,40 +292,14 @@ class BatchJob:
                     record = parse_json(bytes(data))
             except SampleError as error:
                 raise self._located(error, slot, member) from error
-        here = at_hand or found.ready is not None or self._images is None
-        if not here and len(images) != self._loaded[slot]:
+        here = len(images) if found.ready is None else self._loaded[slot]
+        if self._images is not None and here != self._loaded[slot]:
             missing = MissingMember(
                 f"{len(images)} images found, the index says {self._counts[slot]}"
             )
             raise self._located(missing, slot, None)
-        if not self._tokens or maker.transform or "text" in maker.meta:
-            self._text[slot] = sample_text(caption, record)
-        if self._fields and isinstance(record, dict):
-            self._names.update(record)
-            for name in self._fields.keys() - {"source"}:
-                self._fields[name][slot] = record.get(name)
-        return _Read(SampleText(caption, record, int(self._totals[slot])), images, found)
-
-    def _restore(
-        self,
-        read: Mapping[int, _Read],
-        looked: _Looked,
-        start: int,
-        watch: Watch,
-    ) -> frozenset[int]:
-        """Fill the rows of samples whose images are at hand, all in one go; returns their slots."""
-        at_hand = self._at_hand
-        if at_hand is None or self._images is None or not read:
-            return frozenset()
-        slots = np.fromiter(read, np.int64, len(read))
-        slots = slots[at_hand.slots[slots]]
-        watch.at(self, start, "normalize")
-        starts = at_hand.images(slots, looked.text_bytes[slots - start])
-        if self._images.restore_many(slots, starts, at_hand.data):
-            return frozenset(slots.tolist())
-        for slot, begin in zip(slots.tolist(), starts.tolist(), strict=True):
-            read[slot].found.ready = at_hand.data[begin:]
-        return frozenset()
+        text = self._notes.say(slot, caption, record, int(self._totals[slot]))
+        return _Read(text, images, found)
 
     def _fill(self, slot: int, sample: _Read, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample that was read, and place each in its rows."""
@@ -376,19 +349,19 @@ class BatchJob:
         watch: Watch,
     ) -> None:
         """Let the user's function change a sample, and place its images."""
-        text = self._text[slot]
+        text = self._notes.text[slot]
         try:
-            made, self._text[slot] = apply_transform(
+            made, self._notes.text[slot] = apply_transform(
                 transform,
                 images,
                 text=text,
-                key=self._keys[slot],
+                key=self._notes.keys[slot],
                 record=record,
                 seed=self._maker.seed,
                 epoch=self.epoch,
                 sample=int(self.samples[slot]),
             )
-            if self._tokens and self._text[slot] != text:
+            if self._tokens and self._notes.text[slot] != text:
                 raise TransformError(
                     "transform changed the text, whose tokens were counted for the plan; change "
                     "it when the data is packed"
@@ -401,7 +374,7 @@ class BatchJob:
             raise self._located(error, slot, None) from error
 
     def _located(self, error: SampleError, slot: int, member: Member | None) -> SampleError:
-        key = self._keys[slot]
+        key = self._notes.keys[slot]
         return type(error)(
             error.reason,
             key=key,
@@ -419,9 +392,7 @@ class BatchJob:
     def _bury(self, slot: int) -> None:
         """Leave the slot where it is, empty: shapes and positions never change."""
         self._valid[slot] = False
-        self._text[slot] = ""
-        for name in self._fields.keys() - {"source"}:
-            self._fields[name][slot] = None
+        self._notes.bury(slot)
         if self._tokens:
             self._tokens.bury(slot)
         if self._images is not None:

@@ -6,12 +6,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal
 
-import numpy as np
-
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.rows import Member
 from datapipe.index.text import TEXT_EXTENSIONS
-from datapipe.plan.ragged import Bools
 
 Kind = Literal["image", "text", "json", ""]
 
@@ -23,12 +20,6 @@ def member_kind(ext: str) -> Kind:
         return "image"
     ext = ext.lower()
     return "text" if ext in TEXT_EXTENSIONS else "json" if ext == "json" else ""
-
-
-@cache
-def text_codes(extensions: tuple[str, ...]) -> Bools:
-    """Whether members of each extension of a dataset are texts of a batch: bool [n]."""
-    return np.array([member_kind(ext) in ("text", "json") for ext in extensions], bool)
 
 
 def wanted_members(members: Iterable[Member], images: int) -> list[Member]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +10,7 @@ import numpy as np
 from datapipe.cache.memory import Buffer
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.rows import Member
+from datapipe.loader.athand import AtHand
 from datapipe.loader.keeper import Keeper, cut_entry, fill_members
 from datapipe.loader.members import member_kind, wanted_members
 from datapipe.plan.ragged import Bools, Int64
@@ -45,30 +44,6 @@ class Found:
     ready: Buffer | None = None
     room: Buffer | None = None
     entry: Buffer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AtHand:
-    """Samples of a batch whose images lie decoded in one buffer.
-
-    Attributes:
-        slots: bool [B], which.
-        starts: int64 [B], where each begins in `data`: the texts of one come before its images.
-        data: the buffer.
-    """
-
-    slots: Bools
-    starts: Int64
-    data: Buffer
-
-    def texts(self, slot: int, members: Sequence[Member]) -> list[memoryview]:
-        """The members with the texts of one sample."""
-        ends = itertools.accumulate((m.size for m in members), initial=int(self.starts[slot]))
-        return [self.data.data[start:stop] for start, stop in itertools.pairwise(ends)]
-
-    def images(self, slots: Int64, sizes: Int64) -> Int64:
-        """Where the images of the samples in some slots begin, by the bytes of their texts."""
-        return self.starts[slots] + -(-sizes // 8) * 8
 
 
 class SampleReader:

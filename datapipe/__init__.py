@@ -25,6 +25,8 @@ from datapipe.errors import (
 
 if TYPE_CHECKING:
     from datapipe.cache.spec import CacheSpec
+    from datapipe.convert.job import convert_dataset
+    from datapipe.convert.report import ConvertReport
     from datapipe.decode.dalioptions import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.decode.text.spec import TextSpec
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CacheSpec",
+    "ConvertReport",
     "DaliOptions",
     "DatapipeError",
     "DecodeError",
@@ -59,6 +62,7 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "convert_dataset",
     "index_shards",
     "make_loader",
     "pack_dataset",
@@ -68,6 +72,7 @@ __all__ = [
 # Imported on first use, so that `datapipe pack` does not wait for torch.
 _LAZY = {
     "CacheSpec": "datapipe.cache.spec",
+    "ConvertReport": "datapipe.convert.report",
     "DaliOptions": "datapipe.decode.dalioptions",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
@@ -75,6 +80,7 @@ _LAZY = {
     "PackReport": "datapipe.pack.report",
     "TextSpec": "datapipe.decode.text.spec",
     "TuneResult": "datapipe.tune.result",
+    "convert_dataset": "datapipe.convert.job",
     "index_shards": "datapipe.index.scan",
     "make_loader": "datapipe.loader.make",
     "pack_dataset": "datapipe.pack.job",

@@ -66,9 +66,12 @@ class FixedTransform:
         starts: Int64,
         rows: Int64,
         mirrored: npt.NDArray[np.bool_],
+        *,
+        interleaved: bool = False,
     ) -> bool:
         """Do `finish` for many images at once, see `Normalizer.gather`; whether that was done."""
-        return self._normalizer.gather(source, out, starts, rows, mirrored)
+        places = starts, rows, mirrored
+        return self._normalizer.gather(source, out, *places, interleaved=interleaved)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._shape))

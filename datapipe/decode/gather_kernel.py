@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
 from datapipe.decode.stream_kernel import compiled, finish, stream
 
@@ -17,10 +18,17 @@ Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _CHUNK = 4096  # values that are worked out at a time
-_PLACES = "int64[::1], int64[::1], boolean[::1], int64, int64"
+_PIXELS = 1024  # likewise, where three planes are written at a time
+
+# What is gathered from may be a file that is mapped for reading.
+_SOURCE = types.Array(types.uint8, 1, "C", readonly=True)
+_FLOATS = types.float32[::1]
+_PLACES = types.int64[::1], types.int64[::1], types.boolean[::1], types.int64, types.int64
+_TO_UINT8 = types.void(_SOURCE, types.uint8[::1], *_PLACES)
+_TO_FLOAT32 = types.void(_SOURCE, _FLOATS, _FLOATS, _FLOATS, *_PLACES)
 
 
-@compiled(f"void(uint8[::1], uint8[::1], {_PLACES})")
+@compiled(_TO_UINT8)
 def gather_uint8(
     source: UInt8,
     target: UInt8,
@@ -49,7 +57,7 @@ def gather_uint8(
     finish()
 
 
-@compiled(f"void(uint8[::1], float32[::1], float32[::1], float32[::1], {_PLACES})")
+@compiled(_TO_FLOAT32)
 def gather_float32(
     source: UInt8,
     scale: Float32,
@@ -82,4 +90,90 @@ def gather_float32(
                     for x in range(size):
                         chunk[x] = np.float32(values[x]) * s + t
                 stream(to + 4 * at, chunk.ctypes.data, 4 * size)
+    finish()
+
+
+@compiled(_TO_UINT8)
+def gather_pixels_uint8(
+    source: UInt8,
+    target: UInt8,
+    starts: Int64,
+    rows: Int64,
+    mirrored: Bools,
+    length: int,
+    width: int,
+) -> None:
+    """Copy images of interleaved red, green and blue, each at its start, to three planes each."""
+    out = target.ctypes.data
+    plane = length // 3
+    lines = max(_PIXELS // width, 1)
+    size = lines * width
+    red, green, blue = np.empty(size, np.uint8), np.empty(size, np.uint8), np.empty(size, np.uint8)
+    for image in range(len(starts)):
+        to = out + rows[image] * length
+        for at in range(0, plane, size):
+            count = min(size, plane - at)
+            first = starts[image] + 3 * at
+            pixels = source[first : first + 3 * count]
+            if mirrored[image]:
+                for line in range(0, count, width):
+                    for x in range(width):
+                        pixel = 3 * (line + width - 1 - x)
+                        red[line + x] = pixels[pixel]
+                        green[line + x] = pixels[pixel + 1]
+                        blue[line + x] = pixels[pixel + 2]
+            else:
+                for x in range(count):
+                    red[x] = pixels[3 * x]
+                    green[x] = pixels[3 * x + 1]
+                    blue[x] = pixels[3 * x + 2]
+            stream(to + at, red.ctypes.data, count)
+            stream(to + plane + at, green.ctypes.data, count)
+            stream(to + 2 * plane + at, blue.ctypes.data, count)
+    finish()
+
+
+@compiled(_TO_FLOAT32)
+def gather_pixels_float32(
+    source: UInt8,
+    scale: Float32,
+    shift: Float32,
+    target: Float32,
+    starts: Int64,
+    rows: Int64,
+    mirrored: Bools,
+    length: int,
+    width: int,
+) -> None:
+    """As `gather_pixels_uint8`, normalised."""
+    out = target.ctypes.data
+    s0, s1, s2 = scale[0], scale[1], scale[2]
+    t0, t1, t2 = shift[0], shift[1], shift[2]
+    plane = length // 3
+    lines = max(_PIXELS // width, 1)
+    size = lines * width
+    red = np.empty(size, np.float32)
+    green = np.empty(size, np.float32)
+    blue = np.empty(size, np.float32)
+    for image in range(len(starts)):
+        to = out + 4 * rows[image] * length
+        for at in range(0, plane, size):
+            count = min(size, plane - at)
+            first = starts[image] + 3 * at
+            pixels = source[first : first + 3 * count]
+            if mirrored[image]:
+                for line in range(0, count, width):
+                    for x in range(width):
+                        pixel = 3 * (line + width - 1 - x)
+                        red[line + x] = np.float32(pixels[pixel]) * s0 + t0
+                        green[line + x] = np.float32(pixels[pixel + 1]) * s1 + t1
+                        blue[line + x] = np.float32(pixels[pixel + 2]) * s2 + t2
+            else:
+                for x in range(count):
+                    red[x] = np.float32(pixels[3 * x]) * s0 + t0
+                    green[x] = np.float32(pixels[3 * x + 1]) * s1 + t1
+                    blue[x] = np.float32(pixels[3 * x + 2]) * s2 + t2
+            stream(to + 4 * at, red.ctypes.data, 4 * count)
+            stream(to + 4 * (plane + at), green.ctypes.data, 4 * count)
+            stream(to + 4 * (2 * plane + at), blue.ctypes.data, 4 * count)
     finish()

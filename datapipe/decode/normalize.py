@@ -178,13 +178,15 @@ class Normalizer:
         starts: npt.NDArray[np.int64],
         rows: npt.NDArray[np.int64],
         mirrored: npt.NDArray[np.bool_],
+        *,
+        interleaved: bool = False,
     ) -> bool:
         """Write many images at once, as `write_planes` does each of them; whether that was done.
 
         It is not where there is no kernel for it.
 
         Args:
-            source: uint8 [n], which holds images of [3, h, w].
+            source: uint8 [n], which holds images of [3, h, w], or of [h, w, 3] if `interleaved`.
             out: [N, 3, h, w] of `dtype`.
             starts: int64 [k], where each image begins in `source`.
             rows: int64 [k], where it goes in `out`.
@@ -201,7 +203,10 @@ class Normalizer:
         target = out.numpy().reshape(-1)
         places = starts, rows, mirrored, length, out.shape[-1]
         if self.dtype == torch.uint8:
-            kernel.gather.gather_uint8(source, target, *places)
+            copy = kernel.gather.gather_pixels_uint8 if interleaved else kernel.gather.gather_uint8
+            copy(source, target, *places)
+        elif interleaved:
+            kernel.gather.gather_pixels_float32(source, *self._constants, target, *places)
         else:
             kernel.gather.gather_float32(source, *self._constants, target, *places)
         return True

@@ -28,8 +28,11 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _intrinsic: Callable[..., Any] = _intrinsic_of_numba  # whose types hide that calls differ
 
 
-def compiled(signature: str) -> Callable[[_Function], _Function]:
-    """Compile a function for these types now, or take it from numba's cache."""
+def compiled(signature: Any) -> Callable[[_Function], _Function]:
+    """Compile a function for these types now, or take it from numba's cache.
+
+    `signature` is a string, or what numba makes of one.
+    """
 
     def compile(function: _Function) -> _Function:
         try:

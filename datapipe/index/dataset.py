@@ -83,22 +83,28 @@ def _home(root: Path) -> Path:
 
 
 def check_shards(root: Path, manifest: Manifest) -> None:
-    """Make sure that every shard is there and has the size it had.
+    """Make sure that every shard, or array, is there and has the size it had.
 
     Raises:
         IndexMismatch: one is missing or has another size.
     """
-    if manifest.foreign:
+    if manifest.arrays is not None:
+        sizes = manifest.arrays.files
+        remedy = "restore it, or convert the shards again into a new folder"
+    elif manifest.foreign:
+        sizes = {shard.name: shard.bytes for shard in manifest.shards}
         remedy = f"restore it, or index again with `datapipe index --force {root}`"
     else:
+        sizes = {shard.name: shard.bytes for shard in manifest.shards}
         remedy = "restore it, or pack the raw data again into a new folder"
-    for shard in manifest.shards:
+    for name, expected in sizes.items():
         try:
-            size = (root / shard.name).stat().st_size
+            size = (root / name).stat().st_size
         except FileNotFoundError:
-            raise IndexMismatch(f"{root / shard.name} is missing; {remedy}") from None
-        if size != shard.bytes:
+            raise IndexMismatch(f"{root / name} is missing; {remedy}") from None
+        if size != expected:
+            what = "file" if manifest.arrays is not None else "shard"
             raise IndexMismatch(
-                f"{root / shard.name} has {size} bytes, its index says {shard.bytes}; the shard "
+                f"{root / name} has {size} bytes, its index says {expected}; the {what} "
                 f"changed after it was indexed: {remedy}"
             )

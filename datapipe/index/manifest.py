@@ -16,6 +16,8 @@ from datapipe.errors import IndexMismatch
 
 MANIFEST = "dataset.json"
 FORMAT_VERSION = 2
+ARRAYS_VERSION = 3
+"""Of datasets of arrays, which would seem to have lost their images to those who know shards."""
 
 UNFINISHED = ".pack"
 """Folder inside an output that a pack works in; it is gone when the pack is finished."""
@@ -64,6 +66,21 @@ class Contribution:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arrays:
+    """What a dataset of arrays has instead of shards; its index is that of the shards it came from.
+
+    Attributes:
+        files: bytes of every file.
+        image: the options of `ImageSpec` that its pixels depend on; empty where it has no images.
+        encoder: digest of the tokenizer and template that made its tokens; empty for none.
+    """
+
+    files: dict[str, int]
+    image: dict[str, Any] = field(default_factory=dict)
+    encoder: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What stands in `dataset.json`.
 
@@ -71,10 +88,12 @@ class Manifest:
         shards: in order of their samples.
         parts: the packs that made it, each with its share of the shards; none where someone else
             wrote the shards.
+        arrays: None where there are shards.
     """
 
     shards: tuple[Shard, ...]
     parts: tuple[Contribution, ...] = ()
+    arrays: Arrays | None = None
 
     @property
     def foreign(self) -> bool:
@@ -103,6 +122,8 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
+        if self.arrays is not None:
+            return sum(self.arrays.files.values())
         return sum(shard.bytes for shard in self.shards)
 
     @property
@@ -113,7 +134,7 @@ class Manifest:
     def to_json(self) -> str:
         document = {
             "format": "datapipe",
-            "version": FORMAT_VERSION,
+            "version": FORMAT_VERSION if self.arrays is None else ARRAYS_VERSION,
             "samples": self.samples,
             "images": self.images,
             "bytes": self.bytes,
@@ -121,6 +142,8 @@ class Manifest:
             "parts": [asdict(part) for part in self.parts],
             "shards": [asdict(shard) for shard in self.shards],
         }
+        if self.arrays is not None:
+            document["arrays"] = asdict(self.arrays)
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -154,15 +177,16 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
             "it elsewhere"
         )
     version = document.get("version")
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, ARRAYS_VERSION):
         raise IndexMismatch(
-            f"{path} has format version {version}, this datapipe reads {FORMAT_VERSION}; "
-            "upgrade datapipe or pack again"
+            f"{path} has format version {version}, this datapipe reads {FORMAT_VERSION} and "
+            f"{ARRAYS_VERSION}; upgrade datapipe or pack again"
         )
     try:
         return Manifest(
             shards=tuple(Shard(**shard) for shard in document["shards"]),
             parts=tuple(Contribution(**part) for part in document["parts"]),
+            arrays=Arrays(**document["arrays"]) if version == ARRAYS_VERSION else None,
         )
     except (KeyError, TypeError) as error:
         raise IndexMismatch(

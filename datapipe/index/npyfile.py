@@ -1,41 +1,91 @@
-"""One-dimensional `.npy` files of a length that is not known before they are written.
+"""`.npy` files of a length that is not known before they are written.
 
 Source: NumPy enhancement proposal 1, "A simple file format for NumPy arrays".
 """
 
 from __future__ import annotations
 
+import math
+import mmap
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.errors import IndexMismatch
+
+HEADER = 128
+"""Bytes before the first value, as NumPy aligns it; enough for any length."""
+
+
+def header(dtype: str, length: int, row: tuple[int, ...] = ()) -> bytes:
+    """What comes before so many rows: version 1.0 of the format, padded to `HEADER` bytes."""
+    kind = np.dtype(dtype).str
+    text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {(length, *row)!r}, }}"
+    magic = b"\x93NUMPY\x01\x00"
+    body = text.encode().ljust(HEADER - len(magic) - 3) + b"\n"
+    return magic + len(body).to_bytes(2, "little") + body
+
 
 class NpyFile:
-    """A `.npy` file that grows; its length is filled in when it is closed."""
+    """A file that grows at its end; its length is filled in when it is closed.
 
-    _HEADER = 128
+    Args:
+        path: of the file.
+        dtype: of its values, in NumPy's notation.
+        row: shape of an item.
+        length: items to keep of what the file holds; 0 begins anew.
+    """
 
-    def __init__(self, path: Path, dtype: str) -> None:
+    def __init__(
+        self, path: Path, dtype: str, row: tuple[int, ...] = (), *, length: int = 0
+    ) -> None:
         self._dtype = np.dtype(dtype)
-        self._length = 0
-        self._file = path.open("wb")
-        self._file.write(self._header())
+        self._row = row
+        self.length = length
+        self._file = path.open("r+b" if length else "wb")
+        self._file.write(header(dtype, length, row))
+        self._file.seek(HEADER + length * self._bytes)
+        self._file.truncate()
 
     def append(self, values: npt.NDArray[Any]) -> None:
+        """Add items."""
         self._file.write(np.ascontiguousarray(values, self._dtype).data)
-        self._length += len(values)
+        self.length += len(values)
+
+    def sync(self) -> None:
+        """Make what was added durable."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
+        """Fill in the length."""
         self._file.seek(0)
-        self._file.write(self._header())
+        self._file.write(header(self._dtype.str, self.length, self._row))
         self._file.close()
 
-    def _header(self) -> bytes:
-        # Version 1.0 of numpy's format, padded to a fixed size so that it can be rewritten.
-        kind, length = self._dtype.str, self._length
-        text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': ({length},), }}"
-        magic = b"\x93NUMPY\x01\x00"
-        body = text.encode().ljust(self._HEADER - len(magic) - 3) + b"\n"
-        return magic + len(body).to_bytes(2, "little") + body
+    @property
+    def _bytes(self) -> int:
+        return self._dtype.itemsize * math.prod(self._row)
+
+
+def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[mmap.mmap, Any]:
+    """Map a file that `NpyFile` wrote, for reading: the map, and the array on it.
+
+    Raises:
+        IndexMismatch: it holds something else.
+    """
+    with path.open("rb") as file:
+        head = file.read(HEADER)
+        size = os.fstat(file.fileno()).st_size
+        bytes_of_row = np.dtype(dtype).itemsize * math.prod(row)
+        length, rest = divmod(size - HEADER, bytes_of_row)
+        if rest or length < 0 or head != header(dtype, length, row):
+            raise IndexMismatch(
+                f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
+                "written here; restore it, or convert the shards again into a new folder"
+            )
+        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+    return mapped, np.frombuffer(mapped, dtype, offset=HEADER).reshape(length, *row)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from datapipe.cache.memory import Buffer
+from datapipe.index.checksum import crc32
 from datapipe.index.columns import Columns
+from datapipe.loader.keeper import FACTS
 from datapipe.loader.members import Kind, member_kind
-from datapipe.plan.ragged import Bools, Int64, edges, places
+from datapipe.plan.ragged import Bools, Int64, edges, places, ranges
+from datapipe.store.arrays import ArrayStore, ImageArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,12 @@ class TextMembers:
             [kinds[code] for code in codes[wanted].tolist()],
         )
 
+    @classmethod
+    def none(cls, samples: int) -> TextMembers:
+        """Of so many samples whose texts nobody wants."""
+        nothing = np.zeros(1, np.int64)
+        return cls(nothing[:0], np.zeros(samples + 1, np.int64), nothing, [])
+
     @property
     def sizes(self) -> Int64:
         """Bytes of all texts of each sample: int64 [n]."""
@@ -58,8 +68,50 @@ class TextMembers:
 
 
 @dataclass(frozen=True, slots=True)
-class AtHand:
-    """Samples of a batch that a cache has in its memory.
+class Form:
+    """How images lie in a buffer.
+
+    Attributes:
+        before: bytes before each, with facts about it.
+        interleaved: whether red, green and blue of a pixel lie together.
+    """
+
+    before: int
+    interleaved: bool
+
+
+class AtHand(Protocol):
+    """Samples of a batch whose images lie decoded in one buffer.
+
+    Attributes:
+        slots: bool [B], which.
+        data: the buffer; None where there are no images.
+        form: how images lie there, those of a sample behind each other.
+    """
+
+    @property
+    def slots(self) -> Bools: ...
+    @property
+    def data(self) -> Buffer | None: ...
+    @property
+    def form(self) -> Form: ...
+
+    def texts(self, slots: Int64, texts: TextMembers) -> Iterator[memoryview]:
+        """The content of each text of the samples in some slots."""
+        ...
+
+    def images(self, slots: Int64, texts: TextMembers) -> Int64:
+        """Where the images of the samples in some slots begin in `data`: int64 [n]."""
+        ...
+
+    def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
+        """Of the samples in some slots, by slot, what shows that they are not what was written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Samples that a cache has in its memory; see `AtHand`.
 
     Attributes:
         slots: bool [B], which.
@@ -71,8 +123,14 @@ class AtHand:
     starts: Int64
     data: Buffer
 
+    @property
+    def form(self) -> Form:
+        return Form(before=FACTS, interleaved=False)
+
+    def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
+        return {}  # memory is trusted
+
     def texts(self, slots: Int64, texts: TextMembers) -> Iterator[memoryview]:
-        """The content of each text of the samples in some slots."""
         ends: Int64 = texts.edges[texts.bounds]
         counts = texts.bounds[1:] - texts.bounds[:-1]
         shift = np.repeat(self.starts[slots] - ends[:-1], counts)
@@ -82,8 +140,68 @@ class AtHand:
         return (view[a:b] for a, b in zip(begins.tolist(), stops.tolist(), strict=True))
 
     def images(self, slots: Int64, texts: TextMembers) -> Int64:
-        """Where the images of the samples in some slots begin in `data`: int64 [n]."""
         return self.starts[slots] + (texts.sizes + 7) // 8 * 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Samples of a dataset of arrays; see `AtHand`.
+
+    Attributes:
+        slots: bool [B], which.
+        samples: int64 [B], their numbers.
+        counts: int64 [B], how many images of each are wanted.
+        columns: of the dataset.
+        array: its images; None where nobody wants any.
+        store: its texts.
+        verify: whether both are compared with their checksums.
+    """
+
+    slots: Bools
+    samples: Int64
+    counts: Int64
+    columns: Columns
+    array: ImageArray | None
+    store: ArrayStore
+    verify: bool
+
+    @property
+    def data(self) -> Buffer | None:
+        return None if self.array is None else self.array.data
+
+    @property
+    def form(self) -> Form:
+        return Form(before=0, interleaved=True)
+
+    def texts(self, slots: Int64, texts: TextMembers) -> Iterator[memoryview]:
+        begins = self.columns.member_offset[texts.members]
+        stops = begins + (texts.edges[1:] - texts.edges[:-1])
+        view = self.store.texts.data
+        return (view[a:b] for a, b in zip(begins.tolist(), stops.tolist(), strict=True))
+
+    def images(self, slots: Int64, texts: TextMembers) -> Int64:
+        assert self.array is not None
+        first: Int64 = self.columns.sample_image[self.samples[slots]]
+        return first * self.array.size
+
+    def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
+        if not self.verify:
+            return {}
+        found = {}
+        if self.array is not None:
+            first, counts = self.columns.sample_image[self.samples[slots]], self.counts[slots]
+            images = ranges(first, counts)
+            if bad := self.array.damaged(images):
+                owners = dict(zip(images.tolist(), np.repeat(slots, counts).tolist(), strict=True))
+                found = {
+                    owners[image]: "its image is not the one that was written" for image in bad
+                }
+        sums = self.columns.member_crc32[texts.members].tolist()
+        for place, data in enumerate(self.texts(slots, texts)):
+            if crc32(data) != sums[place]:
+                owner = int(np.searchsorted(texts.bounds, place, side="right")) - 1
+                found[int(slots[owner])] = "its text is not the one that was written"
+        return found
 
 
 @cache

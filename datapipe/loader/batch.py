@@ -15,10 +15,10 @@ from torch import Tensor
 
 from datapipe.decode.image import Decoded
 from datapipe.decode.text.encode import SampleText
-from datapipe.errors import MissingMember, SampleError, TransformError
+from datapipe.errors import DecodeError, MissingMember, SampleError, TransformError
 from datapipe.index.rows import Member
 from datapipe.index.text import parse_json, parse_text
-from datapipe.loader.athand import AtHand, TextMembers
+from datapipe.loader.athand import AtHand, Mapped, TextMembers
 from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.images import GEOMETRY, ImageSlots
 from datapipe.loader.members import member_kind
@@ -90,13 +90,16 @@ class BatchJob:
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
         self._reader = SampleReader(
             maker.store,
+            columns=columns,
+            arrays=maker.arrays,
             keeper=maker.keeper,
             fetch=fetch,
             samples=self.samples,
             images=self._loaded if maker.images is not None else None,
-            whole=(self._loaded == self._totals) & ~share.excluded,
+            whole=self._loaded == self._totals,
             next_use=next_use,
             resident=resident,
+            excluded=share.excluded,
             verify=maker.verify,
         )
         self._at_hand = self._reader.at_hand
@@ -200,13 +203,19 @@ class BatchJob:
     def _restore(self, at_hand: AtHand, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Take the samples in some slots from what is at hand; their texts, where they are good."""
         columns, images = self._maker.dataset.columns, self._images
-        assert images is not None
-        members = TextMembers.of(columns, self.samples[slots])
+        unread = self._tokens is not None and self._tokens.stored and not self._notes.wanted
+        if unread and isinstance(at_hand, Mapped):
+            members = TextMembers.none(len(slots))
+        else:
+            members = TextMembers.of(columns, self.samples[slots])
         numbers: list[int] = slots.tolist()
         captions: list[str | None] = [None] * len(numbers)
         records: list[Any] = [None] * len(numbers)
         owners = np.repeat(np.arange(len(numbers)), np.diff(members.bounds)).tolist()
-        failed: dict[int, SampleError] = {}
+        failed: dict[int, SampleError] = {
+            slot: self._located(DecodeError(reason), slot, None)
+            for slot, reason in at_hand.damaged(slots, members).items()
+        }
         for place, (owner, kind, data) in enumerate(
             zip(owners, members.kinds, at_hand.texts(slots, members), strict=True)
         ):
@@ -219,13 +228,15 @@ class BatchJob:
                 (member,) = columns.members_at(members.members[place : place + 1])
                 failed[numbers[owner]] = self._located(error, numbers[owner], member)
         watch.moved(int(members.edges[-1]))
-        watch.at(self, numbers[0], "normalize")
-        starts = at_hand.images(slots, members)
-        if not images.restore_many(slots, starts, at_hand.data):
-            first = numbers[0]
-            rows = images.cut(first, numbers[-1] + 1)
-            for slot, start in zip(numbers, starts.tolist(), strict=True):
-                images.restore(slot, at_hand.data[start:], rows[slot - first])
+        pixels = at_hand.data
+        if images is not None and pixels is not None:
+            watch.at(self, numbers[0], "normalize")
+            starts = at_hand.images(slots, members)
+            if not images.restore_many(slots, starts, pixels, at_hand.form):
+                first = numbers[0]
+                rows = images.cut(first, numbers[-1] + 1)
+                for slot, start in zip(numbers, starts.tolist(), strict=True):
+                    images.restore(slot, pixels[start:], rows[slot - first], at_hand.form)
         texts = {}
         for slot, total, caption, record in zip(
             numbers, self._totals[slots].tolist(), captions, records, strict=True

@@ -10,6 +10,7 @@ from datapipe.loader.images import ImageMaker
 from datapipe.loader.keeper import Keeper
 from datapipe.loader.tokens import TokenMaker
 from datapipe.loader.usertransform import UserTransform
+from datapipe.store.arrays import ImageArray
 from datapipe.store.protocol import Store
 
 OnError = Literal["raise", "skip"]
@@ -21,6 +22,7 @@ class BatchMaker:
 
     Attributes:
         dataset, store: where samples lie and how to read them.
+        arrays: images that lie decoded; None where there are none.
         images: what becomes of images; None leaves them out.
         transform: the user's own; None for none.
         tokens: for texts; None hands them out as they are.
@@ -35,6 +37,7 @@ class BatchMaker:
 
     dataset: Dataset
     store: Store
+    arrays: ImageArray | None
     images: ImageMaker | None
     transform: UserTransform | None
     tokens: TokenMaker | None

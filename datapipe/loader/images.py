@@ -15,18 +15,21 @@ import torch
 from torch import Tensor
 
 from datapipe.cache.memory import Buffer
+from datapipe.decode.dali_graph import placement
 from datapipe.decode.fixed import FixedTransform
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
+from datapipe.loader.athand import Form
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
 from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.plan.rng import derive
 
 _CROPS = 4  # purpose of derived keys
+_IN_A_CACHE = Form(before=FACTS, interleaved=False)
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of where the pixels of each image went: float64 [I, 6], see `ImageSlots`."""
@@ -205,7 +208,7 @@ class ImageSlots:
                 placement, image.width, image.height
             )
 
-    def restore_many(self, slots: Int64, starts: Int64, source: Buffer) -> bool:
+    def restore_many(self, slots: Int64, starts: Int64, source: Buffer, form: Form) -> bool:
         """As `restore` for the samples of some slots whose images lie in one buffer, in one go.
 
         What Python does for each image would take longer than the copy of it. Returns whether it
@@ -215,6 +218,7 @@ class ImageSlots:
             slots: int64 [n].
             starts: int64 [n], where what is kept of the images of each begins.
             source: the buffer.
+            form: how images lie there.
         """
         transform, kept = self._maker.transform, self._maker.kept
         if not isinstance(transform, FixedTransform) or self._geometry is not None:
@@ -223,20 +227,39 @@ class ImageSlots:
         images, bounds = places(self.first, slots)
         counts = np.diff(bounds)
         numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
-        step = FACTS + math.prod(kept.own_shape(0, 0))
-        begins = np.repeat(starts, counts) + FACTS + numbers * step
+        step = form.before + math.prod(kept.own_shape(0, 0))
+        begins = np.repeat(starts, counts) + form.before + numbers * step
         mirrored = np.zeros(len(images), bool)
         if flip := transform.spec.flip:
             drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)
             draws = [self._draw(slot, number) for slot, number in drawn]
             mirrored[:] = [draw is not None and draw.mirrors(flip) for draw in draws]
         rows = self._rows[images]  # one each
-        return transform.finish_many(source, self.pixels, begins, rows, mirrored)
+        lying = begins, rows, mirrored
+        return transform.finish_many(source, self.pixels, *lying, interleaved=form.interleaved)
 
-    def restore(self, slot: int, ready: npt.NDArray[np.uint8], rows: Sequence[Tensor]) -> None:
-        """Fill the rows of a sample from what a cache has kept of its images."""
+    def restore(
+        self, slot: int, ready: Buffer, rows: Sequence[Tensor], form: Form = _IN_A_CACHE
+    ) -> None:
+        """Fill the rows of a sample from what was kept of its images."""
+        part = self._interleaved_part if form.interleaved else self._kept_part
         for number, out in enumerate(rows):
-            self._finish(slot, number, *self._kept_part(slot, number, ready), out)
+            self._finish(slot, number, *part(slot, number, ready), out)
+
+    def _interleaved_part(
+        self, slot: int, number: int, kept: Buffer
+    ) -> tuple[npt.NDArray[np.float64], Tensor]:
+        """As `_kept_part` of an array, which holds no facts: they follow from the image's size."""
+        transform = self._maker.kept
+        assert transform is not None
+        sides = self._sides[self._starts[slot] + number]
+        *shape, height, width = transform.own_shape(*sides)
+        size = 3 * height * width
+        # A copy, since what is mapped cannot be written to, and torch warns of such tensors.
+        values = torch.from_numpy(kept[number * size : (number + 1) * size].copy())
+        planes = values.view(height, width, 3).permute(2, 0, 1).contiguous()
+        facts = np.array(_facts(placement(transform.spec, *sides), *sides))
+        return facts, planes.view(*shape, height, width)
 
     def _kept_part(
         self, slot: int, number: int, kept: npt.NDArray[np.uint8]

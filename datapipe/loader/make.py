@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from datapipe.cache.spec import CacheSpec
+from datapipe.decode.arrayspec import array_spec, spec_of
 from datapipe.decode.dalioptions import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import open_dataset
+from datapipe.loader.arrays import check_options
 from datapipe.loader.batchmaker import BatchMaker, OnError
 from datapipe.loader.caching import kept_transform, make_device_rows, make_keeper
 from datapipe.loader.decoder import DecoderName, choose_path
@@ -34,6 +36,7 @@ from datapipe.loader.usertransform import UserTransform
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import parse_bytes
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.store.arrays import open_images
 from datapipe.store.open import open_store
 
 if TYPE_CHECKING:
@@ -41,11 +44,14 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+_DEFAULT_IMAGE = ImageSpec()
+
+
 def make_loader(
     path: str | PathLike[str],
     *,
     batch_size: int | None = None,
-    image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
+    image: ImageSpec | None = _DEFAULT_IMAGE,
     transform: UserTransform | None = None,
     text: TextSpec | None = None,
     pack: int | None = None,
@@ -98,12 +104,13 @@ def make_loader(
     `max_length_q` and `max_length_k`. docs/loading.md has shapes and dtypes.
 
     Args:
-        path: folder that `datapipe pack` wrote, or that holds `.tar` shards of someone else; those
-            are indexed once, on first use. Or the URL of what `datapipe pack` wrote: http(s)://,
-            s3://, gs://, hf://; its index is fetched once.
+        path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
+            of someone else; those are indexed once, on first use. Or the URL of what `datapipe
+            pack` wrote: http(s)://, s3://, gs://, hf://; its index is fetched once.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch.
-        image: what becomes of images; None leaves them out.
+        image: what becomes of images; None leaves them out. For arrays it says how they are
+            normalised, and by default that they are not.
         transform: a function of a sample (a dict with `images`, uint8 [h, w, 3] each, `text`, `key`
             and `record`) and a `numpy.random.Generator` that is the same for the sample whoever
             runs it; it returns the sample with other images, or text where there is no `text=`.
@@ -249,6 +256,19 @@ def make_loader(
         if is_remote(path)
         else path
     )
+    arrays = dataset.manifest.arrays
+    if arrays is not None:
+        if image is _DEFAULT_IMAGE:
+            image = spec_of(arrays.image) if arrays.image else None
+        check_options(
+            arrays,
+            image,
+            images=dataset.manifest.images,
+            transform=transform is not None,
+            decoder=decoder,
+            cache=cache,
+        )
+        decoder = "cpu"
     find_key = partial(
         tuning_key,
         dataset.manifest.fingerprint,
@@ -320,6 +340,8 @@ def make_loader(
             kept=kept,
             device=None if way.feeder is None else way.feeder.device,
         )
+    if arrays is not None and arrays.image and way.made is not None:
+        kept = make_transform(array_spec(way.made))
     images = image_maker(
         dataset,
         fitting,
@@ -345,6 +367,7 @@ def make_loader(
     maker = BatchMaker(
         dataset=dataset,
         store=open_store(dataset),
+        arrays=open_images(dataset),
         images=images,
         transform=transform,
         tokens=token_maker(origin, plan, units_per_rank, static_shapes=static_shapes),

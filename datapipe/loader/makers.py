@@ -12,6 +12,7 @@ from datapipe.loader.options import LoaderOptions
 from datapipe.loader.source import Origin
 from datapipe.loader.tokens import TokenMaker
 from datapipe.plan.options import PlanOptions
+from datapipe.store.arrays import open_token_arrays
 
 
 def image_maker(
@@ -64,6 +65,7 @@ def token_maker(
     """What the tokens of all batches share; None where texts stay texts."""
     if origin.text is None:
         return None
+    arrays = open_token_arrays(origin.text.dataset, origin.text.encoder.digest)
     total = segments = None
     if static_shapes:
         assert plan.pack is not None
@@ -72,6 +74,7 @@ def token_maker(
         segments = plan.max_samples * units_per_rank + 1  # and one for what is left
     return TokenMaker(
         encoder=origin.text.encoder,
+        stored=None if arrays is None else (arrays, origin.text.columns),
         image_tokens=origin.text.image_tokens,
         limit=origin.text.limit,
         pack=plan.unit == "pack",

@@ -46,6 +46,11 @@ class Notes:
         self._names: set[str] = set()  # fields that samples have
 
     @property
+    def wanted(self) -> bool:
+        """Whether the texts of samples are needed."""
+        return self._texts or bool(self._fields)
+
+    @property
     def facts(self) -> dict[str, list[Any]]:
         """All of it by name."""
         facts: dict[str, list[Any]] = {"text": self.text, "key": self.keys, **self._fields}

@@ -27,6 +27,9 @@ def begin_step(maker: BatchMaker, share: Share, resident: Bools | None = None) -
     What a cache has is left out, and so are the images of `resident` samples.
     """
     columns, samples = maker.dataset.columns, share.units.samples
+    if maker.arrays is not None and maker.images is not None:
+        taken = ~share.excluded if resident is None else ~share.excluded & ~resident
+        return maker.arrays.begin(places(columns.sample_image, samples[taken])[0])
     if maker.store.begin([]) is None:
         return None
     sizes = share.units.sizes

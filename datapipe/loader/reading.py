@@ -9,11 +9,13 @@ import numpy as np
 
 from datapipe.cache.memory import Buffer
 from datapipe.errors import DecodeError, SampleError
+from datapipe.index.columns import Columns
 from datapipe.index.rows import Member
-from datapipe.loader.athand import AtHand
+from datapipe.loader.athand import AtHand, Cached, Mapped
 from datapipe.loader.keeper import Keeper, cut_entry, fill_members
 from datapipe.loader.members import member_kind, wanted_members
 from datapipe.plan.ragged import Bools, Int64
+from datapipe.store.arrays import ArrayStore, ImageArray
 from datapipe.store.protocol import Fetch, Store
 
 _STALL = 1_000_000  # nanoseconds; what has arrived is there in some 10,000
@@ -51,6 +53,8 @@ class SampleReader:
 
     Args:
         store: where they lie.
+        columns: of the dataset.
+        arrays: the images of a dataset of arrays; None for none.
         keeper: the cache; None for none.
         fetch: the samples on their way, by slot, where they were announced.
         samples: int64 [B], their numbers.
@@ -58,6 +62,7 @@ class SampleReader:
         whole: bool [B], of which that is all.
         next_use: of each sample, for the cache.
         resident: bool [B], whose images lie on the device already; `images` is 0 for them.
+        excluded: bool [B], which nobody wants.
         verify: whether members are compared with their checksums.
     """
 
@@ -65,6 +70,8 @@ class SampleReader:
         self,
         store: Store,
         *,
+        columns: Columns,
+        arrays: ImageArray | None,
         keeper: Keeper | None,
         fetch: Fetch | None,
         samples: Int64,
@@ -72,6 +79,7 @@ class SampleReader:
         whole: Bools,
         next_use: Int64 | None,
         resident: Bools | None,
+        excluded: Bools,
         verify: bool,
     ) -> None:
         self._store = store
@@ -82,17 +90,26 @@ class SampleReader:
         self._images = None if images is None else images.tolist()
         self._resident = None if resident is None else resident.tolist()
         self._verify = verify
-        self.at_hand = self._look(whole)
-        """What need not be read, since it lies decoded in the cache's memory; None for nothing."""
+        self.at_hand: AtHand | None = None
+        """What need not be read, since it lies decoded in memory, or mapped; None for nothing."""
+        if isinstance(store, ArrayStore):
+            slots = ~excluded if resident is None else ~excluded & ~resident
+            counts = np.zeros_like(samples) if images is None else images
+            array = None if images is None else arrays
+            if slots.any():
+                self.at_hand = Mapped(slots, samples, counts, columns, array, store, verify)
+        else:
+            self.at_hand = self._cached(whole & ~excluded)
 
-    def _look(self, whole: Bools) -> AtHand | None:
+    def _cached(self, whole: Bools) -> Cached | None:
+        """What a cache has."""
         keeper, uses = self._keeper, self._uses
         data = None if keeper is None or not keeper.keep_decoded else keeper.stretch
         if keeper is None or uses is None or data is None:
             return None
         starts = keeper.at_hand(np.where(whole, uses.memory, -1))
         slots = starts >= 0
-        return AtHand(slots, starts, data) if slots.any() else None
+        return Cached(slots, starts, data) if slots.any() else None
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> Found:
         """The bytes of one sample, which has `total` images.

@@ -12,9 +12,11 @@ import numpy.typing as npt
 from datapipe.decode.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.decode.text.truncate import expand
 from datapipe.errors import IndexMismatch, SampleError
+from datapipe.index.tokens import TokenColumns
 from datapipe.loader.collate import IGNORE, PackedTokens, PaddedTokens, TokenBatch
 from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Sizes
+from datapipe.store.arrays import TokenArrays
 
 ImageTokens = Callable[[int], Int64]
 """Tokens of each image of a sample, by the sample's number."""
@@ -26,6 +28,8 @@ class TokenMaker:
 
     Attributes:
         encoder: texts to tokens.
+        stored: tokens that were written with the dataset, and the places of images in them; None
+            where texts are encoded.
         image_tokens: tokens of each image of a sample.
         limit: tokens of a sample, at most.
         pack: whether batches are packs.
@@ -34,6 +38,7 @@ class TokenMaker:
     """
 
     encoder: TextEncoder
+    stored: tuple[TokenArrays, TokenColumns] | None
     image_tokens: ImageTokens
     limit: int | None
     pack: bool
@@ -59,6 +64,13 @@ class TokenMaker:
         return TokenSlots(self, samples, sizes, batch)
 
 
+def stored_text(arrays: TokenArrays, columns: TokenColumns, sample: int) -> EncodedText:
+    """The text of a sample as its tokens were written."""
+    tokens, labels = arrays.of(sample)
+    start, stop = columns.sample_image_at[sample : sample + 2].tolist()
+    return EncodedText(tokens, columns.image_at[start:stop], labels != IGNORE)
+
+
 class TokenSlots:
     """The tokens of one batch."""
 
@@ -67,6 +79,11 @@ class TokenSlots:
         self._samples = samples
         self._sizes = sizes
         self._batch = batch
+
+    @property
+    def stored(self) -> bool:
+        """Whether tokens come from the dataset, and texts are not needed for them."""
+        return self._maker.stored is not None
 
     def fill(
         self, texts: Mapping[int, SampleText], valid: npt.NDArray[np.bool_]
@@ -77,8 +94,13 @@ class TokenSlots:
             IndexMismatch: a text is not as long as it was when tokens were counted.
         """
         failed: dict[int, SampleError] = {}
-        encoded = self._maker.encoder.encode(list(texts.values()))
-        for slot, result in zip(texts, encoded, strict=True):
+        if self._maker.stored is not None:
+            for slot in texts:
+                encoded = stored_text(*self._maker.stored, int(self._samples[slot]))
+                self._place(slot, encoded, bool(valid[slot]))
+            return failed
+        results = self._maker.encoder.encode(list(texts.values()))
+        for slot, result in zip(texts, results, strict=True):
             if isinstance(result, SampleError):
                 failed[slot] = result
             else:

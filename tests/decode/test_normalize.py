@@ -149,11 +149,14 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
     st.lists(st.booleans(), min_size=1, max_size=4),
     st.integers(0, 200),
     st.integers(0, 70),
+    st.booleans(),
 )
-@example(40, 120, torch.float32, [False, True], 3, 5)  # more than is worked out at a time
-@example(1, 5000, torch.uint8, [True], 0, 1)
+@example(40, 120, torch.float32, [False, True], 3, 5, False)  # more than is worked out at a time
+@example(40, 120, torch.float32, [False, True], 3, 5, True)
+@example(1, 5000, torch.uint8, [True], 0, 1, False)
+@example(1, 5000, torch.uint8, [True], 0, 1, True)
 def test_images_are_gathered_as_they_are_written_one_by_one(
-    height, width, dtype, mirrored, before, after
+    height, width, dtype, mirrored, before, after, interleaved
 ):
     pytest.importorskip("numba")
     load_kernel()
@@ -162,6 +165,7 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
     generator = np.random.default_rng(length)
     starts = before + (length + after) * generator.permutation(count)
     source = generator.integers(0, 256, before + (length + after) * count, np.uint8)
+    source.flags.writeable = False
     rows = generator.permutation(count + 2)[:count]
     # Of any alignment, as memory of others is.
     size = (count + 2) * length * dtype.itemsize
@@ -171,10 +175,14 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
     out = out.view(count + 2, 3, height, width)
     expected = out.clone()
     for start, row, flip in zip(starts, rows, mirrored, strict=True):
-        values = torch.from_numpy(source[start : start + length]).view(1, 3, height, width)
+        values = torch.from_numpy(source[start : start + length].copy())
+        if interleaved:
+            values = values.view(1, height, width, 3).permute(0, 3, 1, 2)
+        values = values.reshape(1, 3, height, width)
         values = values.flip(-1) if flip else values
         normalizer.write_planes(values.contiguous(), expected[row : row + 1])
-    assert normalizer.gather(source, out, starts, rows, np.array(mirrored))
+    places = starts, rows, np.array(mirrored)
+    assert normalizer.gather(source, out, *places, interleaved=interleaved)
     assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
     assert (memory[:shift] == 7).all()
     assert (memory[shift + size :] == 7).all()

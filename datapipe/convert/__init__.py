@@ -1,0 +1,1 @@
+"""Shards to arrays: images decoded once, for good."""

@@ -1,0 +1,169 @@
+"""Some samples of a shard, as they will lie in arrays. Done by threads, in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from datapipe.decode.fixed import FixedTransform
+from datapipe.decode.image import check_indexed
+from datapipe.decode.text.encode import SampleText, TextEncoder
+from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.index.checksum import crc32
+from datapipe.index.columns import Columns
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.rows import Member
+from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text
+from datapipe.store.protocol import Store
+
+UInt8 = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What all chunks share.
+
+    Attributes:
+        columns, store: of the dataset that is converted.
+        transform: what makes its images, uint8; None where it has none.
+        encoder: what makes its tokens; None for none.
+    """
+
+    columns: Columns
+    store: Store
+    transform: FixedTransform | None
+    encoder: TextEncoder | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A sample that does not make it."""
+
+    sample: int
+    error: SampleError
+
+
+@dataclass(slots=True)
+class Made:
+    """What came of a chunk.
+
+    Attributes:
+        samples: numbers of those that made it, in order.
+        images: uint8 [I, height, width, 3], of these; None without images.
+        sums: checksum of each image.
+        texts: members with texts of each sample, and their bytes.
+        tokens, labels: of each sample; none where nobody asked, or where its text is refused.
+        refused: samples that did not make it.
+    """
+
+    samples: list[int] = field(default_factory=list)
+    images: UInt8 | None = None
+    sums: list[int] = field(default_factory=list)
+    texts: list[list[tuple[Member, bytes]]] = field(default_factory=list)
+    tokens: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    labels: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def make_chunk(recipe: Recipe, shard: int, samples: Sequence[int]) -> Made:
+    """Read, decode and encode some samples of one shard."""
+    torch.set_num_threads(1)  # of this thread; the others have the other cores
+    columns, made = recipe.columns, Made()
+    first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
+    if recipe.transform is not None:
+        spec = recipe.transform.spec
+        made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
+    texts: list[SampleText] = []
+    for sample in samples:
+        before = len(made.sums)
+        try:
+            text, members = _make_sample(recipe, shard, sample, made)
+        except SampleError as error:
+            del made.sums[before:]
+            made.refused.append(Refused(sample, error))
+            continue
+        made.samples.append(sample)
+        made.texts.append(members)
+        texts.append(text)
+    if made.images is not None:
+        made.images = made.images[: len(made.sums)]
+    if recipe.encoder is not None and texts:
+        _encode(recipe.encoder, texts, made)
+    return made
+
+
+def _make_sample(
+    recipe: Recipe, shard: int, sample: int, made: Made
+) -> tuple[SampleText, list[tuple[Member, bytes]]]:
+    columns = recipe.columns
+    members = columns.members(sample)
+    wanted = [
+        member
+        for member in members
+        if (recipe.transform is not None and is_image_extension(member.ext))
+        or member.ext.lower() in (*TEXT_EXTENSIONS, "json")
+    ]
+    images = int(columns.sample_image[sample + 1] - columns.sample_image[sample])
+    texts: list[tuple[Member, bytes]] = []
+    caption: str | None = None
+    record: Any = None
+    done = 0
+    for member, data in zip(wanted, recipe.store.read(shard, wanted), strict=True):
+        try:
+            if not recipe.store.verify(member, data):
+                raise DecodeError("its bytes are not those that were packed: the shard is damaged")
+            if is_image_extension(member.ext):
+                _place(recipe, sample, done, data, made)
+                done += 1
+                continue
+            # As in a batch: the first of each kind is the one that counts.
+            content = bytes(data)
+            if member.ext.lower() in TEXT_EXTENSIONS:
+                caption = parse_text(content) if caption is None else caption
+            elif record is None:
+                record = parse_json(content)
+            texts.append((member._replace(crc32=crc32(content)), content))
+        except SampleError as error:
+            raise type(error)(
+                error.reason, key=columns.key(sample), member=f"{columns.key(sample)}.{member.ext}"
+            ) from error
+    if recipe.transform is not None and done != images:
+        raise MissingMember(
+            f"{done} images found, the index says {images}", key=columns.key(sample)
+        )
+    return SampleText(caption, record, images), texts
+
+
+def _place(recipe: Recipe, sample: int, number: int, data: memoryview, made: Made) -> None:
+    """Decode an image to behind those that are there."""
+    assert recipe.transform is not None
+    assert made.images is not None
+    columns = recipe.columns
+    at = int(columns.sample_image[sample]) + number
+    if at >= columns.sample_image[sample + 1]:
+        raise MissingMember("there are more images than the index says")
+    image = recipe.transform.decode(data)
+    sides = int(columns.image_width[at]), int(columns.image_height[at])
+    check_indexed((image.width, image.height), sides)
+    out = made.images[len(made.sums)]
+    recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
+    made.sums.append(crc32(out))
+
+
+def _encode(encoder: TextEncoder, texts: list[SampleText], made: Made) -> None:
+    """Tokens and labels of texts; a text that is refused has none, as its counts say later."""
+    from datapipe.decode.text.truncate import IGNORE
+
+    nothing = np.zeros(0, np.int32)
+    for result in encoder.encode(texts):
+        if isinstance(result, SampleError):
+            made.tokens.append(nothing)
+            made.labels.append(nothing)
+        else:
+            made.tokens.append(result.tokens)
+            made.labels.append(np.where(result.trained, result.tokens, IGNORE).astype(np.int32))

@@ -1,0 +1,412 @@
+"""`convert_dataset`: every image of a dataset decoded once, into arrays that are mapped.
+
+Chunks of samples are made by threads, in any order, and take their places in the order of the
+shards, so the bytes do not depend on the number of threads. After each shard all files are synced
+and their lengths noted; the same command goes on there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.convert.arrayfiles import ArrayFiles
+from datapipe.convert.chunk import Made, Recipe, make_chunk
+from datapipe.convert.journal import ConvertJournal
+from datapipe.convert.report import ConvertReport
+from datapipe.cpus import available_cpus
+from datapipe.decode.arrayspec import array_spec, image_identity
+from datapipe.decode.fixed import FixedTransform
+from datapipe.decode.spec import ImageSpec
+from datapipe.decode.text.encode import TextEncoder
+from datapipe.decode.text.spec import TextSpec
+from datapipe.errors import PackError
+from datapipe.index.columns import open_columns
+from datapipe.index.consolidate import checked_index
+from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.manifest import (
+    MANIFEST,
+    Arrays,
+    Contribution,
+    Manifest,
+    Shard,
+    fsync_folder,
+    read_manifest,
+    write_manifest,
+)
+from datapipe.index.parquet import to_table, write_index
+from datapipe.index.rows import Member, Rows
+from datapipe.pack.journal import (
+    REJECTS,
+    refuse_foreign,
+    remove_leftovers,
+    remove_working_folder,
+    same_options,
+    working_folder,
+)
+from datapipe.pack.options import MaxRejects, parse_max_rejects
+from datapipe.pack.raw import Reject
+from datapipe.pack.writing import writing
+from datapipe.progress import Progress, is_watched, readable_size
+from datapipe.remote.folder import RemoteFolder
+from datapipe.store.arrays import TEXTS
+from datapipe.store.open import open_store
+
+_CHUNK = 16  # samples that a thread takes at a time
+_AHEAD = 2  # chunks begun for each thread
+_EXAMPLES = 10
+_WORTH_SAYING = 10 << 30  # bytes from which on the size is said where nobody watches
+
+
+def convert_dataset(
+    shards: str | PathLike[str],
+    arrays: str | PathLike[str],
+    *,
+    image: ImageSpec | None = ImageSpec(),  # noqa: B008  (frozen)
+    text: TextSpec | None = None,
+    workers: int | None = None,
+    max_rejects: str | int = "5%",
+    space_check: bool = True,
+) -> ConvertReport:
+    """Decode every image of a packed dataset once, into arrays that `make_loader` maps.
+
+    The folder holds standard `.npy` files beside the index: `images.npy`, uint8 [I, H, W, 3] with
+    `image_offsets.npy`, int64 [N + 1]; `texts.npy`, uint8, what captions and JSON members hold; and
+    with `text` `tokens.npy` and `labels.npy`, int32, with `token_offsets.npy`. The same command
+    continues a conversion that was interrupted, and equal shards and options give equal bytes.
+
+    Args:
+        shards: folder or URL that `datapipe pack` wrote, or folder of someone else's tars.
+        arrays: folder for the arrays; new, or that of the same conversion interrupted.
+        image: what becomes of images: one size, `resize="stretch"`, `"pad"` or `"crop"`. How they
+            are normalised and mirrored is left to the loader. None leaves images out.
+        text: tokens are written too, those of texts alone; other tokenizers still work.
+        workers: threads; one per available CPU where None.
+        max_rejects: how many samples may be refused, a number or a share such as "5%".
+        space_check: refuse to start where the disk has not enough room.
+
+    Raises:
+        PlanError: images would have many sizes, or differ from epoch to epoch.
+        PackError: the output belongs to something else, too many samples were refused, or the disk
+            is full.
+        IndexMismatch: there is no finished dataset at `shards`, or it changed.
+    """
+    started = time.monotonic()
+    if workers is not None and workers < 1:
+        raise PackError(f"--workers {workers}: at least 1 is needed")
+    dataset = open_dataset(shards)
+    if dataset.manifest.arrays is not None:
+        raise PackError(f"{shards} holds arrays already; give the shards that they came from")
+    out = Path(arrays)
+    if out.exists() and not out.is_dir():
+        raise PackError(f"{out} is a file; give a folder")
+    if not isinstance(dataset.folder, RemoteFolder) and out.resolve() == dataset.folder.resolve():
+        raise PackError(f"{out} holds the shards; give another folder for the arrays")
+    spec = None if image is None or not dataset.manifest.images else array_spec(image)
+    job = _Conversion(
+        dataset=dataset,
+        out=out,
+        spec=spec,
+        encoder=None if text is None else TextEncoder(text),
+        workers=workers or available_cpus(),
+        max_rejects=parse_max_rejects(str(max_rejects)),
+        space_check=space_check,
+    )
+    done = job.finished()
+    manifest = done or job.run()
+    part = manifest.parts[-1]
+    return ConvertReport(
+        samples=manifest.samples,
+        images=manifest.images if spec is not None else 0,
+        rejected=part.rejected,
+        bytes=manifest.bytes,
+        reasons=dict(job.reasons.most_common()),
+        examples=tuple(job.examples),
+        seconds=round(time.monotonic() - started, 3),
+        output=str(out),
+        finished_before=done is not None,
+    )
+
+
+@dataclass(kw_only=True)
+class _Conversion:
+    dataset: Dataset
+    out: Path
+    spec: ImageSpec | None
+    encoder: TextEncoder | None
+    workers: int
+    max_rejects: MaxRejects
+    space_check: bool
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[Reject] = field(default_factory=list)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the bytes depend on, beside the shards."""
+        return {
+            "image": {} if self.spec is None else image_identity(self.spec),
+            "tokenizer_and_template": "" if self.encoder is None else self.encoder.digest,
+        }
+
+    def finished(self) -> Manifest | None:
+        """The manifest of what is there, if it is what would be made.
+
+        Raises:
+            PackError: the folder holds something else.
+        """
+        if not (self.out / MANIFEST).exists():
+            refuse_foreign(self.out)
+            return None
+        there = read_manifest(self.out)
+        if there.arrays is None:
+            raise PackError(f"{self.out} holds shards; give another folder for the arrays")
+        part = there.parts[-1]
+        same_options(self.out, part.options, self.options)
+        if part.inputs_sha256 != self.dataset.manifest.fingerprint:
+            raise PackError(
+                f"{self.out} holds the arrays of other shards; give a new folder, or the shards as "
+                "they were"
+            )
+        remove_working_folder(self.out)
+        return there
+
+    def run(self) -> Manifest:
+        """Write what is still to be written."""
+        source = self.dataset.manifest
+        if not source.samples:
+            raise PackError(f"{self.dataset.folder} holds no samples")
+        with working_folder(self.out) as work, writing(self.out):
+            journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
+            if self.space_check and not journal.parts:
+                self._check_space()
+            files = ArrayFiles(
+                work,
+                size=None if self.spec is None else (self.spec.height, self.spec.width),
+                images=source.images,
+                tokens=self.encoder is not None,
+                lengths=journal.lengths,
+            )
+            try:
+                with (
+                    closing(open_store(self.dataset)) as store,
+                    ThreadPoolExecutor(self.workers, thread_name_prefix="datapipe-convert") as pool,
+                ):
+                    recipe = Recipe(
+                        columns=self.dataset.columns,
+                        store=store,
+                        transform=None if self.spec is None else FixedTransform(self.spec),
+                        encoder=self.encoder,
+                    )
+                    self._write(recipe, pool, files, journal, work)
+                return self._publish(journal, files.finish(), work)
+            finally:
+                files.abandon()
+                journal.close()
+
+    def _check_space(self) -> None:
+        """Say how large the arrays will be.
+
+        Raises:
+            PackError: the disk has not enough room.
+        """
+        columns = self.dataset.columns
+        texts = int(columns.member_size.sum()) if self.spec is None else 0
+        images = 0
+        if self.spec is not None:
+            images = self.dataset.manifest.images * self.spec.height * self.spec.width * 3
+            texts = int(columns.text_bytes.sum())
+        size = images + texts
+        free = shutil.disk_usage(self.out).free
+        about = f"{self.dataset.manifest.images:,} images, {readable_size(size)}"
+        if size > free:
+            raise PackError(
+                f"{self.out}: {about} are needed, {readable_size(free)} are free; make room, give "
+                "a folder on a larger disk, or a smaller --image-size (--no-space-check to try "
+                "all the same)"
+            )
+        if size > _WORTH_SAYING or is_watched(sys.stderr):
+            print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
+
+    def _write(
+        self,
+        recipe: Recipe,
+        pool: ThreadPoolExecutor,
+        files: ArrayFiles,
+        journal: ConvertJournal,
+        work: Path,
+    ) -> None:
+        source = self.dataset.manifest
+        edges = self.dataset.columns.shard_sample.tolist()
+        begun = edges[len(journal.parts)]
+        with Progress("converting", unit="sample", total=source.samples) as progress:
+            progress.advance(begun)
+            for shard in range(len(journal.parts), len(source.shards)):
+                rows = _PartRows(self.dataset, shard, edges[shard])
+                chunks = self._chunks(recipe, pool, shard, edges[shard], edges[shard + 1])
+                writes: deque[Future[None]] = deque()
+                with closing(chunks):
+                    for samples, made in chunks:
+                        if made.images is not None and len(made.images):
+                            writes.append(pool.submit(files.put, made.images, files.images))
+                        rows.add(made, files.texts)
+                        files.append(
+                            made.sums,
+                            [self._images(sample) for sample in made.samples],
+                            b"".join(data for texts in made.texts for _, data in texts),
+                            made.tokens,
+                            made.labels,
+                        )
+                        self._refuse(made, journal, samples)
+                        while len(writes) > _AHEAD * self.workers:
+                            writes.popleft().result()
+                        progress.advance(samples)
+                for write in writes:
+                    write.result()
+                self._judge(journal, at_end=shard + 1 == len(source.shards))
+                table = rows.table()
+                name = f"part-{shard:06d}.parquet"
+                digest = write_index(work / name, table)
+                journal.commit(
+                    Shard(
+                        name=TEXTS,
+                        index=name,
+                        samples=len(table),
+                        images=int(np.sum(table["images"].to_numpy())),
+                        bytes=rows.text_bytes,
+                        index_sha256=digest,
+                    ),
+                    files.sync(),
+                )
+
+    def _images(self, sample: int) -> int:
+        images = self.dataset.columns.sample_image
+        return int(images[sample + 1] - images[sample])
+
+    def _chunks(
+        self, recipe: Recipe, pool: ThreadPoolExecutor, shard: int, first: int, stop: int
+    ) -> Generator[tuple[int, Made], None, None]:
+        """What comes of each chunk of a shard, in order, and of how many samples it is."""
+        begun: deque[tuple[int, Future[Made]]] = deque()
+        try:
+            for start in range(first, stop, _CHUNK):
+                samples = range(start, min(start + _CHUNK, stop))
+                begun.append((len(samples), pool.submit(make_chunk, recipe, shard, samples)))
+                if len(begun) > _AHEAD * self.workers:
+                    count, future = begun.popleft()
+                    yield count, future.result()
+            while begun:
+                count, future = begun.popleft()
+                yield count, future.result()
+        finally:
+            for _, future in begun:
+                future.cancel()
+
+    def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
+        columns = self.dataset.columns
+        journal.inputs += samples
+        for refused in made.refused:
+            (source,) = columns.sources(np.array([refused.sample]))
+            error = refused.error
+            file = error.member or columns.key(refused.sample)
+            reject = Reject(source, error.reason, type(error).__name__, file)
+            journal.reject(reject)
+            self.reasons[f"{reject.error}: {reject.reason}"] += 1
+            if len(self.examples) < _EXAMPLES:
+                self.examples.append(reject)
+        self._judge(journal, at_end=False)
+
+    def _judge(self, journal: ConvertJournal, *, at_end: bool) -> None:
+        if not self.max_rejects.exceeded(journal.rejected, journal.inputs, at_end=at_end):
+            return
+        examples = "".join(f"\n  {one.source}: {one.file}: {one.reason}" for one in self.examples)
+        raise PackError(
+            f"{journal.rejected:,} of {journal.inputs:,} samples cannot be used, more than "
+            f"--max-rejects {self.max_rejects} allows; for example{examples}\n"
+            "Allow more, or mend the shards."
+        )
+
+    def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
+        """Put everything in place, the manifest last."""
+        source = self.dataset.manifest
+        rejects = journal.rejects()
+        before = self.dataset.home / REJECTS
+        manifest = Manifest(
+            shards=tuple(journal.parts),
+            parts=(
+                *source.parts,
+                Contribution(
+                    shards=len(journal.parts),
+                    inputs=source.samples,
+                    inputs_sha256=source.fingerprint,
+                    rejected=journal.rejected,
+                    rejects_bytes=len(rejects),
+                    options=self.options,
+                ),
+            ),
+            arrays=Arrays(
+                files={name: (work / name).stat().st_size for name in sorted(names)},
+                image=self.options["image"],
+                encoder=self.options["tokenizer_and_template"],
+            ),
+        )
+        if not manifest.samples:
+            raise PackError(f"{self.out}: none of {source.samples:,} samples can be used")
+        for name in (*names, *(part.index for part in journal.parts)):
+            (work / name).replace(self.out / name)
+        content = (before.read_bytes() if before.exists() else b"") + rejects
+        if content:
+            (self.out / REJECTS).write_bytes(content)
+        fsync_folder(self.out)
+        remove_leftovers(self.out)
+        open_columns(self.out, manifest)
+        write_manifest(self.out, manifest)
+        remove_working_folder(self.out)
+        return manifest
+
+
+class _PartRows:
+    """The index of the samples of one shard, as arrays have it: with texts alone."""
+
+    def __init__(self, dataset: Dataset, shard: int, first: int) -> None:
+        self._first = first
+        table = checked_index(dataset.home, dataset.manifest.shards[shard])
+        names = ("key", "source", "text_bytes", "image_width", "image_height", "orientation")
+        self._columns = {name: table[name].to_pylist() for name in names}
+        self._rows = Rows()
+        self.text_bytes = 0
+
+    def add(self, made: Made, place: int) -> None:
+        """Add samples, the texts of which begin at `place`."""
+        rows, columns = self._rows, self._columns
+        for sample, texts in zip(made.samples, made.texts, strict=True):
+            at = sample - self._first
+            for name in ("key", "source", "text_bytes"):
+                getattr(rows, name).append(columns[name][at])
+            sides = columns["image_width"][at], columns["image_height"][at]
+            for name, values in zip(("width", "height"), sides, strict=True):
+                getattr(rows, name).extend(values)
+            rows.orientation.extend(columns["orientation"][at])
+            rows.images.append(len(sides[0]))
+            rows.members.append(len(texts))
+            for member, data in texts:
+                moved = Member(member.ext, place, len(data), member.crc32)
+                for name, value in moved._asdict().items():
+                    getattr(rows, name).append(value)
+                place += len(data)
+                self.text_bytes += len(data)
+
+    def table(self) -> pa.Table:
+        """All of it."""
+        return to_table(self._rows)

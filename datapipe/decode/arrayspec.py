@@ -1,0 +1,55 @@
+"""What images are when they lie decoded in arrays, and how a manifest has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from datapipe.decode.spec import ImageSpec
+from datapipe.errors import PlanError
+
+FORMS = ("stretch", "pad", "crop")
+"""Values of `resize` that give all images one size."""
+
+_OPTIONS = ("resize", "interpolation", "crop_from", "scaled_decode")
+
+
+def array_spec(image: ImageSpec) -> ImageSpec:
+    """What images become when they are written to arrays: uint8, without anything random.
+
+    Raises:
+        PlanError: they would not be of one size, or would differ from epoch to epoch.
+    """
+    if image.resize not in FORMS:
+        raise PlanError(
+            f"resize={image.resize!r} gives images of many sizes, and those of arrays have one; "
+            f"give one of {', '.join(FORMS)}, or keep shards"
+        )
+    if image.random_crop is not None:
+        raise PlanError(
+            "random_crop takes another part of an image each time, and arrays hold one; keep "
+            "shards, or leave it out"
+        )
+    fill = image.fill_color if image.resize == "pad" else None
+    return replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0)
+
+
+def image_identity(image: ImageSpec) -> dict[str, Any]:
+    """The options that pixels depend on, as JSON has them."""
+    kept = array_spec(image)
+    identity: dict[str, Any] = {name: getattr(kept, name) for name in _OPTIONS}
+    identity["size"] = [kept.height, kept.width]
+    if kept.resize == "pad":
+        identity["fill"] = list(kept.fill_color)
+    return identity
+
+
+def spec_of(image: Mapping[str, Any]) -> ImageSpec:
+    """The `ImageSpec` that has this `image_identity`, for what lies there as it lies there."""
+    identity = dict(image)
+    fill = identity.pop("fill", None)
+    size = tuple(identity.pop("size"))
+    return ImageSpec(**identity, size=size, fill=None if fill is None else tuple(fill))

@@ -1,0 +1,234 @@
+"""Samples that lie in arrays: texts behind each other, and images decoded, `[N, H, W, 3]`.
+
+All of it is mapped, so that processes share what the page cache has, and nothing is copied before
+it goes to a batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.errors import IndexMismatch, PlanError, StoreError
+from datapipe.index.checksum import crc32
+from datapipe.index.dataset import Dataset
+from datapipe.index.npyfile import HEADER, map_npy
+from datapipe.index.rows import Member
+from datapipe.store.protocol import Fetch
+
+IMAGES, TEXTS = "images.npy", "texts.npy"
+TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
+IMAGE_OFFSETS, IMAGE_CRC32 = "image_offsets.npy", "image_crc32.npy"
+
+_LOOKED_AT = 4  # images of a step, for whether its pages are in memory
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+UInt8 = npt.NDArray[np.uint8]
+
+
+class ArrayStore:
+    """The texts of a dataset of arrays, as a `Store`; from any thread.
+
+    Args:
+        folder: where the arrays lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        _, self.texts = map_npy(folder / TEXTS, "|u1")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process maps them itself, and may work in another folder.
+        return ArrayStore, (self._folder.absolute(),)
+
+    def name(self, shard: int) -> str:
+        """File name of what holds the texts."""
+        return TEXTS
+
+    def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
+        """Some texts, in the order given.
+
+        Raises:
+            StoreError: the array ends too early.
+        """
+        texts = self.texts
+        for member in members:
+            if member.offset + member.size > len(texts):
+                raise StoreError(
+                    f"{self._folder / TEXTS} ends before byte {member.offset + member.size:,}; it "
+                    "is not the one that was indexed: restore it, or convert the shards again"
+                )
+        return [texts[member.offset : member.offset + member.size].data for member in members]
+
+    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
+        """Nothing: texts are small, and images are advised by `ImageArray`."""
+        return None
+
+    def verify(self, member: Member, data: bytes | memoryview) -> bool:
+        """Whether `data` is what was written."""
+        return member.crc32 is None or crc32(data) == member.crc32
+
+    def close(self) -> None:
+        """Nothing: maps cost nothing."""
+
+
+@dataclass(slots=True)
+class Advised:
+    """Images that the kernel was told to bring; see `Fetch`."""
+
+    bytes: int
+
+    def contents(self, place: int) -> list[memoryview]:
+        """Nothing: images are taken from where they lie."""
+        return []
+
+
+class ImageArray:
+    """The images of a dataset of arrays.
+
+    Args:
+        folder: where the arrays lie.
+        height, width: of each image, in pixels.
+
+    Attributes:
+        data: uint8 [I * height * width * 3], all values behind each other.
+        size: values of an image.
+    """
+
+    def __init__(self, folder: Path, height: int, width: int) -> None:
+        self._folder, self.height, self.width = folder, height, width
+        self.size = height * width * 3
+        self._map, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
+        self.data: UInt8 = images.reshape(-1)
+        # Batches take images here and there: what follows one is nothing they want.
+        self._map.madvise(mmap.MADV_RANDOM)
+        _, self._sums = map_npy(folder / IMAGE_CRC32, "<u4")
+        if len(self._sums) != len(images):
+            raise IndexMismatch(
+                f"{folder}: {IMAGES} holds {len(images):,} images and {IMAGE_CRC32} "
+                f"{len(self._sums):,} checksums; restore both from one copy of the dataset"
+            )
+        self._checked = np.zeros(len(images), bool)
+        self._vector = (ctypes.c_ubyte * 1)()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ImageArray, (self._folder.absolute(), self.height, self.width)
+
+    def damaged(self, images: Int64) -> list[int]:
+        """Which of some images are not what was written; each is looked at once in a process."""
+        new = images[~self._checked[images]]
+        bad = []
+        for image in new.tolist():
+            values = self.data[image * self.size : (image + 1) * self.size]
+            if crc32(values.data) == self._sums[image]:
+                self._checked[image] = True
+            else:
+                bad.append(image)
+        return bad
+
+    def begin(self, images: Int64) -> Fetch | None:
+        """Have the kernel bring images before they are needed; None where they are in memory.
+
+        Args:
+            images: int64 [n], their numbers.
+        """
+        if not len(images) or self._resident(images[:: max(1, len(images) // _LOOKED_AT)]):
+            return None
+        page = mmap.PAGESIZE
+        for image in np.unique(images).tolist():
+            start = (HEADER + image * self.size) // page * page
+            stop = HEADER + (image + 1) * self.size
+            self._map.madvise(mmap.MADV_WILLNEED, start, stop - start)
+        return Advised(len(images) * self.size)
+
+    def _resident(self, images: Int64) -> bool:
+        """Whether the middle page of each of some images is in memory."""
+        if _mincore is None:
+            return False
+        base = self.data.ctypes.data
+        for image in images.tolist():
+            middle = base + image * self.size + self.size // 2
+            address = middle // mmap.PAGESIZE * mmap.PAGESIZE
+            if _mincore(address, 1, self._vector) or not self._vector[0] & 1:
+                return False
+        return True
+
+
+class TokenArrays:
+    """The tokens of a dataset of arrays, those of its texts alone.
+
+    Args:
+        folder: where the arrays lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tokens: Int32 = map_npy(folder / TOKENS, "<i4")[1]
+        self._labels: Int32 = map_npy(folder / LABELS, "<i4")[1]
+        self._offsets: Int64 = map_npy(folder / TOKEN_OFFSETS, "<i8")[1]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return TokenArrays, (self._folder.absolute(),)
+
+    def of(self, sample: int) -> tuple[Int32, Int32]:
+        """Tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
+        start, stop = self._offsets[sample : sample + 2].tolist()
+        return self._tokens[start:stop], self._labels[start:stop]
+
+
+def image_size(image: dict[str, Any]) -> tuple[int, int]:
+    """(height, width) of the images of a dataset of arrays, as its manifest has them."""
+    height, width = image["size"]
+    return int(height), int(width)
+
+
+def open_images(dataset: Dataset) -> ImageArray | None:
+    """The images of a dataset of arrays; None where it has none, or has shards."""
+    arrays = dataset.manifest.arrays
+    if arrays is None or not arrays.image:
+        return None
+    assert isinstance(dataset.folder, Path)
+    return ImageArray(dataset.folder, *image_size(arrays.image))
+
+
+def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
+    """The tokens of a dataset of arrays that a tokenizer and template made; None for none."""
+    arrays = dataset.manifest.arrays
+    if arrays is None or arrays.encoder != digest:
+        return None
+    assert isinstance(dataset.folder, Path)
+    return TokenArrays(dataset.folder)
+
+
+def refuse_remote(dataset: Dataset) -> None:
+    """Refuse arrays that lie elsewhere.
+
+    Raises:
+        PlanError: they do.
+    """
+    if dataset.manifest.arrays is not None and not isinstance(dataset.folder, Path | os.PathLike):
+        raise PlanError(
+            f"{dataset.folder} holds arrays, which are mapped and have to lie here; copy them, or "
+            "read the shards that they came from"
+        )
+
+
+def _find_mincore() -> Any:
+    try:
+        function = ctypes.CDLL(None, use_errno=True).mincore
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    return function
+
+
+_mincore = _find_mincore()

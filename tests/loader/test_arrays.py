@@ -1,0 +1,281 @@
+"""Arrays give the batches that the shards they came from give, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import datapipe
+from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
+from datapipe.decode import normalize
+from datapipe.index.dataset import open_dataset
+from datapipe.store import arrays as arrays_module
+from datapipe.store.arrays import open_images
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+SPECS = {
+    "stretch": ImageSpec(size=24),
+    "pad": ImageSpec(size=(20, 28), resize="pad", normalize="clip"),
+    "crop": ImageSpec(size=24, resize="crop", interpolation="bicubic"),
+}
+
+
+@pytest.fixture(scope="module")
+def converted(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The packed dataset as arrays of each form."""
+    root = tmp_path_factory.mktemp("arrays")
+    for name, spec in SPECS.items():
+        convert_dataset(packed, root / name, image=spec, workers=2)
+    return {name: root / name for name in SPECS}
+
+
+@pytest.fixture
+def pair(packed: Path, converted: dict[str, Path]) -> Callable[..., tuple[Loader, Loader]]:
+    """Makes a loader of shards and one of arrays."""
+
+    def make(form: str = "stretch", **options: Any) -> tuple[Loader, Loader]:
+        if not options.keys() & {"pack", "max_tokens"}:
+            options.setdefault("batch_size", 4)
+        options.setdefault("num_workers", 2)
+        options.setdefault("image", SPECS[form])
+        shards = datapipe.make_loader(packed, **options)
+        return shards, datapipe.make_loader(converted[form], **options)
+
+    return make
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of writing pixels, whatever the tests before have loaded."""
+    background = normalize._Background()
+    if request.param == "kernel":
+        pytest.importorskip("numba")
+        background.kernel = normalize.load_kernel()
+    monkeypatch.setattr(normalize, "_background", background)
+
+
+CLIP = ImageSpec(size=24, normalize="clip")
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain": ("stretch", {}),
+    "inline": ("stretch", {"num_workers": 0, "shuffle": False}),
+    "float32": ("stretch", {"image": CLIP}),
+    "bfloat16": ("stretch", {"image": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16)}),
+    "flip": ("stretch", {"image": ImageSpec(size=24, normalize="imagenet", flip=0.5)}),
+    "flip uint8": ("crop", {"image": ImageSpec(
+        size=24, resize="crop", interpolation="bicubic", flip=0.5)}),
+    "pad": ("pad", {}),
+    "crop": ("crop", {"epochs": 2}),
+    "geometry": ("pad", {"meta": ("image_geometry", "source", "sample", "id")}),
+    "without images": ("stretch", {"image": None}),
+    "where": ("stretch", {"where": "width > 180"}),
+    "shards": ("stretch", {"shuffle": "shards", "shards_mixed": 2}),
+    "ranks": ("stretch", {"rank": 1, "world_size": 2}),
+    "processes": ("stretch", {"workers": "processes", "image": CLIP}),
+    "device": ("stretch", {"device": "cpu", "image": CLIP}),
+    "exclude": ("stretch", {"exclude": ["000000003"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_those_of_the_shards(
+    pair: Callable[..., tuple[Loader, Loader]], kernel: None, case: str
+) -> None:
+    form, options = CASES[case]
+    shards, arrays = pair(form, **options)
+    assert_same_batches(arrays, shards)
+
+
+def test_images_on_the_device_are_those_of_the_shards(
+    pair: Callable[..., tuple[Loader, Loader]],
+) -> None:
+    for budget in ("1MB", "20KB"):
+        cache = CacheSpec(device=budget)
+        shards, arrays = pair(device="cpu", epochs=3, cache=cache, image=CLIP)
+        assert_same_batches(arrays, shards)
+        assert arrays.stats()["device"].hits > 0
+
+
+@pytest.mark.parametrize("meta", [(), ("text", "id")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": 200},
+        {"pack": 60, "overlong": "truncate"},
+        {"batch_size": 4},
+        {"max_tokens": 150, "buckets": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "encoded"])
+def test_tokens_are_those_of_the_shards(
+    packed: Path,
+    text: MakeText,
+    tmp_path: Path,
+    options: dict[str, Any],
+    meta: tuple[str, ...],
+    stored: bool,
+) -> None:
+    overlong = options.get("overlong", "raise")
+    rest = {name: value for name, value in options.items() if name != "overlong"}
+    spec = text(overlong=overlong)
+    convert_dataset(
+        packed, tmp_path / "arrays", image=SPECS["stretch"], text=spec if stored else None
+    )
+    common = {"image": CLIP, "text": spec, "meta": meta, "num_workers": 2, **rest}
+    shards = datapipe.make_loader(packed, **common)
+    arrays = datapipe.make_loader(tmp_path / "arrays", **common)
+    assert (arrays._maker.tokens.stored is not None) == stored  # type: ignore[union-attr]
+    assert_same_batches(arrays, shards)
+
+
+def test_another_tokenizer_still_works(packed: Path, text: MakeText, tmp_path: Path) -> None:
+    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"], text=text())
+    common = {"image": CLIP, "text": text(template="llava"), "pack": 200}
+    shards = datapipe.make_loader(packed, **common)
+    assert_same_batches(datapipe.make_loader(tmp_path / "arrays", **common), shards)
+
+
+def test_texts_alone(packed: Path, text: MakeText, tmp_path: Path) -> None:
+    """Also of samples with images, which take no room then."""
+    convert_dataset(packed, tmp_path / "arrays", image=None, text=text())
+    assert not (tmp_path / "arrays/images.npy").exists()
+    common = {"text": text(), "pack": 200}
+    arrays = datapipe.make_loader(tmp_path / "arrays", **common)
+    assert_same_batches(arrays, datapipe.make_loader(packed, image=None, **common))
+    with pytest.raises(PlanError, match="hold no images"):
+        datapipe.make_loader(tmp_path / "arrays", image=CLIP, **common)
+
+
+def test_resuming_is_exact(converted: dict[str, Path], text: MakeText) -> None:
+    def make(**options: Any) -> Loader:
+        return datapipe.make_loader(
+            converted["stretch"],
+            image=CLIP,
+            text=text(),
+            pack=200,
+            meta=("key", "valid"),
+            **options,
+        )
+
+    assert_resumes_exactly(make)
+
+
+def test_the_images_are_what_they_were_written_as(converted: dict[str, Path]) -> None:
+    loader = datapipe.make_loader(converted["crop"], batch_size=4)
+    batch = next(iter(loader))
+    assert batch["pixel_values"].dtype == torch.uint8
+    assert batch["pixel_values"].shape[1:] == (3, 24, 24)
+
+
+def test_numpy_reads_them(converted: dict[str, Path], make: Make) -> None:
+    folder = converted["stretch"]
+    images = np.load(folder / "images.npy", mmap_mode="r")
+    offsets = np.load(folder / "image_offsets.npy", mmap_mode="r")
+    expected = [
+        pixels.permute(1, 2, 0).numpy()
+        for batch in make(image=SPECS["stretch"], shuffle=False, batch_size=37)
+        for pixels in batch["pixel_values"]
+    ]
+    assert images.dtype == np.uint8
+    assert images.shape == (len(expected), 24, 24, 3)
+    assert (images == np.stack(expected)).all()
+    assert offsets.tolist() == open_dataset(folder).columns.sample_image.tolist()
+    texts = np.load(folder / "texts.npy", mmap_mode="r")
+    assert texts.tobytes().startswith(b'{"id":"id-0"')
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image": ImageSpec(size=32)}, r"size: \[24, 24\] there, \[32, 32\] asked for"),
+        ({"image": ImageSpec(size=24, resize="pad")}, "resize: 'stretch' there, 'pad' asked for"),
+        ({"image": ImageSpec(resize="dynamic")}, "many sizes"),
+        ({"image": ImageSpec(size=24, random_crop=(0.1, 1))}, "another part of an image"),
+        ({"image": CLIP, "transform": print}, "before they are fitted"),
+        ({"image": CLIP, "decoder": "dali"}, "decoded already"),
+        ({"image": CLIP, "cache": CacheSpec(memory="1MB")}, "arrays lie decoded"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_refused(
+    converted: dict[str, Path], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        datapipe.make_loader(converted["stretch"], batch_size=4, **options)
+
+
+@pytest.mark.parametrize(("name", "what"), [("images.npy", "image"), ("texts.npy", "text")])
+def test_damage_is_found(packed: Path, tmp_path: Path, name: str, what: str) -> None:
+    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
+    with (tmp_path / "arrays" / name).open("r+b") as file:
+        file.seek(-1000, os.SEEK_END)
+        byte = file.read(1)
+        file.seek(-1000, os.SEEK_END)
+        file.write(bytes([byte[0] ^ 1]))
+    options: dict[str, Any] = {"batch_size": 37, "image": CLIP}
+    with pytest.raises(datapipe.DecodeError, match=f"its {what} is not the one that was written"):
+        list(datapipe.make_loader(tmp_path / "arrays", **options))
+    skipping = datapipe.make_loader(tmp_path / "arrays", on_error="skip", epochs=2, **options)
+    assert sum(int((~batch["valid"]).sum()) for batch in skipping) == 2
+    assert len(
+        list(datapipe.make_loader(tmp_path / "arrays", verify=False, image=None, batch_size=4))
+    )
+
+
+@pytest.mark.parametrize("name", ["images.npy", "texts.npy", "image_crc32.npy"])
+def test_a_file_that_was_cut_is_refused(packed: Path, tmp_path: Path, name: str) -> None:
+    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"])
+    path = tmp_path / "arrays" / name
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(IndexMismatch, match=f"{name} has .* bytes, its index says"):
+        datapipe.make_loader(tmp_path / "arrays", batch_size=4)
+    path.unlink()
+    with pytest.raises(IndexMismatch, match=f"{name} is missing"):
+        datapipe.make_loader(tmp_path / "arrays", batch_size=4)
+
+
+def test_images_that_are_not_in_memory_are_asked_for(
+    converted: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = open_images(open_dataset(converted["stretch"]))
+    assert array is not None
+    if arrays_module._mincore is not None:
+        array.data.sum()
+        assert array.begin(np.arange(5)) is None
+    monkeypatch.setattr(arrays_module, "_mincore", None)
+    begun = array.begin(np.arange(5))
+    assert begun is not None
+    assert begun.bytes == 5 * 24 * 24 * 3
+    assert array.begin(np.zeros(0, np.int64)) is None
+    loader = datapipe.make_loader(converted["stretch"], batch_size=4, read_ahead="10KB")
+    assert len(list(loader)) == len(loader)
+
+
+def test_processes_map_them_themselves(
+    converted: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = open_dataset(converted["stretch"])
+    array = open_images(dataset)
+    sent = pickle.dumps(array)
+    assert len(sent) < 1000
+    code = (
+        "import pickle, sys; array = pickle.loads(sys.stdin.buffer.read()); "
+        "print(int(array.data.sum()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=sent, capture_output=True, check=True, cwd="/"
+    )
+    assert array is not None
+    assert int(done.stdout) == int(array.data.sum())

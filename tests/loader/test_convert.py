@@ -1,0 +1,186 @@
+"""Converting shards to arrays: the same bytes however it went, and nothing lost silently."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import datapipe
+from datapipe import ImageSpec, PackError, PlanError, convert_dataset
+from datapipe.convert import job
+from datapipe.convert.arrayfiles import ArrayFiles
+from datapipe.index.dataset import open_dataset
+
+from .conftest import DAMAGED
+
+IMAGE = ImageSpec(size=24)
+MakeText = Callable[..., datapipe.TextSpec]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_bytes_do_not_depend_on_threads(packed: Path, text: MakeText, tmp_path: Path) -> None:
+    for workers in (1, 3):
+        convert_dataset(packed, tmp_path / str(workers), image=IMAGE, text=text(), workers=workers)
+    assert content(tmp_path / "1") == content(tmp_path / "3")
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_an_interrupted_conversion_goes_on(
+    packed: Path, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    options: dict[str, Any] = {"image": IMAGE, "text": text(), "workers": 2}
+    convert_dataset(packed, whole, **options)
+    append = ArrayFiles.append
+    calls = iter(range(100))
+
+    def interrupted(self: ArrayFiles, *args: Any) -> None:
+        if next(calls) == after:
+            raise KeyboardInterrupt
+        append(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayFiles, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert_dataset(packed, broken, **options)
+    with pytest.raises(datapipe.IndexMismatch, match="not finished"):
+        open_dataset(broken)
+    convert_dataset(packed, broken, **options)
+    assert content(broken) == content(whole)
+
+
+def test_a_torn_line_of_the_journal_is_done_again(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "arrays"
+    with monkeypatch.context() as patch:
+        patch.setattr(job._Conversion, "_publish", lambda *_: pytest.fail("power cut"))
+        with pytest.raises(pytest.fail.Exception):
+            convert_dataset(packed, out, image=IMAGE)
+    journal = out / ".pack/convert.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    convert_dataset(packed, out, image=IMAGE)
+    convert_dataset(packed, tmp_path / "whole", image=IMAGE)
+    assert content(out) == content(tmp_path / "whole")
+
+
+def test_the_same_command_again_has_nothing_to_do(packed: Path, tmp_path: Path) -> None:
+    first = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    before = content(tmp_path / "arrays")
+    again = convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    assert again.finished_before
+    assert (again.samples, again.images, again.bytes) == (first.samples, first.images, first.bytes)
+    assert content(tmp_path / "arrays") == before
+
+
+def test_how_images_are_normalised_and_mirrored_makes_no_difference(
+    packed: Path, tmp_path: Path
+) -> None:
+    convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    same = ImageSpec(size=24, normalize="clip", flip=0.5)
+    assert convert_dataset(packed, tmp_path / "arrays", image=same).finished_before
+
+
+def test_broken_images_are_named(damaged: Path, tmp_path: Path) -> None:
+    report = convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2)
+    assert report.rejected == 2
+    lines = (tmp_path / "arrays/rejects.jsonl").read_text().splitlines()
+    rejects = [json.loads(line) for line in lines]
+    assert [reject["file"].split(".")[0] for reject in rejects] == list(DAMAGED)
+    assert all("the shard is damaged" in reject["reason"] for reject in rejects)
+    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    whole = datapipe.make_loader(damaged, on_error="skip", **options)
+    kept = [
+        (key, text)
+        for batch in whole
+        for key, text, valid in zip(batch["key"], batch["text"], batch["valid"], strict=True)
+        if valid
+    ]
+    arrays = datapipe.make_loader(tmp_path / "arrays", **options)
+    there = [pair for batch in arrays for pair in zip(batch["key"], batch["text"], strict=True)]
+    assert there[: len(kept)] == kept
+    assert arrays.dataset.manifest.rejected == 2
+    images = np.load(tmp_path / "arrays/images.npy", mmap_mode="r")
+    assert len(images) == report.images == arrays.dataset.manifest.images
+
+
+def test_too_many_broken_images_end_it(damaged: Path, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="2 of 37 samples cannot be used"):
+        convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
+    assert convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2).samples == 35
+
+
+def test_other_options_and_other_shards_are_refused(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "arrays"
+    convert_dataset(packed, out, image=IMAGE)
+    with pytest.raises(PackError, match="other options"):
+        convert_dataset(packed, out, image=ImageSpec(size=32))
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    Image.new("RGB", (50, 40)).save(raw / "black.png")
+    datapipe.pack_dataset(raw, tmp_path / "others")
+    with pytest.raises(PackError, match="arrays of other shards"):
+        convert_dataset(tmp_path / "others", out, image=IMAGE)
+    with pytest.raises(PackError, match="holds arrays already"):
+        convert_dataset(out, tmp_path / "again", image=IMAGE)
+    with pytest.raises(PackError, match="holds the shards"):
+        convert_dataset(packed, packed, image=IMAGE)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("...")
+    with pytest.raises(PackError, match="neither empty"):
+        convert_dataset(packed, tmp_path / "mine", image=IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (ImageSpec(resize="native"), "many sizes"),
+        (ImageSpec(size=24, random_crop=(0.5, 1)), "arrays hold one"),
+    ],
+)
+def test_images_that_have_no_one_size_are_refused(
+    packed: Path, tmp_path: Path, image: ImageSpec, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        convert_dataset(packed, tmp_path / "arrays", image=image)
+    assert not (tmp_path / "arrays").exists()
+
+
+def test_a_disk_that_is_too_small_is_found_out_first(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(PackError, match=r"are needed, 10\.0 KB are free"):
+        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+    report = convert_dataset(packed, tmp_path / "arrays", image=IMAGE, space_check=False)
+    assert report.samples == 37
+
+
+def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for path in packed.glob("*.tar"):
+        shutil.copy(path, foreign)
+    convert_dataset(foreign, tmp_path / "arrays", image=IMAGE)
+    options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
+    from datapipe.testing import assert_same_batches
+
+    assert_same_batches(
+        datapipe.make_loader(tmp_path / "arrays", **options),
+        datapipe.make_loader(foreign, **options),
+    )

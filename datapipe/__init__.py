@@ -26,6 +26,7 @@ from datapipe.errors import (
 if TYPE_CHECKING:
     from datapipe.cache.spec import CacheSpec
     from datapipe.convert.job import convert_dataset
+    from datapipe.convert.packing import pack_arrays
     from datapipe.convert.report import ConvertReport
     from datapipe.decode.dalioptions import DaliOptions
     from datapipe.decode.spec import ImageSpec
@@ -65,6 +66,7 @@ __all__ = [
     "convert_dataset",
     "index_shards",
     "make_loader",
+    "pack_arrays",
     "pack_dataset",
     "tune_workers",
 ]
@@ -83,6 +85,7 @@ _LAZY = {
     "convert_dataset": "datapipe.convert.job",
     "index_shards": "datapipe.index.scan",
     "make_loader": "datapipe.loader.make",
+    "pack_arrays": "datapipe.convert.packing",
     "pack_dataset": "datapipe.pack.job",
     "tune_workers": "datapipe.tune.job",
 }

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.cli.convert import convert
 from datapipe.cli.index import index
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, index, plan, profile, tune_workers):
+for _command in (pack, convert, index, plan, profile, tune_workers):
     app.command()(_command)
 
 

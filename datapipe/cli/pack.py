@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 import datapipe
+from datapipe.cli.convert import ArrayImage, ImageSize, array_image, print_converted
 from datapipe.cli.output import print_table, shown, user_errors
 from datapipe.cli.text import (
     Template,
@@ -17,6 +18,7 @@ from datapipe.cli.text import (
     count,
     print_failures,
     text_encoder,
+    text_spec,
     token_rows,
 )
 from datapipe.decode.image import MAX_PIXELS
@@ -94,6 +96,12 @@ def pack(
     sidecars: Annotated[
         str, typer.Option(help="Index files for others too: dali,wids,energon.")
     ] = "",
+    to: Annotated[
+        str,
+        typer.Option(help="shards, or memmap: arrays of images that are decoded once."),
+    ] = "shards",
+    image_size: ImageSize = None,
+    image: ArrayImage = None,
     tokenizer: Tokenizer = None,
     template: Template = None,
     space_check: Annotated[
@@ -113,12 +121,51 @@ def pack(
         bool, typer.Option("--json", help="Print one JSON object at the end.")
     ] = False,
 ) -> None:
-    """Pack raw image-text data into WebDataset shards with an index.
+    """Pack raw image-text data into WebDataset shards with an index, or into arrays.
 
     Run the same command again to finish a pack that was interrupted.
     """
     go_on = "nothing is lost: the same command goes on where this one stopped"
     with user_errors("nothing was written" if dry_run else go_on):
+        if to not in ("shards", "memmap"):
+            raise PlanError(f"--to {to!r} is neither 'shards' nor 'memmap'")
+        if to == "memmap":
+            for given, option in (
+                (append, "--append"),
+                (bool(sidecars), "--sidecars"),
+                (dry_run, "--dry-run"),
+                (staging is not None, "--staging"),
+            ):
+                if given:
+                    raise PlanError(f"{option} is of shards, and --to memmap makes arrays")
+            print_converted(
+                datapipe.pack_arrays(
+                    raw,
+                    out,
+                    image=array_image(image_size, image),
+                    text=text_spec(tokenizer, template=template),
+                    workers=workers,
+                    max_rejects=max_rejects,
+                    space_check=space_check,
+                    format=format,
+                    image_root=image_root,
+                    image_column=image_column,
+                    text_column=text_column,
+                    include=include,
+                    key_from=key_from,
+                    shard_size=shard_size,
+                    check=check,
+                    max_pixels=max_pixels,
+                    max_side=max_side,
+                    quality=quality,
+                    image_format=image_format,
+                    limit=limit,
+                ),
+                as_json=as_json,
+            )
+            return
+        if image_size is not None or image is not None:
+            raise PlanError("--image-size and --image are of arrays; add --to memmap")
         encoder = text_encoder(tokenizer, template)  # before hours of packing
         if encoder and local_path(out) is None:
             raise PlanError(

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -125,19 +125,36 @@ def convert_dataset(
         space_check=space_check,
     )
     done = job.finished()
-    manifest = done or job.run()
-    part = manifest.parts[-1]
+    report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
+    return replace(report, reasons=dict(job.reasons.most_common()), examples=tuple(job.examples))
+
+
+def report_of(
+    manifest: Manifest, out: Path, *, started: float, finished_before: bool
+) -> ConvertReport:
+    """What is said of arrays."""
+    assert manifest.arrays is not None
     return ConvertReport(
         samples=manifest.samples,
-        images=manifest.images if spec is not None else 0,
-        rejected=part.rejected,
+        images=manifest.images if manifest.arrays.image else 0,
+        rejected=manifest.parts[-1].rejected,
         bytes=manifest.bytes,
-        reasons=dict(job.reasons.most_common()),
-        examples=tuple(job.examples),
         seconds=round(time.monotonic() - started, 3),
         output=str(out),
-        finished_before=done is not None,
+        finished_before=finished_before,
     )
+
+
+def conversion_options(image: ImageSpec | None, text: TextSpec | None) -> dict[str, Any]:
+    """What the bytes of arrays depend on, beside the shards.
+
+    Raises:
+        PlanError: images would have many sizes, or the tokenizer cannot be used.
+    """
+    return {
+        "image": {} if image is None else image_identity(image),
+        "tokenizer_and_template": "" if text is None else TextEncoder(text).digest,
+    }
 
 
 @dataclass(kw_only=True)

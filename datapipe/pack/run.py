@@ -124,6 +124,11 @@ class Job:
                 "new folder"
             )
         check_shards(self.out, before)
+        if append and before.arrays is not None:
+            raise PackError(
+                f"{self.out} holds arrays, which cannot be added to; append to the shards and "
+                "convert them again"
+            )
         if not append:
             if appending:
                 raise PackError(

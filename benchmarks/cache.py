@@ -23,7 +23,7 @@ from benchmarks.loaders import FFCV, OURS, describe
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import Task
 
-_EPOCHS = 8  # of a round: one takes a fraction of a second
+_EPOCHS = 24  # of a round: one takes a fraction of a second
 
 PEERS = (
     Peer(

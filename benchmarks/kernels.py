@@ -20,7 +20,7 @@ from datapipe.index.imageinfo import probe
 
 T = TypeVar("T")
 
-_EPOCHS = 8  # of a gather, which is fast
+_EPOCHS = 24  # of a gather, which is fast
 
 
 def decode(jpegs: Sequence[bytes], threads: int) -> Run:

@@ -32,7 +32,7 @@ from datapipe import ImageSpec, make_loader
 from datapipe.decode.normalize import load_kernel
 from datapipe.store.arrays import IMAGES
 
-_EPOCHS = 8  # of a round: one takes a fraction of a second
+_EPOCHS = 24  # of a round: one takes a fraction of a second
 _PROCESSES = 10
 
 WARM = (

@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from datapipe.decode.stream_kernel import compiled, finish, split, stream
+from datapipe.decode.stream_kernel import (
+    LINE,
+    compiled,
+    finish,
+    split,
+    stream,
+    stream_floats,
+    stream_pixels,
+)
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -107,20 +115,27 @@ def gather_pixels_uint8(
     begin, out = source.ctypes.data, target.ctypes.data
     plane = length // 3
     size = max(_PIXELS // width, 1) * width
-    chunk, turned = np.empty((3, size), np.uint8), np.empty(size, np.uint8)
+    chunk, turned = np.empty(3 * size, np.uint8), np.empty(size, np.uint8)
+    here, there = chunk.ctypes.data, turned.ctypes.data
     for image in range(len(starts)):
+        if not mirrored[image] and (out + rows[image] * length) % LINE == 0 == plane % LINE:
+            for at in range(0, plane, LINE):
+                to = out + rows[image] * length + at
+                stream_pixels(to, plane, begin + starts[image] + 3 * at)
+            continue
         for at in range(0, plane, size):
             count = min(size, plane - at)
-            split(chunk[0], chunk[1], chunk[2], begin + starts[image] + 3 * at, count)
+            split(here, size, begin + starts[image] + 3 * at, count)
             for c in range(3):
-                values = chunk[c]
-                if mirrored[image]:
-                    for line in range(0, count, width):
-                        for x in range(width):
-                            turned[line + x] = values[line + width - 1 - x]
-                    values = turned
                 to = out + rows[image] * length + c * plane + at
-                stream(to, values.ctypes.data, count)
+                if not mirrored[image]:
+                    stream(to, here + c * size, count)
+                    continue
+                values = chunk[c * size : c * size + count]
+                for line in range(0, count, width):
+                    for x in range(width):
+                        turned[line + x] = values[line + width - 1 - x]
+                stream(to, there, count)
     finish()
 
 
@@ -140,13 +155,20 @@ def gather_pixels_float32(
     begin, out = source.ctypes.data, target.ctypes.data
     plane = length // 3
     size = max(_PIXELS // width, 1) * width
-    chunk, made = np.empty((3, size), np.uint8), np.empty(size, np.float32)
+    chunk, made = np.empty(3 * size, np.uint8), np.empty(size, np.float32)
+    here, there = chunk.ctypes.data, made.ctypes.data
+    scales, shifts = (scale[0], scale[1], scale[2]), (shift[0], shift[1], shift[2])
     for image in range(len(starts)):
+        if not mirrored[image] and (out + 4 * rows[image] * length) % LINE == 0 == plane % LINE:
+            for at in range(0, plane, LINE):
+                to = out + 4 * (rows[image] * length + at)
+                stream_floats(to, 4 * plane, begin + starts[image] + 3 * at, scales, shifts)
+            continue
         for at in range(0, plane, size):
             count = min(size, plane - at)
-            split(chunk[0], chunk[1], chunk[2], begin + starts[image] + 3 * at, count)
+            split(here, size, begin + starts[image] + 3 * at, count)
             for c in range(3):
-                values, s, t = chunk[c], scale[c], shift[c]
+                values, s, t = chunk[c * size : c * size + count], scale[c], shift[c]
                 if mirrored[image]:
                     for line in range(0, count, width):
                         for x in range(width):
@@ -155,5 +177,5 @@ def gather_pixels_float32(
                     for x in range(count):
                         made[x] = np.float32(values[x]) * s + t
                 to = out + 4 * (rows[image] * length + c * plane + at)
-                stream(to, made.ctypes.data, 4 * count)
+                stream(to, there, 4 * count)
     finish()

@@ -17,13 +17,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic_of_numba
-
-UInt8 = npt.NDArray[np.uint8]
 
 LINE = 64
 """Bytes of a cache line, which such stores write as a whole."""
@@ -59,10 +55,8 @@ def _store_line(typing: Any, target: Any, source: Any) -> Any:
 
     def build(context: Any, builder: Any, signature: Any, addresses: Any) -> None:
         line = ir.VectorType(ir.IntType(64), LINE // 8)
-        to, start = (builder.inttoptr(address, line.as_pointer()) for address in addresses)
-        store = builder.store(builder.load(start, align=1), to, align=LINE)
-        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        store.set_metadata("nontemporal", hint)
+        start = builder.inttoptr(addresses[1], line.as_pointer())
+        _store_past(builder, builder.load(start, align=1), addresses[0])
 
     return types.void(types.intp, types.intp), build
 
@@ -87,18 +81,76 @@ def _split_pixels(typing: Any, red: Any, green: Any, blue: Any, source: Any) -> 
     """
 
     def build(context: Any, builder: Any, signature: Any, addresses: Any) -> None:
-        byte, index = ir.IntType(8), ir.IntType(32)
-        wide, narrow = ir.VectorType(byte, 3 * PIXELS), ir.VectorType(byte, PIXELS)
-        pixels = builder.load(builder.inttoptr(addresses[3], wide.as_pointer()), align=1)
-        nothing = ir.Constant(wide, ir.Undefined)
-        for channel in range(3):
-            lanes = [3 * pixel + channel for pixel in range(PIXELS)]
-            mask = ir.Constant(ir.VectorType(index, PIXELS), lanes)
-            values = builder.shuffle_vector(pixels, nothing, mask)
-            to = builder.inttoptr(addresses[channel], narrow.as_pointer())
-            builder.store(values, to, align=1)
+        for part, address in zip(_apart(builder, addresses[3], PIXELS), addresses, strict=False):
+            builder.store(part, builder.inttoptr(address, part.type.as_pointer()), align=1)
 
     return types.void(types.intp, types.intp, types.intp, types.intp), build
+
+
+def _apart(builder: Any, source: Any, pixels: int) -> list[Any]:
+    """Red, green and blue of interleaved pixels at an address."""
+    byte, index = ir.IntType(8), ir.IntType(32)
+    wide = ir.VectorType(byte, 3 * pixels)
+    values = builder.load(builder.inttoptr(source, wide.as_pointer()), align=1)
+    nothing, lanes = ir.Constant(wide, ir.Undefined), ir.VectorType(index, pixels)
+    return [
+        builder.shuffle_vector(
+            values, nothing, ir.Constant(lanes, [3 * pixel + channel for pixel in range(pixels)])
+        )
+        for channel in range(3)
+    ]
+
+
+def _store_past(builder: Any, value: Any, target: Any) -> None:
+    """Store a vector past the caches, at an address that is a multiple of `LINE`."""
+    to = builder.inttoptr(target, value.type.as_pointer())
+    store = builder.store(value, to, align=LINE)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
+@_intrinsic
+def stream_pixels(typing: Any, target: Any, plane: Any, source: Any) -> Any:
+    """Copy `LINE` interleaved pixels to three planes, so many bytes apart, past the caches.
+
+    `target` and `plane` are multiples of `LINE`.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> None:
+        target, plane, source = values
+        for part in _apart(builder, source, LINE):
+            _store_past(builder, part, target)
+            target = builder.add(target, plane)
+
+    return types.void(types.intp, types.intp, types.intp), build
+
+
+@_intrinsic
+def stream_floats(typing: Any, target: Any, plane: Any, source: Any, scale: Any, shift: Any) -> Any:
+    """As `stream_pixels`, as float32: x * scale + shift, in two roundings.
+
+    `scale` and `shift` are three each.
+    """
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> None:
+        target, plane, source, scale, shift = values
+        floats = ir.VectorType(ir.FloatType(), LINE)
+        for channel, part in enumerate(_apart(builder, source, LINE)):
+            s, t = (_spread(builder, builder.extract_value(v, channel)) for v in (scale, shift))
+            made = builder.fadd(builder.fmul(builder.uitofp(part, floats), s), t)
+            _store_past(builder, made, target)
+            target = builder.add(target, plane)
+
+    three = types.Tuple([types.float32] * 3)  # type: ignore[no-untyped-call]
+    return types.void(types.intp, types.intp, types.intp, three, three), build
+
+
+def _spread(builder: Any, value: Any) -> Any:
+    """A float32 in every lane of a line."""
+    floats, index = ir.VectorType(ir.FloatType(), LINE), ir.IntType(32)
+    nothing = ir.Constant(floats, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(index, 0))
+    lanes = ir.Constant(ir.VectorType(index, LINE), [0] * LINE)
+    return builder.shuffle_vector(first, nothing, lanes)
 
 
 @_intrinsic
@@ -125,14 +177,17 @@ def stream(target: int, source: int, size: int) -> None:
         _store_byte(target + at, source + at)
 
 
-@compiled("void(uint8[::1], uint8[::1], uint8[::1], intp, intp)")
-def split(red: UInt8, green: UInt8, blue: UInt8, source: int, pixels: int) -> None:
-    """Take interleaved pixels at an address apart."""
-    to_red, to_green, to_blue = red.ctypes.data, green.ctypes.data, blue.ctypes.data
+@compiled("void(intp, intp, intp, intp)")
+def split(target: int, stride: int, source: int, pixels: int) -> None:
+    """Take interleaved pixels at an address apart.
+
+    Red goes to the target, green and blue `stride` and twice as many bytes behind it.
+    """
+    green, blue = target + stride, target + 2 * stride
     whole = pixels // PIXELS * PIXELS
     for at in range(0, whole, PIXELS):
-        _split_pixels(to_red + at, to_green + at, to_blue + at, source + 3 * at)
+        _split_pixels(target + at, green + at, blue + at, source + 3 * at)
     for at in range(whole, pixels):
-        _store_byte(to_red + at, source + 3 * at)
-        _store_byte(to_green + at, source + 3 * at + 1)
-        _store_byte(to_blue + at, source + 3 * at + 2)
+        _store_byte(target + at, source + 3 * at)
+        _store_byte(green + at, source + 3 * at + 1)
+        _store_byte(blue + at, source + 3 * at + 2)

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.cache.memory import Buffer
-from datapipe.index.checksum import crc32
 from datapipe.index.columns import Columns
 from datapipe.loader.keeper import FACTS
 from datapipe.loader.members import Kind, member_kind
@@ -196,11 +195,10 @@ class Mapped:
                 found = {
                     owners[image]: "its image is not the one that was written" for image in bad
                 }
-        sums = self.columns.member_crc32[texts.members].tolist()
-        for place, data in enumerate(self.texts(slots, texts)):
-            if crc32(data) != sums[place]:
-                owner = int(np.searchsorted(texts.bounds, place, side="right")) - 1
-                found[int(slots[owner])] = "its text is not the one that was written"
+        for member in self.store.damaged(self.columns, texts.members).tolist():
+            place = int(np.flatnonzero(texts.members == member)[0])
+            owner = int(np.searchsorted(texts.bounds, place, side="right")) - 1
+            found[int(slots[owner])] = "its text is not the one that was written"
         return found
 
 

@@ -241,10 +241,12 @@ class BatchJob:
         for slot, total, caption, record in zip(
             numbers, self._totals[slots].tolist(), captions, records, strict=True
         ):
-            if slot in failed:
-                self._fail(slot, failed[slot])
-            else:
-                texts[slot] = self._notes.say(slot, caption, record, total)
+            self._notes.say(slot, caption, record)
+            if self._tokens:
+                texts[slot] = SampleText(caption, record, total)
+        for slot, failure in failed.items():
+            texts.pop(slot, None)
+            self._fail(slot, failure)
         return texts
 
     def _make(self, slots: list[int], watch: Watch) -> dict[int, SampleText]:
@@ -309,8 +311,8 @@ class BatchJob:
                 f"{len(images)} images found, the index says {self._counts[slot]}"
             )
             raise self._located(missing, slot, None)
-        text = self._notes.say(slot, caption, record, int(self._totals[slot]))
-        return _Read(text, images, found)
+        self._notes.say(slot, caption, record)
+        return _Read(SampleText(caption, record, int(self._totals[slot])), images, found)
 
     def _fill(self, slot: int, sample: _Read, rows: Sequence[Tensor], watch: Watch) -> None:
         """Decode the images of a sample that was read, and place each in its rows."""

@@ -27,6 +27,8 @@ def _references(buffers: list[Buffer], number: int) -> int:
     return sys.getrefcount(buffers[number])
 
 
+_ALIGNMENT = 64  # bytes; a cache line, as kernels like it
+
 _FREE = _references([np.empty(0, np.uint8)], 0)
 """References to a buffer that is in the pool's list alone, as this interpreter counts them."""
 
@@ -54,7 +56,9 @@ class BufferPool:
             return torch.empty(shape, dtype=dtype, device="cpu")
         if self.pin:
             return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
-        view = self._take(size)[:size].view(_NUMPY[dtype]).reshape(shape)
+        buffer = self._take(size + _ALIGNMENT)
+        start = -buffer.ctypes.data % _ALIGNMENT
+        view = buffer[start : start + size].view(_NUMPY[dtype]).reshape(shape)
         tensor = torch.from_numpy(view)
         return tensor.view(dtype) if tensor.dtype != dtype else tensor
 

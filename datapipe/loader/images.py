@@ -29,6 +29,7 @@ from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.plan.rng import derive
 
 _CROPS = 4  # purpose of derived keys
+_NOTHING = np.zeros(0, np.int64)
 _IN_A_CACHE = Form(before=FACTS, interleaved=False)
 
 GEOMETRY = "image_geometry"
@@ -116,29 +117,33 @@ class ImageSlots:
         self._epoch = epoch
         self.first: Int64 = edges(images)
         """int64 [B + 1]; slot s has images `first[s]` to `first[s + 1]`."""
-        self._sizes = self._read_sizes(samples, images)
+        self._images = images
         transform = maker.transform
-        rows = transform.rows(*self._sizes)
-        self._every = edges(rows)  # with those of resident samples
+        self._fixed = isinstance(transform, FixedTransform)
+        count = int(self.first[-1])
+        # Of images of one size, each is one row, and nobody has to ask how large it was.
+        rows = np.ones(count, np.int64) if self._fixed else transform.rows(*self._sizes)
+        self._every = np.arange(count + 1) if self._fixed else edges(rows)
+        """With those of resident samples."""
+        self._rows: Int64 = self._every
         if resident is not None:
-            rows = np.where(np.repeat(resident, images), 0, rows)
-        self._rows = edges(rows)
+            self._rows = edges(np.where(np.repeat(resident, images), 0, rows))
         self.used = int(self._rows[-1])
         """Rows of `pixel_values` that belong to images."""
         self._shape = (
             self.used if maker.rows is None or self.used < self._every[-1] else maker.rows,
-            *transform.row_shape(*self._sizes),
+            *transform.row_shape(*((_NOTHING, _NOTHING) if self._fixed else self._sizes)),
         )
-        self._buried = np.zeros(len(self._sizes[0]), bool)
+        self._buried = np.zeros(count, bool)
         # None once they are decoded, or where each is decoded by itself.
         self._encoded: list[bytes | None] | None = None
         if maker.decoder is not None:
-            self._encoded = [None] * len(self._sizes[0])
+            self._encoded = [None] * count
         else:
             self.pixels: Tensor = maker.pool.lend(self._shape, transform.dtype)
             if self.used < self._shape[0]:
                 self.pixels[self.used :] = 0
-        self._geometry = np.zeros((len(self._sizes[0]), 6)) if maker.geometry else None
+        self._geometry = np.zeros((count, 6)) if maker.geometry else None
 
     # As lists, since a worker asks for single numbers; and when it does, which it may not.
 
@@ -351,7 +356,8 @@ class ImageSlots:
 
     def result(self) -> dict[str, Any]:
         """What the model takes of the images."""
-        return {"pixel_values": self.pixels, **self._maker.transform.facts(*self._sizes)}
+        facts = {} if self._fixed else self._maker.transform.facts(*self._sizes)
+        return {"pixel_values": self.pixels, **facts}
 
     @property
     def blank(self) -> Tensor:
@@ -376,11 +382,13 @@ class ImageSlots:
         sample = int(self._samples[slot])
         return image_draw(self._maker.seed, self._epoch, sample, number)
 
-    def _read_sizes(self, samples: Int64, images: Int64) -> tuple[Int64, Int64]:
+    @cached_property
+    def _sizes(self) -> tuple[Int64, Int64]:
         """Widths and heights of all images of the batch."""
         columns = self._maker.columns
         # Of truncated samples the first images alone.
-        numbers = np.repeat(columns.sample_image[samples] - self.first[:-1], images)
+        before = columns.sample_image[self._samples] - self.first[:-1]
+        numbers = np.repeat(before, self._images)
         numbers += np.arange(len(numbers))
         widths = gather(columns.image_width, numbers).astype(np.int64)
         return widths, gather(columns.image_height, numbers).astype(np.int64)

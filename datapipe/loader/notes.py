@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from datapipe.decode.text.encode import SampleText
 from datapipe.index.columns import Columns
 from datapipe.index.text import sample_text
 from datapipe.loader.images import GEOMETRY
@@ -62,15 +61,14 @@ class Notes:
         if self._source is not None:
             self._source[start : start + len(samples)] = columns.sources(samples)
 
-    def say(self, slot: int, caption: str | None, record: Any, images: int) -> SampleText:
-        """Note what a sample has for text; returns it, of so many images."""
+    def say(self, slot: int, caption: str | None, record: Any) -> None:
+        """Note what a sample has for text."""
         if self._texts:
             self.text[slot] = sample_text(caption, record)
         if self._fields and isinstance(record, dict):
             self._names.update(record)
             for name, values in self._fields.items():
                 values[slot] = record.get(name)
-        return SampleText(caption, record, images)
 
     def bury(self, slot: int) -> None:
         """Forget what a sample has for text."""

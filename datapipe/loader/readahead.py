@@ -18,6 +18,7 @@ from datapipe.store.protocol import Fetch
 Planned = tuple[Share, dict[str, Any]]
 """What a rank takes in a step, and what else a `BatchJob` is made of."""
 
+_LOOKED_AT = 2  # samples of a step, for whether their images are in memory
 _STEPS = 256  # begun at most: a step of small samples costs more than its bytes
 
 
@@ -28,6 +29,9 @@ def begin_step(maker: BatchMaker, share: Share, resident: Bools | None = None) -
     """
     columns, samples = maker.dataset.columns, share.units.samples
     if maker.arrays is not None and maker.images is not None:
+        few = samples[:: max(1, len(samples) // _LOOKED_AT)]
+        if maker.arrays.resident(columns.sample_image[few]):
+            return None
         taken = ~share.excluded if resident is None else ~share.excluded & ~resident
         return maker.arrays.begin(places(columns.sample_image, samples[taken])[0])
     if maker.store.begin([]) is None:

@@ -12,7 +12,7 @@ Bools = npt.NDArray[np.bool_]
 def edges(counts: npt.NDArray[np.integer]) -> Int64:
     """Offsets of rows with these lengths: int64 [n + 1]."""
     offsets = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
+    np.add.accumulate(counts, out=offsets[1:])  # as np.cumsum, without its way there
     return offsets
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.checksum import crc32
+from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.npyfile import HEADER, map_npy
 from datapipe.index.rows import Member
@@ -27,8 +28,6 @@ from datapipe.store.protocol import Fetch
 IMAGES, TEXTS = "images.npy", "texts.npy"
 TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
 IMAGE_OFFSETS, IMAGE_CRC32 = "image_offsets.npy", "image_crc32.npy"
-
-_LOOKED_AT = 4  # images of a step, for whether its pages are in memory
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -45,6 +44,7 @@ class ArrayStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         _, self.texts = map_npy(folder / TEXTS, "|u1")
+        self._checked = np.zeros(0, bool)
 
     def __reduce__(self) -> tuple[object, ...]:
         # Another process maps them itself, and may work in another folder.
@@ -76,6 +76,29 @@ class ArrayStore:
     def verify(self, member: Member, data: bytes | memoryview) -> bool:
         """Whether `data` is what was written."""
         return member.crc32 is None or crc32(data) == member.crc32
+
+    def damaged(self, columns: Columns, members: Int64) -> Int64:
+        """Which of some texts are not what was written; each is looked at once in a process.
+
+        Args:
+            columns: of the dataset.
+            members: int64 [m], places in its columns of members.
+
+        Returns:
+            Those of `members` that are not.
+        """
+        if not len(self._checked):
+            self._checked = np.zeros(len(columns.member_size), bool)
+        new = members[~self._checked[members]]
+        if not len(new):
+            return new
+        starts = columns.member_offset[new]
+        ends = starts + columns.member_size[new]
+        found = zip(starts.tolist(), ends.tolist(), columns.member_crc32[new].tolist(), strict=True)
+        good = np.array([crc32(self.texts[a:b].data) == expected for a, b, expected in found])
+        self._checked[new[good]] = True
+        bad: Int64 = new[~good]
+        return bad
 
     def close(self) -> None:
         """Nothing: maps cost nothing."""
@@ -135,14 +158,12 @@ class ImageArray:
                 bad.append(image)
         return bad
 
-    def begin(self, images: Int64) -> Fetch | None:
-        """Have the kernel bring images before they are needed; None where they are in memory.
+    def begin(self, images: Int64) -> Fetch:
+        """Have the kernel bring images before they are needed.
 
         Args:
             images: int64 [n], their numbers.
         """
-        if not len(images) or self._resident(images[:: max(1, len(images) // _LOOKED_AT)]):
-            return None
         page = mmap.PAGESIZE
         for image in np.unique(images).tolist():
             start = (HEADER + image * self.size) // page * page
@@ -150,12 +171,14 @@ class ImageArray:
             self._map.madvise(mmap.MADV_WILLNEED, start, stop - start)
         return Advised(len(images) * self.size)
 
-    def _resident(self, images: Int64) -> bool:
-        """Whether the middle page of each of some images is in memory."""
+    def resident(self, images: Int64) -> bool:
+        """Whether the middle page of each of some images is in memory, those that there are."""
         if _mincore is None:
             return False
         base = self.data.ctypes.data
         for image in images.tolist():
+            if image >= len(self._sums):  # a sample without images, at the end
+                continue
             middle = base + image * self.size + self.size // 2
             address = middle // mmap.PAGESIZE * mmap.PAGESIZE
             if _mincore(address, 1, self._vector) or not self._vector[0] & 1:
@@ -224,7 +247,8 @@ def refuse_remote(dataset: Dataset) -> None:
 
 def _find_mincore() -> Any:
     try:
-        function = ctypes.CDLL(None, use_errno=True).mincore
+        # It takes a microsecond, and to get the interpreter's lock back would take many.
+        function = ctypes.PyDLL(None).mincore
     except (OSError, AttributeError):
         return None
     function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]

@@ -155,6 +155,8 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
 @example(40, 120, torch.float32, [False, True], 3, 5, True)
 @example(1, 5000, torch.uint8, [True], 0, 1, False)
 @example(1, 5000, torch.uint8, [True], 0, 1, True)
+@example(16, 24, torch.uint8, [False, True, False], 64, 1, True)  # lines of a cache, whole
+@example(16, 24, torch.float32, [False, True, False], 64, 1, True)
 def test_images_are_gathered_as_they_are_written_one_by_one(
     height, width, dtype, mirrored, before, after, interleaved
 ):
@@ -167,10 +169,10 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
     source = generator.integers(0, 256, before + (length + after) * count, np.uint8)
     source.flags.writeable = False
     rows = generator.permutation(count + 2)[:count]
-    # Of any alignment, as memory of others is.
+    # Of any alignment, as memory of others is, or of lines of a cache.
     size = (count + 2) * length * dtype.itemsize
-    shift = before % 60 // dtype.itemsize * dtype.itemsize
-    memory = np.full(size + 64, 7, np.uint8)
+    memory = np.full(size + 128, 7, np.uint8)
+    shift = -memory.ctypes.data % 64 + before % 64 // dtype.itemsize * dtype.itemsize
     out = torch.from_numpy(memory[shift : shift + size]).view(dtype)
     out = out.view(count + 2, 3, height, width)
     expected = out.clone()

@@ -44,14 +44,12 @@ class TextMembers:
         found, bounds = places(columns.sample_member, samples)
         codes = columns.member_ext[found]
         texts, kinds = _kinds(columns.extensions)
-        wanted = texts[codes]
-        members = found[wanted]
-        return cls(
-            members,
-            edges(wanted.view(np.uint8))[bounds],
-            edges(columns.member_size[members]),
-            [kinds[code] for code in codes[wanted].tolist()],
-        )
+        if not texts.all():
+            wanted = texts[codes]
+            found, codes = found[wanted], codes[wanted]
+            bounds = edges(wanted.view(np.uint8))[bounds]
+        sizes = edges(columns.member_size[found])
+        return cls(found, bounds, sizes, [kinds[code] for code in codes.tolist()])
 
     @classmethod
     def none(cls, samples: int) -> TextMembers:

@@ -229,11 +229,14 @@ class ImageSlots:
         if not isinstance(transform, FixedTransform) or self._geometry is not None:
             return False
         assert kept is not None
-        images, bounds = places(self.first, slots)
-        counts = np.diff(bounds)
-        numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
-        step = form.before + math.prod(kept.own_shape(0, 0))
-        begins = np.repeat(starts, counts) + form.before + numbers * step
+        images = self.first[slots]
+        counts = self.first[slots + 1] - images
+        numbers, begins = np.zeros_like(images), starts + form.before
+        if (counts != 1).any():
+            images, bounds = places(self.first, slots)
+            numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
+            step = form.before + math.prod(kept.own_shape(0, 0))
+            begins = np.repeat(begins, counts) + numbers * step
         mirrored = np.zeros(len(images), bool)
         if flip := transform.spec.flip:
             drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)

@@ -12,6 +12,7 @@ the same file from its beginning to its end.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common import Contestant, Run, chosen, compete, machine, parse, report
+from benchmarks.common import Absent, Contestant, Run, chosen, compete, machine, parse, report
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import describe
 from benchmarks.peers.ours import arrays_of
@@ -30,6 +31,7 @@ from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe import ImageSpec, make_loader
 from datapipe.decode.normalize import load_kernel
+from datapipe.index.npyfile import HEADER
 from datapipe.store.arrays import IMAGES
 
 _EPOCHS = 24  # of a round: one takes a fraction of a second
@@ -108,23 +110,27 @@ def cold(task: Task, title: str, options: argparse.Namespace) -> None:
     """An epoch whose file is in nobody's memory."""
     folder = arrays_of(task)
     path = folder / IMAGES
-    images = (path.stat().st_size - 128) // (SIDE * SIDE * 3)
+    images = (path.stat().st_size - HEADER) // (SIDE * SIDE * 3)
 
     def ours() -> Callable[[], Run]:
         load_kernel()
-        loader = make_loader(
-            folder,
-            batch_size=BATCH,
-            image=ImageSpec(size=SIDE),
-            num_workers=task.workers,
-        )
 
         def run() -> Run:
             drop(path)
+            loader = make_loader(
+                folder,
+                batch_size=BATCH,
+                image=ImageSpec(size=SIDE),
+                num_workers=task.workers,
+            )
             begun = time.perf_counter()
             for batch in loader:
                 del batch
-            return Run(samples=images, seconds=time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun
+            loader.close()
+            del loader  # and the map with it
+            gc.collect()
+            return Run(samples=images, seconds=seconds)
 
         return run
 
@@ -190,13 +196,19 @@ def share(task: Task, title: str, options: argparse.Namespace) -> None:
 
 
 def drop(path: Path) -> None:
-    """Have the system forget a file's pages."""
+    """Have the system forget a file's pages, which must be in no process's tables then."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+    left = int(subprocess.run(
+        ["fincore", "--bytes", "--noheadings", "--output", "RES", path],
+        check=True, capture_output=True, text=True,
+    ).stdout)  # fmt: skip
+    if left > path.stat().st_size // 100:
+        raise Absent(f"{left:,} bytes stay in the page cache")
 
 
 def mapped(pid: int, name: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ import typer
 import datapipe
 from datapipe.cli.convert import convert
 from datapipe.cli.index import index
+from datapipe.cli.inspect import inspect
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _command in (pack, convert, index, plan, profile, tune_workers):
+for _command in (pack, convert, inspect, index, plan, profile, tune_workers):
     app.command()(_command)
 
 

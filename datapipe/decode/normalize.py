@@ -82,6 +82,11 @@ class _Background:
             thread.join()
 
 
+def load_soon() -> None:
+    """Start loading the kernel now, for whoever will need it from the first image on."""
+    _background.count(LOADED_AFTER)
+
+
 @cache
 def load_kernel() -> Kernels | None:
     """The compiled kernel, loaded now if it was not; None where numba is missing.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.arrayspec import array_spec, spec_of
 from datapipe.decode.dalioptions import DaliOptions
+from datapipe.decode.normalize import load_soon
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.transform import make_transform
@@ -342,6 +343,7 @@ def make_loader(
         )
     if arrays is not None and arrays.image and way.made is not None:
         kept = make_transform(array_spec(way.made))
+        load_soon()  # there is nothing to decode that would hide how long torch takes
     images = image_maker(
         dataset,
         fitting,

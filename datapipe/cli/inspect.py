@@ -1,0 +1,108 @@
+"""`datapipe inspect`: what a dataset is, and in which form to keep it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datapipe.cli.convert import ArrayImage, ImageSize, array_image
+from datapipe.cli.output import print_table, user_errors
+from datapipe.errors import PlanError
+from datapipe.progress import readable_size
+
+if TYPE_CHECKING:
+    from datapipe.index.dataset import Dataset
+    from datapipe.profile.forms import Facts, FormCost
+
+
+def inspect(
+    dataset: Annotated[
+        str, typer.Argument(help="Folder or URL of packed shards, or folder of arrays.")
+    ],
+    image_size: ImageSize = None,
+    image: ArrayImage = None,
+    rate: Annotated[float | None, typer.Option(help="Images a second that training takes.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs that it is trained for.")] = 3,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+) -> None:
+    """Say what a dataset holds, and what it would take and give as shards, cached, or as arrays.
+
+    Decodes some of its images for half a second, to know how fast this machine is.
+    """
+    with user_errors("nothing was changed"):
+        if rate is not None and not rate > 0:
+            raise PlanError(f"--rate {rate}: give images a second, such as 2000")
+        if epochs < 1:
+            raise PlanError(f"--epochs {epochs}: at least 1 is needed")
+        from datapipe.decode.arrayspec import spec_of
+        from datapipe.index.dataset import open_dataset
+        from datapipe.profile.forms import advise, forms, look
+
+        opened = open_dataset(dataset)
+        arrays = opened.manifest.arrays
+        spec = array_image(image_size, image)
+        if arrays is not None and arrays.image and image_size is None and image is None:
+            spec = spec_of(arrays.image)
+        facts = None
+        if opened.manifest.images and spec is not None and (arrays is None or arrays.image):
+            facts = look(opened, spec)
+        costs = [] if facts is None else forms(facts)
+        advice = [] if facts is None else advise(facts, rate=rate, epochs=epochs)
+    if as_json:
+        found: dict[str, Any] = {"dataset": _described(opened)}
+        if facts is not None:
+            found |= {"facts": asdict(facts), "forms": [asdict(cost) for cost in costs]}
+        print(json.dumps(found | {"advice": advice}))
+        return
+    print_table(f"{dataset}", {name: str(value) for name, value in _described(opened).items()})
+    if facts is not None and spec is not None:
+        _print_forms(facts, costs, rate, f"{spec.height}x{spec.width}, {spec.resize}")
+        print("\nWhat to take")
+        for line in advice:
+            print(f"  {line}")
+
+
+def _described(dataset: Dataset) -> dict[str, Any]:
+    manifest, columns = dataset.manifest, dataset.columns
+    rows: dict[str, Any] = {
+        "form": "shards" if manifest.arrays is None else "arrays",
+        "samples": f"{manifest.samples:,}",
+        "images": f"{manifest.images:,}",
+        "size": readable_size(manifest.bytes),
+        "rejected": f"{manifest.rejected:,}",
+    }
+    if manifest.images:
+        pixels = int((columns.image_width.astype("int64") * columns.image_height).sum())
+        rows["mean image"] = f"{pixels / manifest.images / 1e6:.2f} MPix"
+    if manifest.arrays is not None:
+        rows["arrays"] = ", ".join(sorted(manifest.arrays.files))
+    else:
+        rows["shards"] = f"{len(manifest.shards):,}"
+    return rows
+
+
+def _print_forms(facts: Facts, costs: list[FormCost], rate: float | None, title: str) -> None:
+    if facts.decode is not None:
+        print(
+            f"\nImages of {title}: a core decodes {1 / facts.decode:,.0f}/s and copies "
+            f"{1 / facts.copy:,.0f}/s; {facts.cores} cores"
+        )
+    else:
+        print(f"\nImages of {title}: a core copies {1 / facts.copy:,.0f}/s; {facts.cores} cores")
+    of = f"reads at {rate:,.0f}/s" if rate is not None else "reads an image"
+    print(f"  {'form':<24} {'disk':>10} {'memory':>10} {'at most':>12} {of:>18} {'before':>9}")
+    for cost in costs:
+        reads = readable_size(round(cost.read * (rate or 1))) + ("/s" if rate is not None else "")
+        print(
+            f"  {cost.name:<24} {readable_size(cost.disk):>10} {readable_size(cost.memory):>10} "
+            f"{cost.rate:>10,.0f}/s {reads if cost.read else '-':>18} {cost.before:>7,.0f} s"
+        )
+    print(
+        f"  free                     {readable_size(facts.disk):>10} "
+        f"{readable_size(facts.memory):>10}"
+    )

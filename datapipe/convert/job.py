@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from datapipe.convert.arrayfiles import ArrayFiles
 from datapipe.convert.chunk import Made, Recipe, make_chunk
@@ -215,6 +216,7 @@ class _Conversion:
                 tokens=self.encoder is not None,
                 lengths=journal.lengths,
             )
+            threads = torch.get_num_threads()
             try:
                 with (
                     closing(open_store(self.dataset)) as store,
@@ -231,6 +233,7 @@ class _Conversion:
             finally:
                 files.abandon()
                 journal.close()
+                torch.set_num_threads(threads)  # what the threads have set is of the process
 
     def _check_space(self) -> None:
         """Say how large the arrays will be.

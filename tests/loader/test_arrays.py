@@ -22,6 +22,8 @@ from datapipe.store import arrays as arrays_module
 from datapipe.store.arrays import open_images
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
+from ..remote.server import serving
+
 Make = Callable[..., Loader]
 MakeText = Callable[..., datapipe.TextSpec]
 
@@ -138,6 +140,25 @@ def test_tokens_are_those_of_the_shards(
     arrays = datapipe.make_loader(tmp_path / "arrays", **common)
     assert (arrays._maker.tokens.stored is not None) == stored  # type: ignore[union-attr]
     assert_same_batches(arrays, shards)
+
+
+def test_processes_take_stored_tokens(packed: Path, text: MakeText, tmp_path: Path) -> None:
+    convert_dataset(packed, tmp_path / "arrays", image=SPECS["stretch"], text=text())
+    common = {"image": CLIP, "text": text(), "pack": 200, "workers": "processes", "num_workers": 2}
+    arrays = datapipe.make_loader(tmp_path / "arrays", **common)
+    assert_same_batches(arrays, datapipe.make_loader(packed, **common))
+
+
+def test_arrays_that_lie_elsewhere_are_refused(
+    converted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with (
+        serving(converted["stretch"]) as server,
+        pytest.raises(PlanError, match="have to lie here"),
+    ):
+        datapipe.make_loader(server.url, batch_size=4)
 
 
 def test_another_tokenizer_still_works(packed: Path, text: MakeText, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import datapipe
@@ -76,6 +78,17 @@ def test_a_torn_line_of_the_journal_is_done_again(
     convert_dataset(packed, out, image=IMAGE)
     convert_dataset(packed, tmp_path / "whole", image=IMAGE)
     assert content(out) == content(tmp_path / "whole")
+
+
+def test_torch_keeps_its_threads(packed: Path, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_same_command_again_has_nothing_to_do(packed: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from datapipe.index.npyfile import HEADER, NpyFile, header
 from datapipe.store.arrays import (
     IMAGE_CRC32,
     IMAGE_OFFSETS,
+    IMAGE_PLACEMENT,
     IMAGES,
     LABELS,
     TEXTS,
@@ -24,7 +25,7 @@ from datapipe.store.arrays import (
 
 _NOT_KNOWN_HERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _GROWING = {TEXTS: "|u1"}
-_OF_IMAGES = {IMAGE_CRC32: "<u4", IMAGE_OFFSETS: "<i8"}
+_OF_IMAGES = {IMAGE_CRC32: "<u4", IMAGE_PLACEMENT: "<f8", IMAGE_OFFSETS: "<i8"}
 _OF_TOKENS = {TOKENS: "<i4", LABELS: "<i4", TOKEN_OFFSETS: "<i8"}
 
 
@@ -55,7 +56,9 @@ class ArrayFiles:
         self._files: dict[str, NpyFile] = {}
         try:
             for name, dtype in dtypes.items():
-                self._files[name] = NpyFile(folder / name, dtype, length=lengths.get(name, 0))
+                row = (4,) if name == IMAGE_PLACEMENT else ()
+                length = lengths.get(name, 0)
+                self._files[name] = NpyFile(folder / name, dtype, row, length=length)
                 if name in (IMAGE_OFFSETS, TOKEN_OFFSETS) and not lengths:
                     self._files[name].append(np.zeros(1, np.int64))
             if self._row is not None:
@@ -92,14 +95,18 @@ class ArrayFiles:
     def append(
         self,
         sums: Sequence[int],
+        placements: Sequence[tuple[float, ...]],
         counts: Sequence[int],
         texts: bytes,
         tokens: Sequence[npt.NDArray[np.int32]],
         labels: Sequence[npt.NDArray[np.int32]],
     ) -> None:
-        """Add some samples: checksums of their images, how many each has, texts and tokens."""
+        """Add some samples: checksums and placements of their images, how many each has, texts
+        and tokens.
+        """
         if self._row is not None:
             self._files[IMAGE_CRC32].append(np.array(sums, np.uint32))
+            self._files[IMAGE_PLACEMENT].append(np.array(placements, np.float64).reshape(-1, 4))
             self._extend(IMAGE_OFFSETS, counts)
         self._files[TEXTS].append(np.frombuffer(texts, np.uint8))
         if TOKENS in self._files:

@@ -55,7 +55,7 @@ class Made:
     Attributes:
         samples: numbers of those that made it, in order.
         images: uint8 [I, height, width, 3], of these; None without images.
-        sums: checksum of each image.
+        sums, placements: checksum of each image, and where its points went.
         texts: members with texts of each sample, and their bytes.
         tokens, labels: of each sample; none where nobody asked, or where its text is refused.
         refused: samples that did not make it.
@@ -64,6 +64,7 @@ class Made:
     samples: list[int] = field(default_factory=list)
     images: UInt8 | None = None
     sums: list[int] = field(default_factory=list)
+    placements: list[tuple[float, ...]] = field(default_factory=list)
     texts: list[list[tuple[Member, bytes]]] = field(default_factory=list)
     tokens: list[npt.NDArray[np.int32]] = field(default_factory=list)
     labels: list[npt.NDArray[np.int32]] = field(default_factory=list)
@@ -84,7 +85,7 @@ def make_chunk(recipe: Recipe, shard: int, samples: Sequence[int]) -> Made:
         try:
             text, members = _make_sample(recipe, shard, sample, made)
         except SampleError as error:
-            del made.sums[before:]
+            del made.sums[before:], made.placements[before:]
             made.refused.append(Refused(sample, error))
             continue
         made.samples.append(sample)
@@ -151,8 +152,9 @@ def _place(recipe: Recipe, sample: int, number: int, data: memoryview, made: Mad
     sides = int(columns.image_width[at]), int(columns.image_height[at])
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
-    recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
+    placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])
     made.sums.append(crc32(out))
+    made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
 
 
 def _encode(encoder: TextEncoder, texts: list[SampleText], made: Made) -> None:

@@ -283,6 +283,7 @@ class _Conversion:
                         rows.add(made, files.texts)
                         files.append(
                             made.sums,
+                            made.placements,
                             [self._images(sample) for sample in made.samples],
                             b"".join(data for texts in made.texts for _, data in texts),
                             made.tokens,

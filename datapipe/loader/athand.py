@@ -21,6 +21,9 @@ from datapipe.loader.members import Kind, member_kind
 from datapipe.plan.ragged import Bools, Int64, edges, places, ranges
 from datapipe.store.arrays import ArrayStore, ImageArray
 
+Placements = npt.NDArray[np.float64]
+"""float64 [n, 4], see `ImageArray`."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextMembers:
@@ -101,6 +104,10 @@ class AtHand(Protocol):
         """Where the images of the samples in some slots begin in `data`: int64 [n]."""
         ...
 
+    def placements(self, slot: int) -> Placements | None:
+        """Where the points of a sample's images went; None where that stands before each."""
+        ...
+
     def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
         """Of the samples in some slots, by slot, what shows that they are not what was written."""
         ...
@@ -123,6 +130,9 @@ class Cached:
     @property
     def form(self) -> Form:
         return Form(before=FACTS, interleaved=False)
+
+    def placements(self, slot: int) -> Placements | None:
+        return None
 
     def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
         return {}  # memory is trusted
@@ -180,6 +190,12 @@ class Mapped:
         assert self.array is not None
         first: Int64 = self.columns.sample_image[self.samples[slots]]
         return first * self.array.size
+
+    def placements(self, slot: int) -> Placements | None:
+        assert self.array is not None
+        first = int(self.columns.sample_image[self.samples[slot]])
+        found: Placements = self.array.placements[first : first + int(self.counts[slot])]
+        return found
 
     def damaged(self, slots: Int64, texts: TextMembers) -> dict[int, str]:
         if not self.verify:

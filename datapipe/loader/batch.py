@@ -236,7 +236,8 @@ class BatchJob:
                 first = numbers[0]
                 rows = images.cut(first, numbers[-1] + 1)
                 for slot, start in zip(numbers, starts.tolist(), strict=True):
-                    images.restore(slot, pixels[start:], rows[slot - first], at_hand.form)
+                    placements = at_hand.placements(slot)
+                    images.restore(slot, pixels[start:], rows[slot - first], placements)
         texts = {}
         for slot, total, caption, record in zip(
             numbers, self._totals[slots].tolist(), captions, records, strict=True

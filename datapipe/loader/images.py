@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from datapipe.cache.memory import Buffer
-from datapipe.decode.dali_graph import placement
 from datapipe.decode.fixed import FixedTransform
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
-from datapipe.loader.athand import Form
+from datapipe.loader.athand import Form, Placements
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
 from datapipe.plan.ragged import Bools, Int64, edges, places
@@ -30,7 +29,6 @@ from datapipe.plan.rng import derive
 
 _CROPS = 4  # purpose of derived keys
 _NOTHING = np.zeros(0, np.int64)
-_IN_A_CACHE = Form(before=FACTS, interleaved=False)
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of where the pixels of each image went: float64 [I, 6], see `ImageSlots`."""
@@ -247,27 +245,33 @@ class ImageSlots:
         return transform.finish_many(source, self.pixels, *lying, interleaved=form.interleaved)
 
     def restore(
-        self, slot: int, ready: Buffer, rows: Sequence[Tensor], form: Form = _IN_A_CACHE
+        self,
+        slot: int,
+        ready: Buffer,
+        rows: Sequence[Tensor],
+        placements: Placements | None = None,
     ) -> None:
-        """Fill the rows of a sample from what was kept of its images."""
-        part = self._interleaved_part if form.interleaved else self._kept_part
-        for number, out in enumerate(rows):
-            self._finish(slot, number, *part(slot, number, ready), out)
+        """Fill the rows of a sample from what was kept of its images.
 
-    def _interleaved_part(
-        self, slot: int, number: int, kept: Buffer
-    ) -> tuple[npt.NDArray[np.float64], Tensor]:
-        """As `_kept_part` of an array, which holds no facts: they follow from the image's size."""
+        With `placements`, where their points went, images are interleaved, as arrays have them.
+        """
+        for number, out in enumerate(rows):
+            if placements is None:
+                facts, values = self._kept_part(slot, number, ready)
+            else:
+                facts, values = placements[number], self._interleaved_part(number, ready)
+            self._finish(slot, number, facts, values, out)
+
+    def _interleaved_part(self, number: int, kept: Buffer) -> Tensor:
+        """Values of an image of an array, in what begins with the sample's first one."""
         transform = self._maker.kept
         assert transform is not None
-        sides = self._sides[self._starts[slot] + number]
-        *shape, height, width = transform.own_shape(*sides)
+        *shape, height, width = transform.own_shape(0, 0)
         size = 3 * height * width
         # A copy, since what is mapped cannot be written to, and torch warns of such tensors.
         values = torch.from_numpy(kept[number * size : (number + 1) * size].copy())
         planes = values.view(height, width, 3).permute(2, 0, 1).contiguous()
-        facts = np.array(_facts(placement(transform.spec, *sides), *sides))
-        return facts, planes.view(*shape, height, width)
+        return planes.view(*shape, height, width)
 
     def _kept_part(
         self, slot: int, number: int, kept: npt.NDArray[np.uint8]

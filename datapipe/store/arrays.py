@@ -28,6 +28,7 @@ from datapipe.store.protocol import Fetch
 IMAGES, TEXTS = "images.npy", "texts.npy"
 TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
 IMAGE_OFFSETS, IMAGE_CRC32 = "image_offsets.npy", "image_crc32.npy"
+IMAGE_PLACEMENT = "image_placement.npy"
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -124,6 +125,8 @@ class ImageArray:
 
     Attributes:
         data: uint8 [I * height * width * 3], all values behind each other.
+        placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
+            original lies at (x * scale_x + left, y * scale_y + top).
         size: values of an image.
     """
 
@@ -135,10 +138,12 @@ class ImageArray:
         # Batches take images here and there: what follows one is nothing they want.
         self._map.madvise(mmap.MADV_RANDOM)
         _, self._sums = map_npy(folder / IMAGE_CRC32, "<u4")
-        if len(self._sums) != len(images):
+        _, self.placements = map_npy(folder / IMAGE_PLACEMENT, "<f8", (4,))
+        if not len(self._sums) == len(self.placements) == len(images):
             raise IndexMismatch(
-                f"{folder}: {IMAGES} holds {len(images):,} images and {IMAGE_CRC32} "
-                f"{len(self._sums):,} checksums; restore both from one copy of the dataset"
+                f"{folder}: {IMAGES} holds {len(images):,} images, {IMAGE_CRC32} "
+                f"{len(self._sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
+                "placements; restore all from one copy of the dataset"
             )
         self._checked = np.zeros(len(images), bool)
         self._vector = (ctypes.c_ubyte * 1)()

@@ -80,6 +80,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pad": ("pad", {}),
     "crop": ("crop", {"epochs": 2}),
     "geometry": ("pad", {"meta": ("image_geometry", "source", "sample", "id")}),
+    "geometry of a crop": ("crop", {"meta": ("image_geometry",)}),
+    "geometry stretched": ("stretch", {"meta": ("image_geometry",), "image": CLIP}),
+    "geometry mirrored": ("crop", {"meta": ("image_geometry",), "image": ImageSpec(
+        size=24, resize="crop", interpolation="bicubic", flip=0.5)}),
     "without images": ("stretch", {"image": None}),
     "where": ("stretch", {"where": "width > 180"}),
     "shards": ("stretch", {"shuffle": "shards", "shards_mixed": 2}),

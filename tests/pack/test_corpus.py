@@ -16,7 +16,7 @@ import pytest
 from datapipe.decode.image import decode_rgb
 from datapipe.errors import DatapipeError, DecodeError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack import job, team
+from datapipe.pack import run, team
 from datapipe.pack.job import pack_dataset
 
 from .corpus import EITHER, Case, Cases
@@ -41,7 +41,7 @@ def _processes_from_the_start(monkeypatch):
     is_ready = team._Worker.is_ready
     monkeypatch.setattr(team._Worker, "is_ready", lambda worker: worker._ready or wait(worker))
     monkeypatch.setattr(team, "CHUNK", 16)
-    monkeypatch.setattr(job, "CHUNK", 0)
+    monkeypatch.setattr(run, "CHUNK", 0)
 
 
 def pack(raw: Path, out: Path, **options: Any) -> dict[str, str]:

@@ -18,6 +18,7 @@ from datapipe.decode.stream_kernel import (
     stream,
     stream_floats,
     stream_pixels,
+    stream_plane,
 )
 
 UInt8 = npt.NDArray[np.uint8]
@@ -78,7 +79,7 @@ def gather_float32(
     width: int,
 ) -> None:
     """As `gather_uint8`, normalised: of three planes of red, green and blue."""
-    out = target.ctypes.data
+    begin, out = source.ctypes.data, target.ctypes.data
     plane = length // 3
     lines = max(_CHUNK // width, 1)
     chunk = np.empty(lines * width, np.float32)
@@ -87,6 +88,10 @@ def gather_float32(
             s, t = scale[c], shift[c]
             first = starts[image] + c * plane
             to = out + 4 * (rows[image] * length + c * plane)
+            if not mirrored[image] and to % LINE == 0 == plane % LINE:
+                for at in range(0, plane, LINE):
+                    stream_plane(to + 4 * at, begin + first + at, s, t)
+                continue
             for at in range(0, plane, lines * width):
                 size = min(lines * width, plane - at)
                 values = source[first + at : first + at + size]

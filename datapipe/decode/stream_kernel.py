@@ -144,6 +144,21 @@ def stream_floats(typing: Any, target: Any, plane: Any, source: Any, scale: Any,
     return types.void(types.intp, types.intp, types.intp, three, three), build
 
 
+@_intrinsic
+def stream_plane(typing: Any, target: Any, source: Any, scale: Any, shift: Any) -> Any:
+    """`LINE` values of one channel as `stream_floats` writes them."""
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> None:
+        target, source, scale, shift = values
+        floats, bytes_ = (ir.VectorType(kind, LINE) for kind in (ir.FloatType(), ir.IntType(8)))
+        part = builder.load(builder.inttoptr(source, bytes_.as_pointer()), align=1)
+        s, t = _spread(builder, scale), _spread(builder, shift)
+        made = builder.fadd(builder.fmul(builder.uitofp(part, floats), s), t)
+        _store_past(builder, made, target)
+
+    return types.void(types.intp, types.intp, types.float32, types.float32), build
+
+
 def _spread(builder: Any, value: Any) -> Any:
     """A float32 in every lane of a line."""
     floats, index = ir.VectorType(ir.FloatType(), LINE), ir.IntType(32)

@@ -157,6 +157,7 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
 @example(1, 5000, torch.uint8, [True], 0, 1, True)
 @example(16, 24, torch.uint8, [False, True, False], 64, 1, True)  # lines of a cache, whole
 @example(16, 24, torch.float32, [False, True, False], 64, 1, True)
+@example(16, 24, torch.float32, [False, True, False], 64, 1, False)
 def test_images_are_gathered_as_they_are_written_one_by_one(
     height, width, dtype, mirrored, before, after, interleaved
 ):

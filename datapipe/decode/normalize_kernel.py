@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.decode.stream_kernel import compiled
+from datapipe.decode.stream_kernel import LINE, compiled, finish, stream_floats, stream_pixels
 
 UInt8 = npt.NDArray[np.uint8]
 Int16 = npt.NDArray[np.int16]
@@ -36,6 +36,12 @@ def write_uint8(
     plane: int,
     row: int,
 ) -> None:
+    begin, to = source.ctypes.data, target.ctypes.data
+    if pitch == 3 * width and row == width and (to | plane | height * width) % LINE == 0:
+        for at in range(0, height * width, LINE):
+            stream_pixels(to + at, plane, begin + 3 * at)
+        finish()
+        return
     for y in range(height):
         pixels = source[y * pitch : y * pitch + 3 * width]
         at = y * row
@@ -62,6 +68,13 @@ def write_float32(
 ) -> None:
     s0, s1, s2 = scale[0], scale[1], scale[2]
     t0, t1, t2 = shift[0], shift[1], shift[2]
+    begin, to = source.ctypes.data, target.ctypes.data
+    if pitch == 3 * width and row == width and (to | plane | height * width) % LINE == 0:
+        scales, shifts = (s0, s1, s2), (t0, t1, t2)
+        for at in range(0, height * width, LINE):
+            stream_floats(to + 4 * at, 4 * plane, begin + 3 * at, scales, shifts)
+        finish()
+        return
     for y in range(height):
         pixels = source[y * pitch : y * pitch + 3 * width]
         at = y * row

@@ -129,6 +129,8 @@ def test_strides_of_image_and_batch_change_nothing(writer, mean_std, dtype):
     st.tuples(*[st.floats(0, 1)] * 3),
     st.tuples(*[st.floats(0.01, 3)] * 3),
 )
+@example(16, 24, torch.float32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))  # lines of a cache, whole
+@example(16, 24, torch.uint8, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
 def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
     pytest.importorskip("numba")
     kernel = load_kernel()

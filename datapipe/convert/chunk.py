@@ -80,10 +80,14 @@ def make_chunk(recipe: Recipe, shard: int, samples: Sequence[int]) -> Made:
         spec = recipe.transform.spec
         made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
     texts: list[SampleText] = []
-    for sample in samples:
+    wanted = [_wanted(recipe, sample) for sample in samples]
+    # All at once, where what lies elsewhere comes on many connections.
+    fetch = recipe.store.begin([(shard, members) for members in wanted])
+    for place, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
         before = len(made.sums)
         try:
-            text, members = _make_sample(recipe, shard, sample, made)
+            contents = recipe.store.read(shard, wants) if fetch is None else fetch.contents(place)
+            text, members = _make_sample(recipe, sample, wants, contents, made)
         except SampleError as error:
             del made.sums[before:], made.placements[before:]
             made.refused.append(Refused(sample, error))
@@ -98,23 +102,30 @@ def make_chunk(recipe: Recipe, shard: int, samples: Sequence[int]) -> Made:
     return made
 
 
-def _make_sample(
-    recipe: Recipe, shard: int, sample: int, made: Made
-) -> tuple[SampleText, list[tuple[Member, bytes]]]:
-    columns = recipe.columns
-    members = columns.members(sample)
-    wanted = [
+def _wanted(recipe: Recipe, sample: int) -> list[Member]:
+    """The members of a sample that go into arrays."""
+    return [
         member
-        for member in members
+        for member in recipe.columns.members(sample)
         if (recipe.transform is not None and is_image_extension(member.ext))
         or member.ext.lower() in (*TEXT_EXTENSIONS, "json")
     ]
+
+
+def _make_sample(
+    recipe: Recipe,
+    sample: int,
+    wanted: Sequence[Member],
+    contents: Sequence[memoryview],
+    made: Made,
+) -> tuple[SampleText, list[tuple[Member, bytes]]]:
+    columns = recipe.columns
     images = int(columns.sample_image[sample + 1] - columns.sample_image[sample])
     texts: list[tuple[Member, bytes]] = []
     caption: str | None = None
     record: Any = None
     done = 0
-    for member, data in zip(wanted, recipe.store.read(shard, wanted), strict=True):
+    for member, data in zip(wanted, contents, strict=True):
         try:
             if not recipe.store.verify(member, data):
                 raise DecodeError("its bytes are not those that were packed: the shard is damaged")

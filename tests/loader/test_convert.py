@@ -20,6 +20,7 @@ from datapipe.convert import job
 from datapipe.convert.arrayfiles import ArrayFiles
 from datapipe.index.dataset import open_dataset
 
+from ..remote.server import serving
 from .conftest import DAMAGED
 
 IMAGE = ImageSpec(size=24)
@@ -182,6 +183,17 @@ def test_a_disk_that_is_too_small_is_found_out_first(
         convert_dataset(packed, tmp_path / "arrays", image=IMAGE)
     report = convert_dataset(packed, tmp_path / "arrays", image=IMAGE, space_check=False)
     assert report.samples == 37
+
+
+def test_shards_that_lie_elsewhere(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    convert_dataset(packed, tmp_path / "here", image=IMAGE)
+    with serving(packed) as server:
+        convert_dataset(server.url, tmp_path / "there", image=IMAGE, workers=2)
+    assert content(tmp_path / "here") == content(tmp_path / "there")
 
 
 def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from datapipe import ImageSpec, PackError, PlanError, convert_dataset
 from datapipe.convert import job
 from datapipe.convert.arrayfiles import ArrayFiles
 from datapipe.index.dataset import open_dataset
+from datapipe.testing import assert_same_batches
 
 from ..remote.server import serving
 from .conftest import DAMAGED
@@ -132,6 +133,23 @@ def test_broken_images_are_named(damaged: Path, tmp_path: Path) -> None:
     assert len(images) == report.images == arrays.dataset.manifest.images
 
 
+def test_a_sample_goes_whole(packed: Path, tmp_path: Path) -> None:
+    """Its first image is good, and must not stay where the next sample's belongs."""
+    folder = tmp_path / "damaged"
+    shutil.copytree(packed, folder)
+    dataset = open_dataset(folder)
+    sample = next(i for i in range(37) if np.diff(dataset.columns.sample_image)[i] == 2)
+    member = [m for m in dataset.columns.members(sample) if m.ext != "json"][1]
+    with (folder / dataset.manifest.shards[dataset.columns.shard(sample)].name).open("r+b") as file:
+        file.seek(member.offset + 100)
+        file.write(b"\0" * 100)
+    convert_dataset(folder, tmp_path / "arrays", image=IMAGE, max_rejects=1)
+    options: dict[str, Any] = {"batch_size": 1, "image": IMAGE, "shuffle": False, "epochs": 2}
+    there = list(datapipe.make_loader(tmp_path / "arrays", **options))
+    here = [b for b in datapipe.make_loader(folder, on_error="skip", **options) if b["valid"].all()]
+    assert_same_batches(there, here)
+
+
 def test_too_many_broken_images_end_it(damaged: Path, tmp_path: Path) -> None:
     with pytest.raises(PackError, match="2 of 37 samples cannot be used"):
         convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
@@ -203,8 +221,6 @@ def test_tars_of_someone_else(packed: Path, tmp_path: Path) -> None:
         shutil.copy(path, foreign)
     convert_dataset(foreign, tmp_path / "arrays", image=IMAGE)
     options: dict[str, Any] = {"batch_size": 4, "image": IMAGE, "shuffle": False}
-    from datapipe.testing import assert_same_batches
-
     assert_same_batches(
         datapipe.make_loader(tmp_path / "arrays", **options),
         datapipe.make_loader(foreign, **options),

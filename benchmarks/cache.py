@@ -23,26 +23,23 @@ from benchmarks.loaders import FFCV, OURS, describe
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import Task
 
-_EPOCHS = 24  # of a round: one takes a fraction of a second
+EPOCHS = 24  # of a round: one takes a fraction of a second
 
-PEERS = (
-    Peer(
-        name="datapipe, cached",
-        module="ours",
-        options={"cached": "4GB", "epochs": _EPOCHS},
-        note="threads; decoded images in memory",
-        ours=True,
-    ),
-    OURS,
-    *FFCV,
-    Peer(
-        name="limit: gather",
-        module="limits",
-        options={"which": "gather"},
-        note="threads; torch.index_select of uint8 into reused memory",
-        ours=True,
-    ),
+CACHED = Peer(
+    name="datapipe, cached",
+    module="ours",
+    options={"cached": "4GB", "epochs": EPOCHS},
+    note="threads; decoded images in memory",
+    ours=True,
 )
+GATHER = Peer(
+    name="limit: gather",
+    module="limits",
+    options={"which": "gather"},
+    note="threads; torch.index_select of uint8 into reused memory",
+    ours=True,
+)
+PEERS = (CACHED, OURS, *FFCV, GATHER)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.cache import CACHED, EPOCHS, GATHER
 from benchmarks.common import Absent, Contestant, Run, chosen, compete, machine, parse, report
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import describe
@@ -34,37 +35,24 @@ from datapipe.decode.normalize import load_kernel
 from datapipe.index.npyfile import HEADER
 from datapipe.store.arrays import IMAGES
 
-_EPOCHS = 24  # of a round: one takes a fraction of a second
 _PROCESSES = 10
 
 WARM = (
     Peer(
         name="datapipe, arrays",
         module="ours",
-        options={"arrays": True, "epochs": _EPOCHS},
+        options={"arrays": True, "epochs": EPOCHS},
         note="threads; channels first",
         ours=True,
     ),
-    Peer(
-        name="datapipe, cached",
-        module="ours",
-        options={"cached": "4GB", "epochs": _EPOCHS},
-        note="threads; decoded images in memory; channels first",
-        ours=True,
-    ),
+    CACHED,
     Peer(
         name="ffcv raw",
         module="ffcv_raw",
-        options={"epochs": _EPOCHS},
+        options={"epochs": EPOCHS},
         note="threads; its file, images of the same size as they are; channels last",
     ),
-    Peer(
-        name="limit: gather",
-        module="limits",
-        options={"which": "gather"},
-        note="threads; torch.index_select of uint8 into reused memory",
-        ours=True,
-    ),
+    GATHER,
 )
 
 

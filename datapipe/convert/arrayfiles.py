@@ -29,6 +29,15 @@ _OF_IMAGES = {IMAGE_CRC32: "<u4", IMAGE_PLACEMENT: "<f8", IMAGE_OFFSETS: "<i8"}
 _OF_TOKENS = {TOKENS: "<i4", LABELS: "<i4", TOKEN_OFFSETS: "<i8"}
 
 
+def take_back(out: Path, work: Path) -> None:
+    """Move back what a conversion had put in place when it was killed, before its manifest was."""
+    for name in (*_GROWING, *_OF_IMAGES, *_OF_TOKENS, IMAGES):
+        if (out / name).exists():
+            (out / name).replace(work / name)
+    for path in out.glob("part-*.parquet"):
+        path.replace(work / path.name)
+
+
 class ArrayFiles:
     """The files of a dataset of arrays while they are written.
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from datapipe.convert.arrayfiles import ArrayFiles
+from datapipe.convert.arrayfiles import ArrayFiles, take_back
 from datapipe.convert.chunk import Made, Recipe, make_chunk
 from datapipe.convert.journal import ConvertJournal
+from datapipe.convert.partrows import PartRows
 from datapipe.convert.report import ConvertReport
 from datapipe.cpus import available_cpus
 from datapipe.decode.arrayspec import array_spec, image_identity
@@ -35,7 +35,6 @@ from datapipe.decode.text.encode import TextEncoder
 from datapipe.decode.text.spec import TextSpec
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
-from datapipe.index.consolidate import checked_index
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.manifest import (
     MANIFEST,
@@ -47,8 +46,7 @@ from datapipe.index.manifest import (
     read_manifest,
     write_manifest,
 )
-from datapipe.index.parquet import to_table, write_index
-from datapipe.index.rows import Member, Rows
+from datapipe.index.parquet import write_index
 from datapipe.pack.journal import (
     REJECTS,
     refuse_foreign,
@@ -209,6 +207,7 @@ class _Conversion:
             journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
             if self.space_check and not journal.parts:
                 self._check_space()
+            take_back(self.out, work)
             files = ArrayFiles(
                 work,
                 size=None if self.spec is None else (self.spec.height, self.spec.width),
@@ -273,7 +272,7 @@ class _Conversion:
         with Progress("converting", unit="sample", total=source.samples) as progress:
             progress.advance(begun)
             for shard in range(len(journal.parts), len(source.shards)):
-                rows = _PartRows(self.dataset, shard, edges[shard])
+                rows = PartRows(self.dataset, shard, edges[shard])
                 chunks = self._chunks(recipe, pool, shard, edges[shard], edges[shard + 1])
                 writes: deque[Future[None]] = deque()
                 with closing(chunks):
@@ -395,39 +394,3 @@ class _Conversion:
         write_manifest(self.out, manifest)
         remove_working_folder(self.out)
         return manifest
-
-
-class _PartRows:
-    """The index of the samples of one shard, as arrays have it: with texts alone."""
-
-    def __init__(self, dataset: Dataset, shard: int, first: int) -> None:
-        self._first = first
-        table = checked_index(dataset.home, dataset.manifest.shards[shard])
-        names = ("key", "source", "text_bytes", "image_width", "image_height", "orientation")
-        self._columns = {name: table[name].to_pylist() for name in names}
-        self._rows = Rows()
-        self.text_bytes = 0
-
-    def add(self, made: Made, place: int) -> None:
-        """Add samples, the texts of which begin at `place`."""
-        rows, columns = self._rows, self._columns
-        for sample, texts in zip(made.samples, made.texts, strict=True):
-            at = sample - self._first
-            for name in ("key", "source", "text_bytes"):
-                getattr(rows, name).append(columns[name][at])
-            sides = columns["image_width"][at], columns["image_height"][at]
-            for name, values in zip(("width", "height"), sides, strict=True):
-                getattr(rows, name).extend(values)
-            rows.orientation.extend(columns["orientation"][at])
-            rows.images.append(len(sides[0]))
-            rows.members.append(len(texts))
-            for member, data in texts:
-                moved = Member(member.ext, place, len(data), member.crc32)
-                for name, value in moved._asdict().items():
-                    getattr(rows, name).append(value)
-                place += len(data)
-                self.text_bytes += len(data)
-
-    def table(self) -> pa.Table:
-        """All of it."""
-        return to_table(self._rows)

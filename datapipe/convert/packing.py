@@ -58,8 +58,9 @@ def pack_arrays(
         if there.arrays is None:
             raise PackError(f"{out} holds shards; give another folder for the arrays")
         pack_dataset(raw, out, **common, **options)  # refuses what is not of the same raw data
-        if there.images:
-            same_options(out, there.parts[-1].options, expected)
+        if not there.images:
+            expected["image"] = {}  # as conversions of texts alone note it
+        same_options(out, there.parts[-1].options, expected)
         return report_of(there, out, started=started, finished_before=True)
     refuse_foreign(out)
     shards = out / UNFINISHED / _SHARDS

@@ -82,6 +82,29 @@ def test_a_torn_line_of_the_journal_is_done_again(
     assert content(out) == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("moved", [1, 4, 7])
+def test_a_conversion_that_was_killed_while_files_went_into_place_goes_on(
+    packed: Path, text: MakeText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    options: dict[str, Any] = {"image": IMAGE, "text": text()}
+    convert_dataset(packed, whole, **options)
+    replace, calls = Path.replace, iter(range(100))
+
+    def killed(self: Path, target: Path) -> Path:
+        if target.parent == broken and next(calls) == moved:
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            convert_dataset(packed, broken, **options)
+    assert (broken / "texts.npy").exists()
+    convert_dataset(packed, broken, **options)
+    assert content(broken) == content(whole)
+
+
 def test_torch_keeps_its_threads(packed: Path, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)

@@ -1,0 +1,11 @@
+"""Attention within segments: one function, and what chooses its kernel.
+
+segments = prepare(segments, total, name)   # once a batch: builds the mask that `name` needs
+out = attend(q, k, v, segments, name)       # in every layer
+"""
+
+from examples.vlm.attention.choose import AUTO, choose, prepare, why_not
+from examples.vlm.attention.kernels import KERNELS, attend
+from examples.vlm.attention.segments import Segments
+
+__all__ = ["AUTO", "KERNELS", "Segments", "attend", "choose", "prepare", "why_not"]

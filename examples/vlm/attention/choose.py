@@ -1,0 +1,108 @@
+"""Which kernel to take, and what it needs made ahead."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from examples.vlm.attention.kernels import KERNELS
+from examples.vlm.attention.segments import Segments
+
+AUTO = "auto"
+_HALF = (torch.bfloat16, torch.float16)
+_PACKAGES = {"flash": "flash_attn", "xformers": "xformers"}
+
+
+@cache
+def why_not(kernel: str, device: str, dtype: torch.dtype) -> str:
+    """Why a kernel cannot train here; empty where it can.
+
+    Args:
+        kernel: one of `KERNELS`.
+        device: "cpu" or "cuda".
+        dtype: of queries, keys and values.
+
+    Raises:
+        ValueError: there is no such kernel.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
+    package = _PACKAGES.get(kernel)
+    if package and find_spec(package) is None:
+        return f"{kernel} needs the package {package}, which is not installed"
+    if kernel == "varlen" and find_spec("torch.nn.attention.varlen") is None:
+        return f"varlen needs torch 2.10 or newer, and this is {torch.__version__}"
+    if device == "cpu" and kernel in ("varlen", "flash", "xformers"):
+        return f"{kernel} has no kernel for the CPU"
+    if device == "cpu" and kernel == "flex":
+        return "flex has no gradients on the CPU"
+    if kernel in ("varlen", "flash") and dtype not in _HALF:
+        return f"{kernel} takes bfloat16 and float16, not {dtype}; train with --precision bf16"
+    return ""
+
+
+def choose(device: torch.device, dtype: torch.dtype) -> str:
+    """The fastest kernel that can train here (`python -m benchmarks.attention`).
+
+    On the CPU one call a sample wins at every length, since a mask costs the scores between samples
+    too. On a GPU the kernels of Flash Attention know the bounds; what they do not take, float32,
+    goes to `flex_attention`, which leaves blocks without a visible score out.
+    """
+    order = ("split",) if device.type == "cpu" else ("flash", "varlen", "flex", "sdpa")
+    return next(kernel for kernel in order if not why_not(kernel, device.type, dtype))
+
+
+def prepare(segments: Segments, total: int, kernel: str) -> Segments:
+    """Segments with the mask that a kernel needs, for all layers of a batch.
+
+    Args:
+        segments: of a row of tokens.
+        total: T, tokens in the row.
+        kernel: one of `KERNELS`.
+    """
+    if kernel == "plain":
+        return segments._replace(mask=_plain_mask(segments, total))
+    if kernel == "sdpa" and not segments.same:
+        return segments._replace(mask=segments.visible(total))
+    if kernel == "flex":
+        return segments._replace(mask=_block_mask(segments, total))
+    if kernel == "xformers":
+        return segments._replace(mask=_xformers_mask(segments))
+    return segments
+
+
+def _plain_mask(segments: Segments, total: int) -> Tensor | None:
+    if not segments.same:
+        return segments.visible(total)
+    if not segments.causal:
+        return None
+    return torch.ones(
+        segments.same, segments.same, dtype=torch.bool, device=segments.bounds.device
+    ).tril()
+
+
+def _block_mask(segments: Segments, total: int) -> object:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    owners = segments.owners(total)
+
+    def within(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return owners[query] == owners[key]
+
+    def before(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (owners[query] == owners[key]) & (query >= key)
+
+    rule = before if segments.causal else within
+    return create_block_mask(rule, None, None, total, total, device=owners.device)
+
+
+def _xformers_mask(segments: Segments) -> object:
+    from xformers.ops import fmha
+
+    lengths = segments.bounds.diff().tolist()  # xformers wants them on the host
+    kinds = fmha.attn_bias
+    kind = kinds.BlockDiagonalCausalMask if segments.causal else kinds.BlockDiagonalMask
+    return kind.from_seqlens([length for length in lengths if length])

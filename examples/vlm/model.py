@@ -1,0 +1,114 @@
+"""The whole model: images enter where the texts have placeholders."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from examples.vlm.config import ModelConfig
+from examples.vlm.inputs import IGNORE, Inputs
+from examples.vlm.layers import Transformer
+from examples.vlm.rotary import angles
+from examples.vlm.vision import Projector, VisionEncoder
+
+CHUNK = 2**22
+"""Logits that are in memory at a time, about: 16 MB of float32."""
+
+
+class VLM(nn.Module):
+    """A ViT, a projector and a causal decoder.
+
+    Args:
+        config: its sizes.
+        vocabulary: number of tokens.
+        image_id: the token that stands where an image's features go.
+        kernel: of attention, one of `examples.vlm.attention.KERNELS`.
+    """
+
+    def __init__(self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str) -> None:
+        super().__init__()
+        self.config, self.image_id, self.kernel = config, image_id, kernel
+        self.vision = VisionEncoder(config.vision)
+        self.projector = Projector(config.vision, config.width)
+        self.embedding = nn.Embedding(vocabulary, config.width)
+        self.language = Transformer(
+            config.width, config.layers, config.heads, config.kv_heads, config.hidden
+        )
+        self.head = nn.Linear(config.width, vocabulary, bias=False)
+        self.apply(_initialise)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
+
+        Every token's loss stands for itself, so whoever calls decides what to divide by: the sum
+        over all ranks and accumulated batches of tokens that count.
+        """
+        features = self.projector(self.encode(inputs))
+        x = place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
+        size = self.config.width // self.config.heads
+        turned = angles(inputs.positions, size, self.config.rope_base)
+        x = self.language(x, turned, inputs.segments, self.kernel)
+        return self.losses(x, inputs.targets)
+
+    def encode(self, inputs: Inputs) -> Tensor:
+        """Features of all patches `[P, vision width]`."""
+        frozen = not any(parameter.requires_grad for parameter in self.vision.parameters())
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            features: Tensor = self.vision(inputs.patches, self.kernel)
+            return features
+
+    def losses(self, x: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy of each next token, some rows of logits at a time.
+
+        Logits of a large vocabulary would take more memory than the model: 8,192 tokens of 128,000
+        words are 4 GB, and their gradient as much again. So they are made again in the backward
+        pass.
+        """
+        rows = max(1, CHUNK // self.head.out_features)
+        if len(x) <= 2 * rows or not torch.is_grad_enabled():
+            return self._entropy(x, targets)
+        parts = [
+            checkpoint(self._entropy, some, wanted, use_reentrant=False)
+            for some, wanted in zip(torch.split(x, rows), torch.split(targets, rows), strict=True)
+        ]
+        return torch.cat(parts)
+
+    def _entropy(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.head(x).float()
+        return functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
+
+
+def place(embedded: Tensor, features: Tensor, wanted: Tensor) -> Tensor:
+    """Put features, in order, where images are wanted.
+
+    Selecting rows by a mask would make their number known to the host, which waits for the device;
+    so every token looks its feature up, and those without one look up a row of zeros.
+
+    Args:
+        embedded: `[T, width]`.
+        features: `[F, width]`, as many as places or more.
+        wanted: bool [T].
+
+    Raises:
+        ValueError: there are more places than features (seen on the CPU alone).
+    """
+    if wanted.device.type == "cpu" and wanted.sum() > len(features):
+        raise ValueError(
+            f"the texts have {int(wanted.sum())} places for images and the images make "
+            f"{len(features)} tokens; give TextSpec the model's image_tokens"
+        )
+    none = len(features)
+    which = torch.where(wanted, wanted.cumsum(0) - 1, none)
+    table = torch.cat([features, features.new_zeros(1, features.shape[1])])
+    found = functional.embedding(which, table, padding_idx=none).to(embedded.dtype)
+    return torch.where(wanted[:, None], found, embedded)
+
+
+def _initialise(module: nn.Module) -> None:
+    """Normal weights of deviation 0.02, as in GPT-2; no bias."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

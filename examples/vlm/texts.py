@@ -1,10 +1,55 @@
-"""A tokenizer that needs no file: the bytes of a text, and ChatML's special tokens."""
+"""What the model has to know of a tokenizer, and one that needs no file."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>")
+_IMAGES = ("<image>", "<|image_pad|>", "<IMG_CONTEXT>")
+
+
+class Vocabulary(NamedTuple):
+    """A tokenizer, and which of its tokens mean something to the model.
+
+    Attributes:
+        tokenizer: that texts go through.
+        size: number of tokens.
+        image: the token that stands for an image, as it is written.
+        image_id: its number.
+    """
+
+    tokenizer: Tokenizer
+    size: int
+    image: str
+    image_id: int
+
+    @classmethod
+    def of(cls, path: Path | None) -> Vocabulary:
+        """That of a `tokenizer.json`; None takes one of bytes.
+
+        Raises:
+            ValueError: there is no such file, or it has no token for images.
+        """
+        if path is None:
+            tokenizer = byte_tokenizer()
+        elif not path.is_file():
+            raise ValueError(f"{path}: there is no tokenizer; give a tokenizer.json")
+        else:
+            try:
+                tokenizer = Tokenizer.from_file(str(path))
+            except Exception as error:
+                raise ValueError(f"{path}: this is no tokenizer.json ({error})") from error
+        known = tokenizer.get_vocab()
+        image = next((token for token in _IMAGES if token in known), None)
+        if image is None:
+            raise ValueError(
+                f"{path} has no token for images, none of {', '.join(_IMAGES)}; add one to it"
+            )
+        # Numbers may have gaps, so the largest decides.
+        return cls(tokenizer, max(known.values()) + 1, image, known[image])
 
 
 def byte_tokenizer() -> Tokenizer:

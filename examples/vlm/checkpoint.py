@@ -1,0 +1,76 @@
+"""Saving a run and going on with it: model, optimizer, scaler, random numbers and loader."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from examples.vlm.ranks import Ranks
+
+VERSION = 1
+
+
+def save(path: Path, parts: dict[str, Any], step: int, about: dict[str, Any], ranks: Ranks) -> None:
+    """Write a checkpoint, whole or not at all; the first rank writes, all must call.
+
+    Args:
+        path: replaced where it is there.
+        parts: what has a `state_dict()`, by name.
+        step: steps that were made.
+        about: what must be the same when the run goes on, such as the model's sizes.
+        ranks: random numbers of all of them are kept.
+    """
+    random = {"cpu": ranks.gather(torch.get_rng_state())}
+    if ranks.device.type == "cuda":
+        random["cuda"] = ranks.gather(torch.cuda.get_rng_state())
+    if not ranks.first:
+        return
+    content = {
+        "version": VERSION,
+        "about": about,
+        "step": step,
+        "random": random,
+        **{name: part.state_dict() for name, part in parts.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".tmp")
+    with unfinished.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks) -> int:
+    """Bring a run to where a checkpoint left it; returns the steps that were made.
+
+    On another number of ranks everything goes on but random numbers, of which there are then as
+    many sets as ranks had been.
+
+    Raises:
+        ValueError: there is no such file, or it is of another model.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no checkpoint; give the file that --save wrote")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
+    if not isinstance(content, dict) or content.get("version") != VERSION:
+        raise ValueError(f"{path}: this is no checkpoint of this program; give another")
+    for name, value in about.items():
+        if content["about"].get(name) != value:
+            raise ValueError(
+                f"{path} is of a run with {name} {content['about'].get(name)!r}, and this one has "
+                f"{value!r}; give the same options, or start anew without --resume"
+            )
+    for name, part in parts.items():
+        part.load_state_dict(content[name])
+    for name, states in content["random"].items():
+        if len(states) == ranks.world_size and name in ("cpu", ranks.device.type):
+            put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state
+            put(states[ranks.rank])
+    return int(content["step"])

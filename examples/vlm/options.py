@@ -1,0 +1,93 @@
+"""The command line of `examples.vlm.train`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from examples.vlm.attention import AUTO, KERNELS
+from examples.vlm.config import MODELS
+from examples.vlm.techniques import Optimizer, Precision
+
+
+def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
+    """Options by name; `None` takes the command line's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.vlm.train",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _data(parser)
+    _model(parser)
+    _techniques(parser)
+    _run(parser)
+    options = parser.parse_args(arguments)
+    if options.steps < 1:
+        parser.error(f"--steps must be at least 1, got {options.steps}")
+    return options
+
+
+def _data(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("data").add_argument
+    add("shards", help="what `datapipe pack` wrote, here or behind a URL")
+    add("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: bytes)")
+    add("--template", default="chatml", help="chat template (default: %(default)s)")
+    add("--batch-size", type=int, metavar="N", help="samples, or packs, a step (default: 8, or 1)")
+    add("--pack", type=int, metavar="TOKENS", help="tokens of a pack (default: padded batches)")
+    add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
+    add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
+    add("--max-images", type=int, metavar="N", help="of a pack")
+    add("--max-length", type=int, metavar="TOKENS", help="of a sample")
+    add("--overlong", default="truncate", choices=("truncate", "drop", "raise"))
+    add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
+    add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
+    add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
+    add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
+    add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
+
+
+def _model(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("model").add_argument
+    add("--model", default="tiny", choices=tuple(MODELS))
+    add("--native", action="store_true", help="images near their own size, not squares")
+    add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
+    add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+
+
+def _techniques(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("techniques").add_argument
+    add("--precision", default="fp32", choices=get_args(Precision))
+    add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
+    add("--compile", action="store_true", help="torch.compile every block")
+    add("--optimizer", default="fused", choices=get_args(Optimizer), help="kind of AdamW")
+    add("--zero-gradients", dest="set_to_none", action="store_false", help="do not free them")
+    add("--recompute", action="store_true", help="activation checkpointing")
+    add("--freeze-vision", action="store_true", help="train all but the encoder")
+    add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
+    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
+    add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
+    add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
+    add(
+        "--wait-for-losses",
+        dest="keep_losses",
+        action="store_false",
+        help="look at every loss at once",
+    )
+
+
+def _run(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("run").add_argument
+    add("--steps", type=int, default=50, help="in all (default: %(default)s)")
+    add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
+    add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
+    add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
+    add("--weight-decay", type=float, default=0.05)
+    add("--seed", type=int, default=0)
+    add("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
+    add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
+    add("--resume", type=Path, metavar="FILE", help="go on with a checkpoint")
+    add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
+    add("--log-every", type=int, default=10, metavar="STEPS")
+    add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
+    add("--profile", type=Path, metavar="FILE", help="write a trace of steps 8 to 10")

@@ -1,0 +1,39 @@
+"""A small packed dataset: short and long texts, with no image, one or two."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory: pytest.TempPathFactory, crop: Callable[..., Any]) -> Path:
+    """25 samples in three shards: every 5th has two images, every 4th none."""
+    raw = tmp_path_factory.mktemp("raw")
+    records = []
+    for number in range(25):
+        count = 0 if number % 4 == 3 else 2 if number % 5 == 2 else 1
+        names = [f"{number}-{image}.jpg" for image in range(count)]
+        for image, name in enumerate(names):
+            photo = ("chelsea.png", "coffee.png", "rocket.jpg")[(number + image) % 3]
+            crop(photo, (40 + number % 7, 30 + number % 5), 50 + 9 * image + number).save(
+                raw / name
+            )
+        turns = [
+            {"from": "human", "value": "<image>" * count + "What is it?"},
+            {"from": "gpt", "value": f"It is {number}." + " Indeed." * (number * 7 % 13)},
+        ]
+        record: dict[str, Any] = {"id": str(number), "conversations": turns}
+        if names:
+            record["image"] = names[0] if count == 1 else names
+        records.append(record)
+    (raw / "data.json").write_text(json.dumps(records))
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    datapipe.pack_dataset(raw, out, shard_size=10)
+    return out

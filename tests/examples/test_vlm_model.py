@@ -1,0 +1,309 @@
+"""The reference model learns the same from a sample wherever it stands: alone, padded, packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import datapipe
+from datapipe import ImageSpec, TextSpec
+from examples.vlm.config import ModelConfig, VisionConfig
+from examples.vlm.inputs import cut, make_inputs
+from examples.vlm.model import VLM, place
+from examples.vlm.texts import Vocabulary
+
+CONFIG = ModelConfig(
+    vision=VisionConfig(
+        width=16, layers=2, heads=2, patch=4, merge=2, image_size=16, max_pixels=640
+    ),
+    width=24,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+)
+WORDS = Vocabulary.of(None)
+FIXED = {"image": ImageSpec(size=16, normalize="siglip"), "image_tokens": 4}
+NATIVE = {
+    "image": ImageSpec(
+        resize="native", patch=4, merge=2, min_pixels=64, max_pixels=640, normalize="siglip"
+    ),
+    "image_tokens": "native",
+}
+FORMS = {"fixed": FIXED, "native": NATIVE}
+KERNELS = ["split", "sdpa", "plain"]
+
+
+def make_model(kernel: str) -> VLM:
+    """In float64, with weights so large that what attends to what is seen in the loss."""
+    torch.manual_seed(0)
+    model = VLM(CONFIG, WORDS.size, WORDS.image_id, kernel)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return model.double()
+
+
+def load(shards: Path, form: dict[str, Any], **options: Any) -> datapipe.Loader:
+    text = TextSpec(tokenizer=WORDS.tokenizer, template="chatml", image_tokens=form["image_tokens"])
+    meta = ("key", "valid", "num_items_in_batch")
+    options = {"num_workers": 0, "meta": meta, "image": form["image"]} | options
+    return datapipe.make_loader(shards, text=text, **options)
+
+
+def losses_of(model: VLM, batch: dict[str, Any]) -> Tensor:
+    if "pixel_values" in batch:
+        batch = batch | {"pixel_values": batch["pixel_values"].double()}
+    losses: Tensor = model(make_inputs(batch, CONFIG, model.kernel))
+    return losses
+
+
+def by_key(model: VLM, batch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """Losses of the tokens of each sample, its padding left out."""
+    losses = losses_of(model, batch)
+    if "attention_mask" in batch:
+        rows = losses.view(len(batch["key"]), -1)
+        parts = [
+            row[:length]
+            for row, length in zip(rows, batch["attention_mask"].sum(1).tolist(), strict=True)
+        ]
+    else:
+        bounds = batch["cu_seq_lens_q"].tolist()
+        parts = [losses[a:b] for a, b in pairwise(bounds)]
+    for key, part, valid in zip(batch["key"], parts, batch["valid"].tolist(), strict=False):
+        if valid:
+            yield key, part
+
+
+def gradients(model: VLM, batches: Any) -> dict[str, Tensor]:
+    """Of the summed loss of all samples."""
+    model.zero_grad()
+    for batch in batches:
+        losses_of(model, batch).sum().backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 6},
+        {"batch_size": 5, "buckets": 2},
+        {"max_tokens": 700},
+        {"pack": 300},
+        {"pack": 300, "batch_size": 2},
+        {"pack": 256, "pack_multiple_of": 16},
+        {"pack": 300, "static_shapes": True, "max_images": 9, "max_patches": None},
+    ],
+    ids=str,
+)
+def test_losses_of_a_sample_are_those_it_has_alone(
+    shards: Path, form: str, kernel: str, options: dict[str, Any]
+) -> None:
+    if form == "native" and options.get("static_shapes"):
+        options = options | {"max_images": None, "max_patches": 300}
+    model = make_model(kernel)
+    with torch.no_grad():
+        alone = dict(
+            pair
+            for batch in load(shards, FORMS[form], batch_size=1)
+            for pair in by_key(model, batch)
+        )
+        seen = [
+            pair for batch in load(shards, FORMS[form], **options) for pair in by_key(model, batch)
+        ]
+    assert sorted(key for key, _ in seen) == sorted(alone)
+    for key, losses in seen:
+        wanted = alone[key]
+        torch.testing.assert_close(losses[: len(wanted)], wanted, rtol=1e-9, atol=1e-9)
+        assert not losses[len(wanted) :].any()
+        assert wanted.any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_gradients_of_packs_are_those_of_padded_batches_and_of_samples_one_by_one(
+    shards: Path, form: str, kernel: str
+) -> None:
+    model = make_model(kernel)
+    alone, padded, packed = (
+        gradients(model, load(shards, FORMS[form], **options))
+        for options in ({"batch_size": 1}, {"batch_size": 7}, {"pack": 400})
+    )
+    assert alone.keys() == {name for name, _ in model.named_parameters()}
+    for name, wanted in alone.items():
+        assert wanted.any(), name
+        torch.testing.assert_close(padded[name], wanted, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(packed[name], wanted, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("options", [{"batch_size": 6}, {"pack": 500}], ids=str)
+def test_another_text_or_image_in_a_sample_leaves_the_losses_of_the_others_bit_equal(
+    shards: Path, kernel: str, options: dict[str, Any]
+) -> None:
+    model = make_model(kernel).float()
+    batch = next(iter(load(shards, FIXED, **options)))
+    ids, pixels = batch["input_ids"].clone(), batch["pixel_values"].clone()
+    if "attention_mask" in batch:
+        mine = torch.zeros_like(ids, dtype=torch.bool)
+        mine[1] = True
+    else:
+        bounds = batch["cu_seq_lens_q"].tolist()
+        mine = torch.zeros_like(ids, dtype=torch.bool)
+        mine[0, bounds[1] : bounds[2]] = True
+    images = (ids == WORDS.image_id).flatten()
+    ids[mine & (ids != WORDS.image_id)] += 7
+    # The images of the sample come after those of the sample before it.
+    before = int(images[: int(mine.flatten().nonzero()[0])].sum()) // 4
+    count = int((images & mine.flatten()).sum()) // 4
+    pixels[before : before + count] += 1
+    with torch.no_grad():
+        was = model(make_inputs(batch, CONFIG, kernel))
+        now = model(make_inputs(batch | {"input_ids": ids, "pixel_values": pixels}, CONFIG, kernel))
+    others = ~mine.flatten()
+    counted = was != 0
+    assert (was[others] == now[others]).all()
+    assert (counted & others).any()
+    assert (was != now)[~others & counted].all()
+
+
+def test_the_pixels_of_an_image_matter_to_its_own_sample(shards: Path) -> None:
+    model = make_model("split")
+    for batch in load(shards, FIXED, batch_size=1):
+        if "pixel_values" not in batch:
+            continue
+        was, now = (
+            losses_of(model, batch | {"pixel_values": batch["pixel_values"] + change}).sum()
+            for change in (0, 1)
+        )
+        assert was != now
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_batch_without_images_runs_the_encoder_all_the_same(shards: Path, kernel: str) -> None:
+    model = make_model(kernel)
+    batch = next(b for b in load(shards, FIXED, batch_size=1) if "pixel_values" not in b)
+    losses_of(model, batch).sum().backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any() != name.startswith(("vision", "projector")), name
+
+
+def test_a_sample_that_is_left_empty_counts_nothing(shards: Path) -> None:
+    model = make_model("split")
+    whole = list(load(shards, FIXED, pack=400))
+    keys = whole[0]["key"]
+    without = next(iter(load(shards, FIXED, pack=400, exclude=[keys[1]])))
+    with torch.no_grad():
+        kept = dict(by_key(model, without))
+        for key, losses in by_key(model, whole[0]):
+            if key == keys[1]:
+                assert key not in kept
+            else:
+                torch.testing.assert_close(kept[key], losses)
+
+
+def test_square_images_are_cut_as_native_ones_are() -> None:
+    pixels = torch.randn(2, 3, 16, 16)
+    wanted = [
+        image[:, top + 4 * i : top + 4 * i + 4, left + 4 * j : left + 4 * j + 4].flatten()
+        for image in pixels
+        for top in (0, 8)
+        for left in (0, 8)
+        for i in (0, 1)
+        for j in (0, 1)
+    ]
+    assert torch.equal(cut(pixels, CONFIG.vision), torch.stack(wanted))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_patch_knows_its_row_and_column(shards: Path, form: str) -> None:
+    batch = next(iter(load(shards, FORMS[form], batch_size=8)))
+    patches = make_inputs(batch, CONFIG, "split").patches
+    grids = batch.get("image_grid_thw", torch.tensor([[1, 4, 4]] * len(batch["pixel_values"])))
+    places = [
+        (top + i, left + j)
+        for _, down, across in grids.tolist()
+        for top in range(0, down, 2)
+        for left in range(0, across, 2)
+        for i in (0, 1)
+        for j in (0, 1)
+    ]
+    found = zip(patches.rows.tolist(), patches.columns.tolist(), strict=True)
+    assert list(found) == places
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (ImageSpec(size=16), "uint8, and the encoder takes normalised values"),
+        (ImageSpec(size=20, normalize="siglip"), "20x20 pixels: this model takes squares"),
+        (ImageSpec(size=(16, 24), normalize="siglip"), "16x24 pixels"),
+        (
+            ImageSpec(resize="native", patch=8, merge=2, normalize="siglip", min_pixels=256),
+            r"this model takes native patches of 48 values",
+        ),
+        (
+            ImageSpec(
+                resize="native",
+                patch=4,
+                merge=2,
+                normalize="siglip",
+                min_pixels=1024,
+                max_pixels=4096,
+            ),
+            r"the model was made for 40; give ImageSpec\(max_pixels=640\)",
+        ),
+    ],
+)
+def test_images_of_another_form_are_refused(shards: Path, image: ImageSpec, reason: str) -> None:
+    tokens = "native" if image.resize == "native" else 4
+    loader = load(shards, {"image": image, "image_tokens": tokens}, batch_size=8)
+    with pytest.raises(ValueError, match=reason):
+        make_inputs(next(iter(loader)), CONFIG, "split")
+
+
+def test_texts_with_more_places_than_images_fill_are_refused(shards: Path) -> None:
+    loader = load(shards, FIXED | {"image_tokens": 5}, batch_size=8)
+    model = make_model("split")
+    with pytest.raises(ValueError, match="give TextSpec the model's image_tokens"):
+        losses_of(model, next(iter(loader)))
+
+
+def test_features_go_to_their_places_in_order() -> None:
+    embedded, features = torch.zeros(5, 2), torch.tensor([[1.0, 1], [2, 2], [3, 3]])
+    wanted = torch.tensor([False, True, False, True, False])
+    assert place(embedded, features, wanted)[:, 0].tolist() == [0, 1, 0, 2, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 10_000])
+def test_losses_in_parts_are_those_of_the_whole(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    model = make_model("split")
+    batch = next(iter(load(shards, FIXED, pack=400)))
+    whole = losses_of(model, batch)
+    whole.sum().backward()
+    wanted = model.head.weight.grad
+    monkeypatch.setattr("examples.vlm.model.CHUNK", rows * WORDS.size)
+    model.zero_grad()
+    parts = losses_of(model, batch)
+    parts.sum().backward()
+    torch.testing.assert_close(parts, whole)
+    torch.testing.assert_close(model.head.weight.grad, wanted)
+
+
+def test_a_vision_config_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="give 112"):
+        VisionConfig(width=16, layers=1, heads=2, image_size=120)
+    with pytest.raises(ValueError, match="a multiple of 4"):
+        VisionConfig(width=18, layers=1, heads=3)
+    with pytest.raises(ValueError, match="kv_heads 3 do not divide 4 heads"):
+        ModelConfig(vision=CONFIG.vision, width=24, layers=1, heads=4, kv_heads=3)

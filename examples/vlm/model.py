@@ -40,7 +40,7 @@ class VLM(nn.Module):
         self.apply(_initialise)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
+        """Cross entropy of each next token in nats: float32 or more [T], 0 where there is no target.
 
         Every token's loss stands for itself, so whoever calls decides what to divide by: the sum
         over all ranks and accumulated batches of tokens that count.
@@ -76,7 +76,8 @@ class VLM(nn.Module):
         return torch.cat(parts)
 
     def _entropy(self, x: Tensor, targets: Tensor) -> Tensor:
-        logits = self.head(x).float()
+        logits = self.head(x)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
 
 

@@ -13,11 +13,11 @@ def angles(positions: Tensor, size: int, base: float = 10_000.0) -> Tensor:
 
 
 def rotate(x: Tensor, turned: Tensor) -> Tensor:
-    """Turn values `[T, heads, D]` by angles `[T, D / 2]`, in float32; the dtype stays.
+    """Turn values `[T, heads, D]` by angles `[T, D / 2]`, in float32 or more; the dtype stays.
 
     Value i is paired with value i + D / 2, as in GPT-NeoX and Llama.
     """
     cos, sin = turned.cos()[:, None], turned.sin()[:, None]
-    first, second = x.float().chunk(2, dim=-1)
+    first, second = x.to(torch.promote_types(x.dtype, turned.dtype)).chunk(2, dim=-1)
     out = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
     return out.to(x.dtype)

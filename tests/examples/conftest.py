@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import datapipe
 
@@ -37,3 +38,12 @@ def shards(tmp_path_factory: pytest.TempPathFactory, crop: Callable[..., Any]) -
     out = tmp_path_factory.mktemp("packed") / "shards"
     datapipe.pack_dataset(raw, out, shard_size=10)
     return out
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Products as small as these take longer where threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

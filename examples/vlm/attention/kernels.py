@@ -32,7 +32,7 @@ def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     mask = segments.mask
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    weights = scores.softmax(-1, dtype=torch.float32).to(v.dtype)
+    weights = scores.softmax(-1, torch.promote_types(q.dtype, torch.float32)).to(v.dtype)
     out: Tensor = weights @ v
     return out.transpose(1, 2).flatten(0, 1)
 

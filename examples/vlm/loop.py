@@ -185,9 +185,9 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
     # DDP averages over the ranks what has to be summed.
     share = ranks.world_size / labels_of(group)
     total = torch.zeros((), device=ranks.device)
-    for batch in group:
-        inputs = make_inputs(batch, run.model.config, run.model.kernel)
-        with _reducing(run, batch is group[-1]):
+    for number, batch in enumerate(group, 1):
+        inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
+        with _reducing(run, number == len(group)):
             with techniques.autocast(ranks.device):
                 losses = run.reduced(inputs)
             loss = losses.sum() * share
@@ -275,6 +275,16 @@ class Counts:
     def _wait(self) -> None:
         if self._run.ranks.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def _here(batch: Batch, device: torch.device) -> Batch:
+    """A batch on the device, where the loader has not brought it there."""
+    if batch["input_ids"].device.type == device.type:
+        return batch
+    return {
+        name: value.to(device) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
 
 
 def tokens_of(batch: Batch) -> Tensor:

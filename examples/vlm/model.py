@@ -40,7 +40,7 @@ class VLM(nn.Module):
         self.apply(_initialise)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Cross entropy of each next token in nats: float32 or more [T], 0 where there is no target.
+        """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
 
         Every token's loss stands for itself, so whoever calls decides what to divide by: the sum
         over all ranks and accumulated batches of tokens that count.

@@ -68,6 +68,7 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
     add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
     add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
+    add("--copy-late", dest="ahead", action="store_false", help="copy batches in the step")
     add(
         "--wait-for-losses",
         dest="keep_losses",

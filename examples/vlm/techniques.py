@@ -35,6 +35,8 @@ class Techniques:
         accumulate: batches whose gradients are added up for a step.
         accumulate_tokens: instead: so many batches that they have at least this number of labels.
         clip: most that the norm of all gradients may be; 0 for no limit.
+        ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
+            of its own; otherwise each step copies its own.
         keep_losses: whether losses stay on the device until they are logged; otherwise each step
             waits for its own.
 
@@ -53,6 +55,7 @@ class Techniques:
     accumulate: int = 1
     accumulate_tokens: int = 0
     clip: float = 1.0
+    ahead: bool = True
     keep_losses: bool = True
 
     def __post_init__(self) -> None:

@@ -132,6 +132,7 @@ def make_loader(
             resize="native",
             patch=vision.patch,
             merge=vision.merge,
+            min_pixels=vision.cell**2,
             max_pixels=vision.max_patches * vision.patch**2,
             normalize="siglip",
         )
@@ -148,6 +149,8 @@ def make_loader(
     sizes = {"pack": options.pack, "batch_size": options.batch_size, "buckets": options.buckets}
     if options.pack is None and options.batch_size is None:
         sizes["batch_size"] = 8
+    # With a device the loader brings batches there ahead of the loop.
+    device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
     cache = None
     if options.cache or options.device_cache:
         cache = CacheSpec(memory=options.cache, device=options.device_cache)
@@ -161,7 +164,7 @@ def make_loader(
         seed=options.seed,
         epochs=None,
         meta=("key", "num_items_in_batch"),
-        device=ranks.device if ranks.device.type == "cuda" or options.device_cache else None,
+        device=ranks.device if options.device_cache else device,
         cache=cache,
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch,

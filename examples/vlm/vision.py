@@ -29,7 +29,9 @@ class VisionEncoder(nn.Module):
         """Patches `[P, 3 * patch**2]` to features `[P, width]`."""
         half = self.config.width // self.config.heads // 2
         turned = torch.cat([angles(patches.rows, half), angles(patches.columns, half)], dim=-1)
-        x = self.embed(patches.values.to(self.embed.weight.dtype))
+        dtype = self.embed.weight.dtype
+        # What blocks add to stays in float32 under autocast, as in the language model.
+        x = self.embed(patches.values.to(dtype)).to(dtype)
         features: Tensor = self.transformer(x, turned, patches.segments, kernel)
         return features
 

@@ -1,0 +1,80 @@
+"""Captions mixed with conversations, over photographs: what vision-language models train on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from pydoc_data.topics import topics
+from random import Random
+
+import numpy as np
+
+import datapipe
+from benchmarks.data import photographs
+from datapipe.pack.job import pack_dataset
+from tools.train_tokenizer import train as train_tokenizer
+
+_HOME = Path("build/bench")
+VOCABULARY = 8192
+
+# Shares of samples, least and most words of all answers, and turns: captions as in COCO and
+# LAION, conversations as in LLaVA-Instruct, long answers as in ShareGPT4V and its like.
+KINDS = ((0.55, (8, 20), (1, 1)), (0.35, (80, 300), (2, 5)), (0.10, (300, 700), (3, 8)))
+
+
+def chats(samples: int) -> tuple[Path, Path]:
+    """Shards of so many samples, and a tokenizer trained on their texts; made where missing."""
+    photos = photographs(samples)
+    raw, out = _HOME / f"chats-{samples}", _HOME / f"chats-{samples}-packed"
+    tokenizer = _HOME / f"chats-{samples}-tokenizer.json"
+    if not raw.exists():
+        temporary = raw.with_name(f"{raw.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        paths = [path.relative_to(photos.raw).as_posix() for path in photos.paths()]
+        rng, words = Random(0), prose()
+        records = [record(rng, words, number, path) for number, path in enumerate(paths)]
+        (temporary / "data.json").write_text(json.dumps(records))
+        temporary.rename(raw)
+    pack_dataset(raw / "data.json", out, image_root=photos.raw)
+    if not tokenizer.exists():
+        train_tokenizer(out, VOCABULARY).save(str(tokenizer))
+    return out, tokenizer
+
+
+def prose() -> list[str]:
+    """Words of English, in order: those of Python's own documentation."""
+    return " ".join(topics[name] for name in sorted(topics)).split()
+
+
+def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, object]:
+    """A sample in LLaVA's form."""
+    _, (least, most), (fewest, turns) = rng.choices(KINDS, [share for share, *_ in KINDS])[0]
+    count = rng.randint(fewest, turns)
+    total = round(least * (most / least) ** rng.random())
+    conversation = []
+    for turn in range(count):
+        start = rng.randrange(len(words) - most)
+        question = " ".join(words[start : start + rng.randint(5, 12)])
+        answer = " ".join(words[start : start + max(3, total // count)])
+        conversation += [
+            {"from": "human", "value": "<image>\n" * (turn == 0) + question},
+            {"from": "gpt", "value": answer},
+        ]
+    return {"id": str(number), "image": image, "conversations": conversation}
+
+
+def describe(shards: Path, tokenizer: Path, image_tokens: int) -> str:
+    """How many tokens the samples have."""
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=image_tokens)
+    lengths = [
+        int(length)
+        for batch in datapipe.make_loader(shards, batch_size=64, text=text, image=None)
+        for length in batch["attention_mask"].sum(1)
+    ]
+    low, middle, high = np.percentile(lengths, (10, 50, 90))
+    return (
+        f"{len(lengths):,} samples of {np.mean(lengths):.0f} tokens (10th, 50th, 90th percentile "
+        f"{low:.0f}, {middle:.0f}, {high:.0f}; at most {max(lengths):,})"
+    )

@@ -3,11 +3,10 @@
     datapipe pack RAW SHARDS
     python examples/huggingface_models.py SHARDS --family qwen2-vl --pack 1024 --steps 20
 
-Each family is a model made from a config, tiny and untrained, so that nothing is downloaded, with
-the `ImageSpec` and the `image_tokens` of a `TextSpec` that go with it. Batches are what the model
-takes: `model(**batch).loss` is all there is, padded (`batch_size=`) or packed (`pack=`), and the
-loss of a batch is that of its samples one by one. Comments say what trained checkpoints of a family
-want instead. Needs transformers 5.
+Each family is a model made from a config, tiny and untrained, with the `ImageSpec` and the
+`image_tokens` of a `TextSpec` that go with it; comments say what trained checkpoints want instead.
+Batches, padded (`batch_size=`) or packed (`pack=`), are what `model(**batch).loss` takes, and their
+loss is that of their samples one by one. Needs transformers 5.
 """
 
 import argparse
@@ -37,31 +36,26 @@ class Size:
     heads: int = 4
     layers: int = 2
 
-    def vision(self, image: datapipe.ImageSpec) -> dict[str, Any]:
-        """Options of a tower for images of one size."""
+    def options(self, **others: Any) -> dict[str, Any]:
+        """As most configs name them, and others."""
         return {
             "hidden_size": self.width,
             "intermediate_size": 2 * self.width,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "image_size": image.height,
-            "patch_size": image.patch_side,
+            **others,
         }
 
     def text(self, encoder: TextEncoder) -> dict[str, Any]:
-        """Options of a language model for this vocabulary."""
-        return {
-            "hidden_size": self.width,
-            "intermediate_size": 2 * self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "vocab_size": encoder.vocab_size,
+        """Those of a language model."""
+        return self.options(
+            num_key_value_heads=self.heads,
+            vocab_size=encoder.vocab_size,
             **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
             # With a cache transformers does not look for packs in position_ids, and samples of a
             # pack would see each other.
-            "use_cache": False,
-        }
+            use_cache=False,
+        )
 
 
 TINY = Size()
@@ -74,9 +68,8 @@ class Family:
     """A model, and what its batches are made of.
 
     Attributes:
-        build: makes the model, of a `TextEncoder` (for its vocabulary, and the token that is
-            repeated for an image), a size, and an attention implementation of transformers ("sdpa",
-            "eager", "flash_attention_2"). Raises ValueError where there is no such token.
+        build: makes the model, of a `TextEncoder` (its vocabulary, and the token that is repeated
+            for an image), a size, and an attention implementation of transformers.
         image: for `make_loader`.
         image_tokens: for `TextSpec`. Tokenizer and template are those of the language model.
     """
@@ -101,7 +94,9 @@ def build_llava(encoder: TextEncoder, size: Size = TINY, attention: str = "sdpa"
     import transformers
 
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**size.vision(LLAVA)),
+        vision_config=transformers.CLIPVisionConfig(
+            **size.options(image_size=LLAVA.height, patch_size=LLAVA.patch_side)
+        ),
         text_config=transformers.LlamaConfig(**size.text(encoder)),
         image_seq_length=square_tokens(LLAVA),
     )
@@ -121,15 +116,12 @@ def build_qwen2_vl(encoder: TextEncoder, size: Size = TINY, attention: str = "sd
     rows = 3 * half // 8  # 16, 24 and 24 of 64, as in the trained models
     rotation = {"rope_type": "default", "mrope_section": [half - 2 * rows, rows, rows]}
     config = transformers.Qwen2VLConfig(
-        vision_config={
-            "embed_dim": size.width,
-            "hidden_size": size.width,
-            "depth": size.layers,
-            "num_heads": size.heads,
-            "patch_size": QWEN2_VL.patch_side,
-            "spatial_merge_size": QWEN2_VL.merge,
-            "temporal_patch_size": QWEN2_VL.temporal,
-        },
+        vision_config=size.options(
+            embed_dim=size.width,
+            patch_size=QWEN2_VL.patch_side,
+            spatial_merge_size=QWEN2_VL.merge,
+            temporal_patch_size=QWEN2_VL.temporal,
+        ),
         text_config={**size.text(encoder), "rope_parameters": rotation},
     )
     return _make(config, encoder, attention)
@@ -144,7 +136,7 @@ def build_smolvlm(encoder: TextEncoder, size: Size = TINY, attention: str = "sdp
     import transformers
 
     config = transformers.SmolVLMConfig(
-        vision_config=size.vision(SMOLVLM),
+        vision_config=size.options(image_size=SMOLVLM.height, patch_size=SMOLVLM.patch_side),
         text_config=transformers.LlamaConfig(**size.text(encoder)),
         scale_factor=SMOLVLM.merge,
         use_cache=False,
@@ -182,8 +174,7 @@ def _make(config: Any, encoder: TextEncoder, attention: str) -> nn.Module:
 
     if encoder.image_id is None:
         raise ValueError(
-            "the tokenizer has no token that is repeated for an image; add one, such as <image>, "
-            "or name its own by TextSpec(image_token=...)"
+            "the tokenizer has no token that is repeated for an image; add one, such as <image>"
         )
     config.image_token_id = encoder.image_id
     auto: Any = transformers.AutoModelForImageTextToText  # whose methods have no types

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import datapipe
 from datapipe.decode.text.encode import TextEncoder
@@ -24,6 +25,15 @@ from examples import huggingface_models as example
 
 META = ("key", "valid", "num_items_in_batch")
 DAMAGED = ("000000007", "000000012")  # of one image and of two
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads take longer to meet than such models to compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +163,14 @@ def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(
 ) -> None:
     expected = model.gradients(loader_of(shards, model.name, batch_size=1))
     assert any("vision" in name or "visual" in name for name in expected)
+    # The loss is float32, and gradients such as those of a key's bias are 0 but for its rounding.
+    rounding = 1e-6 * max(float(gradient.norm()) for gradient in expected.values())
     for options in ({"batch_size": 6}, {"pack": 400}):
         found = model.gradients(loader_of(shards, model.name, **options))
         assert found.keys() == expected.keys()
         for name, gradient in expected.items():
-            error = (found[name] - gradient).norm() / gradient.norm().clamp(min=1e-6)
-            assert error < 1e-4, f"{name} with {options}"
+            error = float((found[name] - gradient).norm())
+            assert error < 1e-4 * float(gradient.norm()) + rounding, f"{name} with {options}"
 
 
 def test_samples_that_are_skipped_change_nothing_for_others(
@@ -185,14 +197,13 @@ def test_packs_of_constant_shape_are_taken_by_smolvlm(shards: Path) -> None:
     model = Model("smolvlm", "sdpa", shards)
     options = {"pack": 512, "max_images": 6, "static_shapes": True}
     batches = list(loader_of(shards, "smolvlm", **options))
+    batches += loader_of(shards, "smolvlm", where="images == 0", **options)
     assert {(len(batch["pixel_values"]), batch["input_ids"].shape[1]) for batch in batches} == {
         (6, 512)
     }
     for batch in batches:
         with torch.no_grad():
             assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
-    texts = loader_of(shards, "smolvlm", where="images == 0", **options)
-    assert all(float(model.loss(batch)) == pytest.approx(model.mean(batch)) for batch in texts)
 
 
 def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
@@ -200,14 +211,15 @@ def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
     image_id = model.module.config.image_token_id
     family = example.FAMILIES["qwen2-vl"]
     different = 0
-    for batch in loader_of(shards, "qwen2-vl", batch_size=5):
-        types = (batch["input_ids"] == image_id).int()
-        own = {name: value for name, value in batch.items() if name != "position_ids"}
-        brought = float(model.loss(batch))
-        assert float(model.loss(own | {"mm_token_type_ids": types})) == pytest.approx(brought)
-    plain = loader_of(shards, "qwen2-vl", pack=300, image=replace(family.image, mrope=False))
-    for batch in plain:
-        different += float(model.loss(batch)) != pytest.approx(model.mean(batch), rel=1e-4)
+    with torch.no_grad():
+        for batch in loader_of(shards, "qwen2-vl", batch_size=5):
+            types = (batch["input_ids"] == image_id).int()
+            own = {name: value for name, value in batch.items() if name != "position_ids"}
+            brought = float(model.loss(batch))
+            assert float(model.loss(own | {"mm_token_type_ids": types})) == pytest.approx(brought)
+        plain = loader_of(shards, "qwen2-vl", pack=300, image=replace(family.image, mrope=False))
+        for batch in plain:
+            different += float(model.loss(batch)) != pytest.approx(model.mean(batch), rel=1e-4)
     assert different > 0, "positions along three axes matter to this model"
 
 
@@ -228,9 +240,9 @@ def test_the_tokenizer_spells_any_text() -> None:
 
 
 def test_a_tokenizer_without_a_token_for_images_is_refused() -> None:
-    tokenizer = example.byte_tokenizer()
-    bare = type(tokenizer)(tokenizer.model)
-    spec = datapipe.TextSpec(tokenizer=bare, template="{{ messages[0]['content'] }}")
+    bare = Tokenizer(example.byte_tokenizer().model)
+    bare.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    spec = datapipe.TextSpec(tokenizer=bare, template="chatml")
     for family in example.FAMILIES.values():
         with pytest.raises(ValueError, match="no token that is repeated for an image; add one"):
             family.build(TextEncoder(spec), example.TINY, "sdpa")

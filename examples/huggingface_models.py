@@ -25,8 +25,6 @@ from torch import nn
 import datapipe
 from datapipe.decode.text.encode import TextEncoder
 
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
@@ -60,8 +58,6 @@ class Size:
 
 TINY = Size()
 
-Build = Callable[[TextEncoder, Size, str], nn.Module]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
@@ -74,7 +70,7 @@ class Family:
         image_tokens: for `TextSpec`. Tokenizer and template are those of the language model.
     """
 
-    build: Build
+    build: Callable[[TextEncoder, Size, str], nn.Module]
     image: datapipe.ImageSpec
     image_tokens: int | Literal["native"]
 
@@ -195,7 +191,7 @@ def byte_tokenizer() -> Tokenizer:
     made = Tokenizer(BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(SPECIAL)
+    made.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"])
     return made
 
 

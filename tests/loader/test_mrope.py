@@ -90,9 +90,14 @@ def rope_index(vocabulary: Tokenizer) -> Callable[[dict[str, Any]], torch.Tensor
     config = transformers.Qwen2VLConfig(
         vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2},
         text_config={
-            "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
-            "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 8,
-            "bos_token_id": None, "eos_token_id": None,
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "vocab_size": 8,
+            "bos_token_id": None,
+            "eos_token_id": None,
             "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
         },
     )
@@ -117,6 +122,7 @@ def rope_index(vocabulary: Tokenizer) -> Callable[[dict[str, Any]], torch.Tensor
         {"batch_size": 5, "world_size": 2, "rank": 1},
         {"max_tokens": 400},
         {"batch_size": 5, "num_workers": 1, "workers": "processes"},
+        {"batch_size": 5, "cache": datapipe.CacheSpec(memory="16MB")},
         {"batch_size": 4, "where": "images == 0"},
         {"batch_size": 4, "where": "images == 2"},
     ],

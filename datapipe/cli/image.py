@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _WORDS = ("resize", "interpolation", "normalize")
 _SHARES = ("flip",)
-_FLAGS = ("scaled_decode",)
+_FLAGS = ("scaled_decode", "mrope")
 
 
 def parse_image(asked: str | None, dtype: str | None = None) -> ImageSpec | None:

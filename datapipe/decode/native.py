@@ -35,8 +35,13 @@ class NativeTransform:
         return across * down
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
+        counts: Int64 = self.token_grids(widths, heights).prod(axis=1)
+        return counts
+
+    def token_grids(self, widths: Int64, heights: Int64) -> Int64:
+        """Rows and columns of each of n images in tokens, which stand row by row: int64 [n, 2]."""
         across, down = self._grids(widths, heights)
-        return (across // self._merge) * (down // self._merge)
+        return np.stack([down // self._merge, across // self._merge], axis=1)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return (3 * self.spec.temporal * self._patch**2,)

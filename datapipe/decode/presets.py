@@ -29,6 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "patch": 14,
         "merge": 2,
         "temporal": 2,
+        "mrope": True,
         "interpolation": "bicubic",
         "normalize": "clip",
     },

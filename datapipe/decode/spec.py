@@ -56,6 +56,8 @@ class ImageSpec:
             others, it says how many tokens an image has.
         merge: patches along each side that become one token.
         temporal: of "native": frames that a patch holds, all of them the image.
+        mrope: of "native": with tokens, `position_ids` have an axis each for frames, rows and
+            columns, as models of the Qwen2-VL family want them; pixels do not depend on it.
         min_pixels, max_pixels: of a result of "dynamic" or "native"; None is 3,136 and 1,003,520,
             as for Qwen2-VL.
         tiles: of "tiles": most of an image, the thumbnail not counted. None is 12.
@@ -82,6 +84,7 @@ class ImageSpec:
     patch: int | None = None
     merge: int = 1
     temporal: int = 1
+    mrope: bool = False
     min_pixels: int | None = None
     max_pixels: int | None = None
     tiles: int | None = None

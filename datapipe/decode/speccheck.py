@@ -27,6 +27,7 @@ _TAKEN_BY = {
     "fill": ("pad", "tiles"),
     "crop_from": ("crop",),
     "temporal": ("native",),
+    "mrope": ("native",),
     "min_pixels": ("dynamic", "native"),
     "max_pixels": ("dynamic", "native"),
     "tiles": ("tiles",),
@@ -43,6 +44,7 @@ _REMEDIES = {
         "leave it out; an input with too many pixels is refused by refuse_above, and an output of "
         "a given size has as many as size says"
     ),
+    "mrope": "leave it out, and tokens have ordinary positions",
 }
 
 
@@ -110,7 +112,7 @@ def _check_values(spec: ImageSpec) -> None:
             "normalised values do not fit into torch.uint8; use torch.float32 or "
             "torch.bfloat16, or normalize=None"
         )
-    for name in ("thumbnail", "scaled_decode"):
+    for name in ("thumbnail", "scaled_decode", "mrope"):
         if type(value := getattr(spec, name)) is not bool:
             raise PlanError(f"{name} {value!r} is neither True nor False")
 

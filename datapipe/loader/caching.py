@@ -48,7 +48,7 @@ def kept_transform(
         reason = "decoder='dali' decodes, fits and normalises at once"
     if reason is None:
         fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
-        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0)
+        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0, mrope=False)
         return make_transform(kept)
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")

@@ -20,8 +20,17 @@ Int32 = npt.NDArray[np.int32]
 class TokenBatch(Protocol):
     """Where the tokens of a batch go."""
 
-    def place(self, slot: int, input_ids: Int64, labels: Int64) -> None:
-        """Write the tokens of one sample, int64 [its planned length] each."""
+    def place(
+        self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
+    ) -> None:
+        """Write the tokens of one sample.
+
+        Args:
+            slot: which.
+            input_ids, labels: int64 [its planned length].
+            positions: of frame, row and column, int64 [3, its planned length], where the batch has
+                them; see `mrope_positions`.
+        """
         ...
 
     def result(self) -> dict[str, Any]:
@@ -36,25 +45,38 @@ class PaddedTokens:
         lengths: int64 [B].
         pad_id: stands in `input_ids` behind a sample.
         multiple_of: L is rounded up to a multiple of this.
+        mrope: whether there are positions of frame, row and column, 0 behind a sample. Without it
+            models count by themselves.
     """
 
-    def __init__(self, lengths: Int64, *, pad_id: int, multiple_of: int = 1) -> None:
+    def __init__(
+        self, lengths: Int64, *, pad_id: int, multiple_of: int = 1, mrope: bool = False
+    ) -> None:
         longest = round_up(lengths.max(keepdims=True), multiple_of)[0]
         shape = (len(lengths), int(longest))
         self._input_ids = np.full(shape, pad_id, np.int64)
         self._labels = np.full(shape, IGNORE, np.int64)
         self._mask = (np.arange(shape[1]) < lengths[:, None]).astype(np.int64)
+        self._positions = np.zeros((3, *shape), np.int64) if mrope else None
 
-    def place(self, slot: int, input_ids: Int64, labels: Int64) -> None:
+    def place(
+        self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
+    ) -> None:
         self._input_ids[slot, : len(input_ids)] = input_ids
         self._labels[slot, : len(labels)] = labels
+        if self._positions is not None:
+            assert positions is not None
+            self._positions[:, slot, : len(input_ids)] = positions
 
     def result(self) -> dict[str, Any]:
-        return {
-            "input_ids": torch.from_numpy(self._input_ids),
-            "labels": torch.from_numpy(self._labels),
-            "attention_mask": torch.from_numpy(self._mask),
+        tokens = {
+            "input_ids": self._input_ids,
+            "labels": self._labels,
+            "attention_mask": self._mask,
         }
+        if self._positions is not None:
+            tokens["position_ids"] = self._positions
+        return {name: torch.from_numpy(values) for name, values in tokens.items()}
 
 
 class PackedTokens:
@@ -70,6 +92,8 @@ class PackedTokens:
         total: T; None for the sum of the padded lengths.
         segments: number of segments that `cu_seq_lens` are padded to with empty ones, and
             `max_length` is then `total`, so that shapes and numbers are constant.
+        mrope: whether positions of frame, row and column follow the ordinary ones, `[4, 1, T]`: by
+            the first models find packs, by the others they rotate. Padding has the ordinary ones.
     """
 
     def __init__(
@@ -80,6 +104,7 @@ class PackedTokens:
         multiple_of: int = 1,
         total: int | None = None,
         segments: int | None = None,
+        mrope: bool = False,
     ) -> None:
         self._starts = edges(round_up(lengths, multiple_of))
         used = int(self._starts[-1])
@@ -89,16 +114,22 @@ class PackedTokens:
         self._labels = np.full((1, length), IGNORE, np.int64)
         bounds = self._starts if used == length else np.append(self._starts, length)
         self._positions = (np.arange(length) - np.repeat(bounds[:-1], np.diff(bounds)))[None]
+        if mrope:
+            self._positions = np.tile(self._positions, (4, 1, 1))
         self._longest = int(np.diff(bounds).max(initial=0))
         if segments is not None:
             self._longest = length
             bounds = np.pad(bounds, (0, segments + 1 - len(bounds)), constant_values=length)
         self._bounds: Int32 = bounds.astype(np.int32)
 
-    def place(self, slot: int, input_ids: Int64, labels: Int64) -> None:
+    def place(
+        self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
+    ) -> None:
         start = self._starts[slot]
         self._input_ids[0, start : start + len(input_ids)] = input_ids
         self._labels[0, start : start + len(labels)] = labels
+        if positions is not None:
+            self._positions[1:, 0, start : start + len(input_ids)] = positions
 
     def result(self) -> dict[str, Any]:
         lengths = torch.from_numpy(self._bounds)

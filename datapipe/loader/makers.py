@@ -76,6 +76,7 @@ def token_maker(
         encoder=origin.text.encoder,
         stored=None if arrays is None else (arrays, origin.text.columns),
         image_tokens=origin.text.image_tokens,
+        image_grids=origin.text.image_grids if origin.text.images.grids is not None else None,
         limit=origin.text.limit,
         pack=plan.unit == "pack",
         multiple_of=plan.pack_multiple_of,

@@ -77,12 +77,15 @@ class Text:
 
     def image_tokens(self, sample: int) -> Int64:
         """Tokens of each image of one sample: int64 [its images]."""
-        columns = self.dataset.columns
-        images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
-        return self.images.count_tokens(
-            columns.image_width[images].astype(np.int64),
-            columns.image_height[images].astype(np.int64),
-        )
+        return self.images.count_tokens(*self._sides(sample))
+
+    def image_grids(self, sample: int) -> Int64:
+        """Rows and columns in tokens of each image of one sample: int64 [its images, 2].
+
+        For `images` that have grids.
+        """
+        assert self.images.grids is not None
+        return self.images.grids(*self._sides(sample))
 
     def measure(self, samples: Int64) -> Sizes:
         """Sizes of some samples as the batch will have them, cut where that was asked for."""
@@ -103,6 +106,15 @@ class Text:
         if len(long):
             self._cut(sizes, samples, long)
         return sizes
+
+    def _sides(self, sample: int) -> tuple[Int64, Int64]:
+        """Widths and heights of the images of one sample."""
+        columns = self.dataset.columns
+        images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
+        return (
+            columns.image_width[images].astype(np.int64),
+            columns.image_height[images].astype(np.int64),
+        )
 
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
         """Put the sizes that truncation leaves in the place of those of some samples."""

@@ -14,12 +14,16 @@ from datapipe.decode.text.truncate import expand
 from datapipe.errors import IndexMismatch, SampleError
 from datapipe.index.tokens import TokenColumns
 from datapipe.loader.collate import IGNORE, PackedTokens, PaddedTokens, TokenBatch
-from datapipe.plan.ragged import Int64
+from datapipe.loader.mrope import mrope_positions
+from datapipe.plan.ragged import Int64, edges
 from datapipe.plan.units import Sizes
 from datapipe.store.arrays import TokenArrays
 
 ImageTokens = Callable[[int], Int64]
 """Tokens of each image of a sample, by the sample's number."""
+
+ImageGrids = Callable[[int], Int64]
+"""Rows and columns in tokens of each image of a sample, int64 [images, 2], by its number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,8 @@ class TokenMaker:
         stored: tokens that were written with the dataset, and the places of images in them; None
             where texts are encoded.
         image_tokens: tokens of each image of a sample.
+        image_grids: their grids, where positions have an axis each for frames, rows and columns;
+            None where they are ordinary.
         limit: tokens of a sample, at most.
         pack: whether batches are packs.
         multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
@@ -40,6 +46,7 @@ class TokenMaker:
     encoder: TextEncoder
     stored: tuple[TokenArrays, TokenColumns] | None
     image_tokens: ImageTokens
+    image_grids: ImageGrids | None
     limit: int | None
     pack: bool
     multiple_of: int = 1
@@ -56,10 +63,14 @@ class TokenMaker:
                 multiple_of=self.multiple_of,
                 total=self.total,
                 segments=self.segments,
+                mrope=self.image_grids is not None,
             )
         else:
             batch = PaddedTokens(
-                sizes.tokens, pad_id=self.encoder.pad_id, multiple_of=self.multiple_of
+                sizes.tokens,
+                pad_id=self.encoder.pad_id,
+                multiple_of=self.multiple_of,
+                mrope=self.image_grids is not None,
             )
         return TokenSlots(self, samples, sizes, batch)
 
@@ -114,10 +125,11 @@ class TokenSlots:
         """
         sample = int(self._samples[slot])
         counts = self._maker.image_tokens(sample)[: int(self._sizes.images[slot])]
+        starts = edges(counts)
         length = int(self._sizes.tokens[slot])
         input_ids = np.full(length, self._maker.encoder.pad_id, np.int64)
-        input_ids[: int(counts.sum())] = self._maker.encoder.image_id or 0
-        self._batch.place(slot, input_ids, np.full(length, IGNORE, np.int64))
+        input_ids[: int(starts[-1])] = self._maker.encoder.image_id or 0
+        self._write(slot, input_ids, np.full(length, IGNORE, np.int64), starts[:-1])
 
     def result(self) -> dict[str, Any]:
         """What the model takes of the tokens."""
@@ -141,4 +153,12 @@ class TokenSlots:
                 "the index and open the dataset again"
             )
         labels = expanded.labels if valid else np.full(planned[0], IGNORE, np.int64)
-        self._batch.place(slot, expanded.input_ids, labels)
+        self._write(slot, expanded.input_ids, labels, expanded.image_at)
+
+    def _write(self, slot: int, input_ids: Int64, labels: Int64, image_at: Int64) -> None:
+        """Place tokens whose images begin at `image_at`, int64 [images]."""
+        positions = None
+        if self._maker.image_grids is not None:
+            grids = self._maker.image_grids(int(self._samples[slot]))[: len(image_at)]
+            positions = mrope_positions(len(input_ids), image_at, grids)
+        self._batch.place(slot, input_ids, labels, positions)

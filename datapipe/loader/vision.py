@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datapipe.decode.text.spec import TextSpec
+from datapipe.decode.text.spec import ImageTokens, TextSpec
 from datapipe.errors import PlanError
 from datapipe.plan.imagetokens import image_token_counter
 from datapipe.plan.ragged import Int64
@@ -33,12 +33,15 @@ class ImageSizes:
     Attributes:
         tokens: of an image, or a function of widths and heights.
         rows: of `pixel_values`, a function likewise; None for one each.
+        grids: rows and columns of an image in tokens, a function likewise that gives int64 [n, 2];
+            None where positions of tokens do not depend on them.
         name: tells rules apart, in states.
     """
 
     tokens: int | Counter
     rows: Counter | None
     name: int | str
+    grids: Counter | None = None
 
     def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
         """Tokens of n images: int64 [n]."""
@@ -92,9 +95,22 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
         return ImageSizes(tokens=asked, rows=None, name=asked)
     if isinstance(asked, str) and image is None:
         return ImageSizes(tokens=image_token_counter(asked), rows=None, name=asked)
+    grids = _token_grids(asked, image) if image is not None and image.spec.mrope else None
     tokens = image.tokens if isinstance(asked, str) and image else image_token_counter(asked)
     rows = image.rows if rule is not None and image else None
-    return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows))
+    return ImageSizes(tokens=tokens, rows=rows, name=_probed(tokens, rows), grids=grids)
+
+
+def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
+    from datapipe.decode.native import NativeTransform
+
+    assert isinstance(image, NativeTransform), "the spec allows mrope for no other"
+    if not isinstance(asked, str):
+        raise PlanError(
+            f"image_tokens={asked!r} says how many tokens an image has, and ImageSpec(mrope=True) "
+            "places them by its rows and columns; give image_tokens='native', or mrope=False"
+        )
+    return image.token_grids
 
 
 def _probed(tokens: Counter, rows: Counter | None) -> str:

@@ -46,6 +46,7 @@ GRIDS = ((336, 672), (672, 336))
         ({"random_crop": 0.5}, "least, most"),
         ({"flip": 2}, "flip 2 is no probability"),
         ({"scaled_decode": 2}, "scaled_decode 2 is neither True nor False"),
+        ({"mrope": 1, "resize": "native"}, "mrope 1 is neither True nor False"),
         # Values that contradict each other.
         ({"dtype": torch.uint8, "normalize": "clip"}, "do not fit into torch.uint8"),
         ({"resize": "crop", "crop_from": 200, "size": 224}, "crop_from=200 is less than the 224"),
@@ -73,6 +74,7 @@ GRIDS = ((336, 672), (672, 336))
         ({"fill": (0, 0, 0)}, "only for resize='pad'"),
         ({"crop_from": 400}, "only for resize='crop'"),
         ({"temporal": 2, "resize": "dynamic"}, "temporal=2 means nothing for resize='dynamic'"),
+        ({"mrope": True}, "only for resize='native'; leave it out, and tokens have ordinary"),
         ({"tiles": 6}, "only for resize='tiles'; leave it out"),
         ({"grids": GRIDS}, "only for resize='tiles'"),
         ({"thumbnail": False}, "only for resize='tiles'"),
@@ -111,6 +113,8 @@ def test_a_preset_can_be_changed() -> None:
     assert (spec.height, spec.width, spec.out_dtype) == (336, 336, torch.bfloat16)
     assert spec.mean_std == ImageSpec.preset("clip").mean_std
     assert ImageSpec.preset("internvl", tiles=6).most_tiles == 6
+    assert ImageSpec.preset("qwen2-vl").mrope
+    assert not ImageSpec.preset("qwen2-vl", mrope=False).mrope
 
 
 def test_a_preset_that_there_is_none_of_is_refused() -> None:

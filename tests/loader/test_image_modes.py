@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ SHORTEST = ImageSpec(resize="shortest", size=16)
 PATCHED = ImageSpec(resize="shortest", size=16, patch=8)
 MODES = {
     "native": (NATIVE, "native", {"image_grid_thw"}),
+    "mrope": (replace(NATIVE, mrope=True), "native", {"image_grid_thw"}),
     "tiles": (TILES, "per-tile", set()),
     "anyres": (ANYRES, "per-tile", {"image_sizes"}),
     "dynamic": (DYNAMIC, "native", {"image_sizes"}),

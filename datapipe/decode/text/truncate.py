@@ -27,12 +27,18 @@ class Expanded:
         input_ids: int64 [L].
         labels: int64 [L]; `IGNORE` at images, at what is not trained, and at the first token,
             which nothing stands before to predict.
-        images: how many of the sample's images are in it, from the first one on.
+        image_at: int64 [P], where the tokens of each image begin, ascending. P is how many of the
+            sample's images are in it, from the first one on.
     """
 
     input_ids: Int64
     labels: Int64
-    images: int
+    image_at: Int64
+
+    @property
+    def images(self) -> int:
+        """How many of the sample's images are in it."""
+        return len(self.image_at)
 
 
 def expand(
@@ -79,7 +85,7 @@ def expand(
     labels[learnt] = input_ids[learnt]
     labels[:1] = IGNORE
     if limit is None or total <= limit:
-        return Expanded(input_ids, labels, places)
+        return Expanded(input_ids, labels, runs)
 
     cut, images = limit, places
     for place in range(places - 1, -1, -1):
@@ -87,4 +93,4 @@ def expand(
         stop = min(int(runs[place]) + int(image_counts[place]) + wrap[1], total)
         if stop > cut:
             cut, images = min(cut, start), place
-    return Expanded(input_ids[:cut], labels[:cut], images)
+    return Expanded(input_ids[:cut], labels[:cut], runs[:images])

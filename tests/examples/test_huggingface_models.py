@@ -1,0 +1,287 @@
+"""Models of Hugging Face learn from padded and packed batches what they learn one by one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+import datapipe
+from datapipe.decode.text.encode import TextEncoder
+from datapipe.index.dataset import open_dataset
+
+pytest.importorskip("transformers")
+
+from examples import huggingface_models as example
+
+META = ("key", "valid", "num_items_in_batch")
+DAMAGED = ("000000007", "000000012")  # of one image and of two
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads take longer to meet than such models to compute."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def shards(
+    tmp_path_factory: pytest.TempPathFactory,
+    crop: Callable[..., Any],
+    encode: Callable[..., bytes],
+) -> Path:
+    """24 samples: every fifth has two images, every sixth none; sizes and texts differ."""
+    raw = tmp_path_factory.mktemp("raw")
+    records = []
+    for number in range(24):
+        count = 0 if number % 6 == 5 else 2 if number % 5 == 2 else 1
+        names = [f"{number}-{image}.jpg" for image in range(count)]
+        for image, name in enumerate(names):
+            size = (50 + 20 * (number % 4), 50 + 25 * ((number + image) % 3))
+            (raw / name).write_bytes(encode(crop("coffee.png", size, 3 * number + 20 * image)))
+        asked = " and ".join(["<image>"] * count) + "What is it?" + "?" * (number % 3)
+        answer = f"It is {'very ' * (number % 5)}{number}."
+        turns = [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]
+        records.append({"id": number, "conversations": turns} | ({"image": names} if names else {}))
+    (raw / "data.json").write_text(json.dumps(records))
+    out = tmp_path_factory.mktemp("packed") / "shards"
+    datapipe.pack_dataset(raw, out)
+    return out
+
+
+def text_of(family: example.Family) -> datapipe.TextSpec:
+    return datapipe.TextSpec(
+        tokenizer=example.byte_tokenizer(), template="chatml", image_tokens=family.image_tokens
+    )
+
+
+def loader_of(shards: Path, name: str, **options: Any) -> datapipe.Loader:
+    family = example.FAMILIES[name]
+    options = {"image": family.image, "meta": META, "num_workers": 0} | options
+    return datapipe.make_loader(shards, text=text_of(family), **options)
+
+
+def build(name: str, attention: str = "sdpa") -> torch.nn.Module:
+    family = example.FAMILIES[name]
+    torch.manual_seed(0)
+    return family.build(TextEncoder(text_of(family)), example.TINY, attention)
+
+
+class Model:
+    """A model in float64 whose attention matters, and what it makes of samples one by one."""
+
+    def __init__(self, name: str, attention: str, shards: Path) -> None:
+        self.name = name
+        self.module = build(name, attention)
+        for parameter in self.module.parameters():
+            if parameter.ndim > 1:  # weights as small as by default hide what attends to what
+                torch.nn.init.normal_(parameter, std=0.15)
+        self.module.double().eval()
+        self.alone: dict[str, tuple[float, int]] = {}
+        """Summed loss and number of labels, by key."""
+        for batch in loader_of(shards, name, batch_size=1, shuffle=False):
+            labels = batch["num_items_in_batch"]
+            with torch.no_grad():
+                self.alone[batch["key"][0]] = (float(self.loss(batch)) * labels, labels)
+
+    def loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        inputs = {name: value for name, value in batch.items() if name not in ("key", "valid")}
+        if "pixel_values" in inputs:
+            inputs["pixel_values"] = inputs["pixel_values"].double()
+        loss: torch.Tensor = self.module(**inputs).loss
+        return loss
+
+    def mean(self, batch: dict[str, Any]) -> float:
+        """What the loss of a batch should be."""
+        valid = zip(batch["key"], batch["valid"].tolist(), strict=True)
+        total = sum(self.alone[key][0] for key, counts in valid if counts)
+        return total / batch["num_items_in_batch"]
+
+    def gradients(self, loader: datapipe.Loader) -> dict[str, torch.Tensor]:
+        """Of the summed loss of all samples."""
+        self.module.zero_grad()
+        for batch in loader:
+            (self.loss(batch) * batch["num_items_in_batch"]).backward()
+        return {
+            name: parameter.grad.clone()
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None
+        }
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(name, attention) for name in example.FAMILIES for attention in ("sdpa", "eager")],
+    ids="-".join,
+)
+def model(request: pytest.FixtureRequest, shards: Path) -> Model:
+    return Model(*request.param, shards)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5},
+        {"max_tokens": 600},
+        {"pack": 300},
+        {"pack": 256, "batch_size": 2},
+        {"pack": 320, "pack_multiple_of": 8},
+        {"batch_size": 3, "where": "images == 0"},
+        {"pack": 200, "where": "images == 0"},
+        {"batch_size": 3, "where": "images == 2"},
+        {"pack": 512, "where": "images == 2"},
+    ],
+    ids=str,
+)
+def test_the_loss_of_a_batch_is_that_of_its_samples_one_by_one(
+    model: Model, shards: Path, options: dict[str, Any]
+) -> None:
+    seen = 0
+    for batch in loader_of(shards, model.name, **options):
+        images = "where" not in options or options["where"] != "images == 0"
+        assert images or "pixel_values" not in batch
+        with torch.no_grad():
+            assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
+        seen += int(batch["valid"].sum())
+    assert seen == (24 if "where" not in options else {0: 4, 2: 4}[int(options["where"][-1])])
+
+
+def test_gradients_of_an_epoch_are_those_of_its_samples_one_by_one(
+    model: Model, shards: Path
+) -> None:
+    expected = model.gradients(loader_of(shards, model.name, batch_size=1))
+    assert any("vision" in name or "visual" in name for name in expected)
+    # The loss is float32, and gradients such as those of a key's bias are 0 but for its rounding.
+    rounding = 1e-6 * max(float(gradient.norm()) for gradient in expected.values())
+    for options in ({"batch_size": 6}, {"pack": 400}):
+        found = model.gradients(loader_of(shards, model.name, **options))
+        assert found.keys() == expected.keys()
+        for name, gradient in expected.items():
+            error = float((found[name] - gradient).norm())
+            assert error < 1e-4 * float(gradient.norm()) + rounding, f"{name} with {options}"
+
+
+def test_samples_that_are_skipped_change_nothing_for_others(
+    model: Model, shards: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(shards, folder)
+    dataset = open_dataset(folder)
+    for sample in range(len(dataset)):
+        if dataset.columns.key(sample) in DAMAGED:
+            member = next(m for m in dataset.columns.members(sample) if m.ext != "json")
+            with (folder / dataset.manifest.shards[0].name).open("r+b") as file:
+                file.seek(member.offset + member.size // 2)
+                file.write(b"\0" * (member.size - member.size // 2))
+    for options in ({"batch_size": 5}, {"pack": 400}):
+        loader = loader_of(folder, model.name, on_error="skip", **options)
+        for batch in loader:
+            with torch.no_grad():
+                assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
+        assert loader.skipped == len(DAMAGED)
+
+
+def test_packs_of_constant_shape_are_taken_by_smolvlm(shards: Path) -> None:
+    model = Model("smolvlm", "sdpa", shards)
+    options = {"pack": 512, "max_images": 6, "static_shapes": True}
+    batches = list(loader_of(shards, "smolvlm", **options))
+    batches += loader_of(shards, "smolvlm", where="images == 0", **options)
+    assert {(len(batch["pixel_values"]), batch["input_ids"].shape[1]) for batch in batches} == {
+        (6, 512)
+    }
+    for batch in batches:
+        with torch.no_grad():
+            assert float(model.loss(batch)) == pytest.approx(model.mean(batch), rel=1e-5)
+
+
+def test_qwen2_vl_counts_the_positions_that_batches_bring(shards: Path) -> None:
+    model = Model("qwen2-vl", "sdpa", shards)
+    image_id = model.module.config.image_token_id
+    family = example.FAMILIES["qwen2-vl"]
+    different = 0
+    with torch.no_grad():
+        for batch in loader_of(shards, "qwen2-vl", batch_size=5):
+            types = (batch["input_ids"] == image_id).int()
+            own = {name: value for name, value in batch.items() if name != "position_ids"}
+            brought = float(model.loss(batch))
+            assert float(model.loss(own | {"mm_token_type_ids": types})) == pytest.approx(brought)
+        plain = loader_of(shards, "qwen2-vl", pack=300, image=replace(family.image, mrope=False))
+        for batch in plain:
+            different += float(model.loss(batch)) != pytest.approx(model.mean(batch), rel=1e-4)
+    assert different > 0, "positions along three axes matter to this model"
+
+
+@pytest.mark.parametrize("name", example.FAMILIES)
+@pytest.mark.parametrize("options", [{"batch_size": 8}, {"pack": 512}], ids=str)
+def test_a_few_steps_lower_the_loss(shards: Path, name: str, options: dict[str, Any]) -> None:
+    loader = loader_of(shards, name, meta=(), epochs=None, max_steps=12, **options)
+    losses = list(example.train(build(name), loader))
+    assert len(losses) == 12
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+
+
+def test_the_tokenizer_spells_any_text() -> None:
+    tokenizer = example.byte_tokenizer()
+    text = "Grüße, 世界\n\x00 \U0001f40d"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.encode("<image>").ids == [tokenizer.token_to_id("<image>")]
+
+
+def test_a_tokenizer_without_a_token_for_images_is_refused() -> None:
+    bare = Tokenizer(example.byte_tokenizer().model)
+    bare.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    spec = datapipe.TextSpec(tokenizer=bare, template="chatml")
+    for family in example.FAMILIES.values():
+        with pytest.raises(ValueError, match="no token that is repeated for an image; add one"):
+            family.build(TextEncoder(spec), example.TINY, "sdpa")
+
+
+@pytest.mark.parametrize("options", [("--pack", "600"), ("--batch-size", "4")], ids=str)
+def test_the_command_line_prints_the_loss_of_each_step(
+    shards: Path,
+    options: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = (str(shards), "--family", "qwen2-vl", "--steps", "3", *options)
+    monkeypatch.setattr(sys, "argv", ["huggingface_models.py", *arguments])
+    example.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("qwen2-vl: ")
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["step", str(step), "loss"] for step in (1, 2, 3)
+    ]
+
+
+def test_the_command_line_says_plainly_what_is_missing(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["huggingface_models.py", *arguments])
+        example.main()
+
+    with pytest.raises(SystemExit, match=f"IndexMismatch: .*{tmp_path / 'none'}"):
+        run(str(tmp_path / "none"))
+    with pytest.raises(SystemExit, match=f"PlanError: .*{tmp_path / 'tokenizer.json'}"):
+        run(str(shards), "--tokenizer", str(tmp_path / "tokenizer.json"))
+    with pytest.raises(SystemExit, match="PlanError: pack 0"):
+        run(str(shards), "--pack", "0")
+
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None
+
+    monkeypatch.setattr(example, "find_spec", find_spec)
+    with pytest.raises(SystemExit, match="pip install transformers"):
+        run(str(shards))

@@ -1,0 +1,251 @@
+"""Positions along three axes: as transformers counts them, padded, packed, cut and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+import datapipe
+from datapipe import ImageSpec, Loader, PlanError
+from datapipe.loader.mrope import mrope_positions
+from datapipe.testing import assert_same_batches
+
+Make = Callable[..., Loader]
+MakeText = Callable[..., datapipe.TextSpec]
+
+IMAGE = ImageSpec(
+    resize="native", patch=8, merge=2, temporal=2, min_pixels=256, max_pixels=4096, mrope=True
+)
+AROUND = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+META = ("key", "valid", "images_per_sample")
+
+
+def one_by_one(parts: list[int | tuple[int, int]]) -> list[list[int]]:
+    """Frame, row and column of tokens: so many of text, or an image of rows and columns."""
+    found: list[list[int]] = []
+    position = 0
+    for part in parts:
+        if isinstance(part, int):
+            for _ in range(part):
+                found.append([position] * 3)
+                position += 1
+            continue
+        rows, columns = part
+        for row in range(rows):
+            for column in range(columns):
+                found.append([position, position + row, position + column])
+        position += max(rows, columns)
+    return found
+
+
+grids = st.tuples(st.integers(1, 6), st.integers(1, 6))
+
+
+@given(st.lists(st.integers(0, 9) | grids, max_size=9))
+def test_positions_are_those_of_a_token_at_a_time(parts: list[int | tuple[int, int]]) -> None:
+    lengths = [part if isinstance(part, int) else part[0] * part[1] for part in parts]
+    starts = [sum(lengths[:at]) for at, part in enumerate(parts) if not isinstance(part, int)]
+    shapes = [part for part in parts if not isinstance(part, int)]
+    positions = mrope_positions(
+        sum(lengths), np.array(starts, np.int64), np.array(shapes, np.int64).reshape(-1, 2)
+    )
+    assert positions.dtype == np.int64
+    assert positions.shape == (3, sum(lengths))
+    assert positions.T.tolist() == one_by_one(parts)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tokenizer: Path) -> Tokenizer:
+    """With the tokens of Qwen2-VL, whose images never follow each other directly."""
+    made = Tokenizer.from_file(str(tokenizer))
+    made.add_special_tokens([*AROUND])
+    return made
+
+
+@pytest.fixture
+def qwen(vocabulary: Tokenizer) -> MakeText:
+    def make(**options: Any) -> datapipe.TextSpec:
+        options = {"template": "chatml", "image_token": AROUND[1]} | options
+        return datapipe.TextSpec(tokenizer=vocabulary, image_tokens="native", **options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def rope_index(vocabulary: Tokenizer) -> Callable[[dict[str, Any]], torch.Tensor]:
+    """`get_rope_index` of a Qwen2-VL, over a padded batch."""
+    image_id = vocabulary.token_to_id(AROUND[1])
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen2VLConfig(
+        vision_config={"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2},
+        text_config={
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "vocab_size": 8,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
+        },
+    )
+    model = transformers.Qwen2VLModel(config)
+
+    def positions(batch: dict[str, Any]) -> torch.Tensor:
+        found: torch.Tensor = model.get_rope_index(
+            batch["input_ids"],
+            mm_token_type_ids=(batch["input_ids"] == image_id).int(),
+            image_grid_thw=batch.get("image_grid_thw"),
+            attention_mask=batch["attention_mask"],
+        )[0]
+        return found
+
+    return positions
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5},
+        {"batch_size": 5, "world_size": 2, "rank": 1},
+        {"max_tokens": 400},
+        {"batch_size": 5, "num_workers": 1, "workers": "processes"},
+        {"batch_size": 5, "cache": datapipe.CacheSpec(memory="16MB")},
+        {"batch_size": 4, "where": "images == 0"},
+        {"batch_size": 4, "where": "images == 2"},
+    ],
+    ids=str,
+)
+def test_padded_positions_are_those_of_transformers(
+    make: Make, qwen: MakeText, rope_index: Callable[..., torch.Tensor], options: dict[str, Any]
+) -> None:
+    with closing(make(image=IMAGE, text=qwen(), meta=META, **options)) as loader:
+        batches = list(loader)
+    for batch in batches:
+        assert batch["position_ids"].dtype == torch.int64
+        assert batch["position_ids"].shape == (3, *batch["input_ids"].shape)
+        assert torch.equal(batch["position_ids"], rope_index(batch))
+    images = {count for batch in batches for count in batch["images_per_sample"].tolist()}
+    assert images == ({int(options["where"][-1])} if "where" in options else {0, 1, 2})
+
+
+def test_positions_of_cut_samples_are_those_of_transformers(
+    make: Make, qwen: MakeText, rope_index: Callable[..., torch.Tensor]
+) -> None:
+    lost = kept = 0
+    for limit in (20, 30, 45):
+        spec = qwen(max_length=limit, overlong="truncate")
+        for batch in make(image=IMAGE, text=spec, batch_size=4, meta=META):
+            assert torch.equal(batch["position_ids"], rope_index(batch))
+            images = batch["images_per_sample"]
+            lost += int((images == 0).sum())
+            kept += int((images == 1).sum())
+    assert lost > 15
+    assert kept > 15
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": 200},
+        {"pack": 160, "batch_size": 2},
+        {"pack": 256, "pack_multiple_of": 8},
+        {"pack": 256, "static_shapes": True, "max_patches": 256},
+        {"pack": 160, "num_workers": 1, "workers": "processes"},
+    ],
+    ids=str,
+)
+def test_packed_positions_are_those_of_each_sample_padded(
+    make: Make, text: MakeText, options: dict[str, Any]
+) -> None:
+    both = {"image": IMAGE, "text": text(image_tokens="native"), "meta": META}
+    alone = {batch["key"][0]: batch for batch in make(batch_size=1, **both)}
+    seen = []
+    with closing(make(**both, **options)) as loader:
+        for batch in loader:
+            length = batch["input_ids"].shape[1]
+            positions = batch["position_ids"]
+            assert positions.dtype == torch.int64
+            assert positions.shape == (4, 1, length)
+            bounds = list(pairwise(batch["cu_seq_lens_q"].tolist()))
+            for start, stop in bounds:
+                assert torch.equal(positions[0, 0, start:stop], torch.arange(stop - start))
+            # Behind the samples may be what is left of a pack, counted from 0 on all axes.
+            for start, stop in bounds[len(batch["key"]) :]:
+                assert (positions[:, 0, start:stop] == torch.arange(stop - start)).all()
+            for (start, _), key in zip(bounds, batch["key"], strict=False):
+                mine = alone[key]["position_ids"][:, 0]
+                assert torch.equal(positions[1:, 0, start : start + mine.shape[1]], mine)
+                seen.append(key)
+    assert sorted(seen) == sorted(alone)
+
+
+def test_skipped_samples_keep_places_of_images(
+    damaged: Path, qwen: MakeText, vocabulary: Tokenizer
+) -> None:
+    image_id = vocabulary.token_to_id(AROUND[1])
+    for options in ({"batch_size": 4}, {"pack": 200}):
+        both = {"image": IMAGE, "text": qwen(), "on_error": "skip"}
+        loader = datapipe.make_loader(damaged, num_workers=2, meta="valid", **both, **options)
+        for batch in loader:
+            tokens = batch["input_ids"] == image_id
+            rotated = batch["position_ids"][-3:]
+            frames, rows, columns = (axis[tokens] for axis in rotated)
+            grids = (batch["image_grid_thw"][:, 1:] // 2).tolist()
+            at = 0
+            for high, wide in grids:
+                place = torch.arange(high * wide)
+                mine = slice(at, at + high * wide)
+                assert len({*frames[mine].tolist()}) == 1
+                assert torch.equal(rows[mine] - frames[mine], place // wide)
+                assert torch.equal(columns[mine] - frames[mine], place % wide)
+                at += high * wide
+            assert at == len(frames)
+        assert loader.skipped == 2
+
+
+def test_nothing_but_positions_depends_on_it(make: Make, text: MakeText) -> None:
+    plain = replace(IMAGE, mrope=False)
+    assert_same_batches(make(image=IMAGE), make(image=plain))  # without tokens, nothing at all
+    for options in ({"batch_size": 4}, {"pack": 200}):
+        both = {"text": text(image_tokens="native"), **options}
+        for one, other in zip(make(image=IMAGE, **both), make(image=plain, **both), strict=True):
+            positions = one.pop("position_ids")
+            ordinary = other.pop("position_ids", None)
+            assert ordinary is None or torch.equal(positions[0], ordinary)
+            assert_same_batches([one], [other])
+
+
+def test_a_run_goes_on_with_other_positions_as_with_other_colours(
+    make: Make, text: MakeText
+) -> None:
+    both = {"text": text(image_tokens="native"), "pack": 200, "meta": "key"}
+    loader = make(image=replace(IMAGE, mrope=False), **both)
+    iterator = iter(loader)
+    first = next(iterator)["key"]
+    state = loader.state_dict()
+    rest = [batch["key"] for batch in iterator]
+    other = make(image=IMAGE, **both)
+    other.load_state_dict(state)
+    assert [batch["key"] for batch in other] == rest != [first, *rest]
+
+
+def test_images_whose_tokens_have_no_rows_are_refused(make: Make, text: MakeText) -> None:
+    def half(widths: Any, heights: Any) -> Any:
+        return widths + heights
+
+    with pytest.raises(PlanError, match=r"mrope=True.*give image_tokens='native', or mrope=False"):
+        make(image=IMAGE, text=text(image_tokens=half))
+    make(image=replace(IMAGE, mrope=False), text=text(image_tokens=half))

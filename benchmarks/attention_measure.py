@@ -65,10 +65,9 @@ class Batch:
 
     def scores(self, kernel: str) -> int:
         """Scores of a head that a kernel holds in memory, or a mask for them."""
-        rows = self.total // self.segments.same if self.segments.same else 1
-        if kernel == "plain":
-            return rows * (self.total // rows) ** 2
-        return 0 if rows > 1 or kernel != "sdpa" else self.total**2
+        if self.segments.same:
+            return self.total * self.segments.same if kernel == "plain" else 0
+        return self.total**2 if kernel in ("plain", "sdpa") else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +197,7 @@ def _refuse_too_much(kernel: str, layer: Layer, batch: Batch) -> None:
     wanted = copies * heads * batch.scores(kernel) * max(4, layer.dtype.itemsize)
     if wanted > layer.memory:
         raise Absent(
-            f"its scores would take about {wanted / 1e9:.0f} GB, and --memory allows "
+            f"its scores would take about {wanted / 1e9:.2g} GB, and --memory allows "
             f"{layer.memory / 1e9:g}"
         )
 

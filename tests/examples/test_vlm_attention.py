@@ -31,6 +31,15 @@ LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(any)
 HEADS = st.sampled_from([(1, 1), (4, 4), (4, 2), (6, 1)])
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Small tensors: threads would wait for each other longer than they compute."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def make_segments(lengths: Sequence[int], causal: bool, device: str = "cpu") -> Segments:
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
     return Segments(bounds, max(lengths), 0, causal)

@@ -11,7 +11,8 @@ Forward and backward of one attention layer, without the projections around it, 
 `plain` holds every score, as in the paper; the kernels and what they need are those of
 `examples/vlm/attention`. What cannot run is named with the reason. On a GPU it aims for the best
 kernel to be 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times less memory. Without a GPU
-it measures the CPU, with a smaller layer. `--rehearse` runs all of it in seconds, to see that it
+it measures the CPU, with a smaller layer; where others use the CPU too, `--threads 1` keeps threads
+from waiting for each other. `--rehearse` runs all of it in seconds, to see that it
 runs: its figures mean nothing.
 """
 
@@ -61,6 +62,7 @@ def main() -> None:
         device=torch.device(options.device),
         memory=options.memory * 1e9,
     )
+    torch.set_num_threads(options.threads)
     where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
     where["gpu"] = "not used" if options.device == "cpu" else describe(layer.device)
     # Each number of tokens is compiled for itself, as it is where all batches have the same.
@@ -70,7 +72,8 @@ def main() -> None:
     bars = aims(rows)
     title = (
         f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
-        f"{layer.size}, {options.dtype}, causal; {options.rounds} rounds"
+        f"{layer.size}, {options.dtype}, causal; rounds: {options.rounds}, "
+        f"threads: {options.threads}"
     )
     print_tables(title, where, rows, mixed)
     print()
@@ -100,6 +103,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--kv-heads", type=int, help="of keys and values (default: as many)")
     add("--size", type=int, default=64, help="of a head (default: %(default)s)")
     add("--tokens", type=int, help="of a batch, at least (default: 16384 on a GPU, 2048 on a CPU)")
+    add("--threads", type=int, help="of the CPU (default: torch's, mostly all cores)")
     add("--memory", type=float, default=8.0, help="GB for scores on the CPU (default: %(default)s)")
     add("--rehearse", action="store_true", help="in seconds, on the CPU")
     add("--json", type=Path, metavar="FILE", help="also write every round to this file")
@@ -115,8 +119,9 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options.dtype = options.dtype or ("bfloat16" if gpu else "float32")
     options.heads = options.heads or (32 if gpu else 4)
     options.tokens = options.tokens or (16384 if gpu else 2048)
-    if min(options.lengths) < 16 or options.rounds < 1:
-        parser.error("take --lengths of at least 16 and at least 1 --rounds")
+    options.threads = options.threads or torch.get_num_threads()
+    if min(options.lengths) < 16 or min(options.rounds, options.threads) < 1:
+        parser.error("take --lengths of at least 16, and 1 of --rounds and --threads or more")
     return options
 
 

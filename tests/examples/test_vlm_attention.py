@@ -168,17 +168,34 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile for the CPU needs g++")
+needs_a_compiler = pytest.mark.skipif(
+    not shutil.which("g++"), reason="torch.compile for the CPU needs g++"
+)
+
+
+def assert_flex_is_plain(inputs: Sequence[Tensor], segments: Segments) -> None:
+    got, wanted = (
+        attend(*inputs[:3], prepare(segments, len(inputs[0]), kernel), kernel)
+        for kernel in ("flex", "plain")
+    )
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@needs_a_compiler
 @pytest.mark.usefixtures("fresh_compiler")
 def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> None:
-    q, k, v, _ = make_inputs(64, dtype=torch.float32)
+    inputs = make_inputs(64, dtype=torch.float32)
     for lengths in ([10, 30, 24], [1, 0, 63, 0], [16] * 4):
-        segments = make_segments(lengths, True)
-        got, wanted = (
-            attend(q, k, v, prepare(segments, 64, kernel), kernel) for kernel in ("flex", "plain")
-        )
-        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+        assert_flex_is_plain(inputs, make_segments(lengths, True))
     assert counters["stats"]["unique_graphs"] == 1
+
+
+@needs_a_compiler
+@causality
+@pytest.mark.usefixtures("fresh_compiler")
+def test_flex_agrees_with_plain_in_rows_of_one_length(causal: bool) -> None:
+    rows = Segments.of_rows(3, 20, causal=causal, device=torch.device("cpu"))
+    assert_flex_is_plain(make_inputs(60, dtype=torch.float32), rows)
 
 
 @pytest.mark.parametrize("kernel", ON_CPU)

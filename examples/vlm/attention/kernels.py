@@ -72,13 +72,15 @@ def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
 
 def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
-    out = compiled_flex(q.device.type)(
-        *(x.transpose(0, 1)[None] for x in (q, k, v)),
-        block_mask=segments.mask,
-        enable_gqa=q.shape[1] != k.shape[1],
+    grouped = q.shape[1] != k.shape[1]
+    if segments.same:
+        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
+    else:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out: Tensor = compiled_flex(q.device.type)(
+        q, k, v, block_mask=segments.mask, enable_gqa=grouped
     )
-    result: Tensor = out[0].transpose(0, 1)
-    return result
+    return out.transpose(1, 2).flatten(0, 1)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:

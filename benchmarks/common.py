@@ -212,7 +212,7 @@ def report(
     )
     by_name = {result.name: result for result in results if result.runs}
     against = [by_name[name] for name in references if name in by_name]
-    for line in _aligned(_rows(results, against, unit)):
+    for line in aligned(_rows(results, against, unit)):
         print(line)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> It
         yield [result.name, rate, *values, *own, result.note]
 
 
-def _aligned(rows: Iterable[list[str]]) -> Iterator[str]:
+def aligned(rows: Iterable[list[str]]) -> Iterator[str]:
     """The rows as a Markdown table that a terminal shows well too."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

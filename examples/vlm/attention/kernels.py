@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.vlm.attention.segments import Segments
+
+HALF = (torch.bfloat16, torch.float16)
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
 
@@ -27,66 +29,79 @@ def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
         q, k, v = (_rows(x, segments.same) for x in (q, k, v))
     else:
         q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    k, v = (_repeated(x, q.shape[1] // k.shape[1]) for x in (k, v))
+    k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     scores = q @ k.mT * q.shape[-1] ** -0.5
     mask = segments.mask
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    weights = scores.softmax(-1, torch.promote_types(q.dtype, torch.float32)).to(v.dtype)
+    wide = torch.promote_types(scores.dtype, torch.float32)
+    weights = scores.softmax(-1, dtype=wide).to(v.dtype)
     out: Tensor = weights @ v
     return out.transpose(1, 2).flatten(0, 1)
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """`scaled_dot_product_attention`: with a block-diagonal mask, or row by row where they fit."""
-    grouped = q.shape[1] != k.shape[1]
     if segments.same:
         q, k, v = (_rows(x, segments.same) for x in (q, k, v))
-        out = functional.scaled_dot_product_attention(
-            q, k, v, is_causal=segments.causal, enable_gqa=grouped
-        )
+        out = _scaled_dot_product(q, k, v, None, segments.causal)
         return out.transpose(1, 2).flatten(0, 1)
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    out = functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=segments.mask, enable_gqa=grouped
-    )
-    return out[0].transpose(0, 1)
+    return _scaled_dot_product(q, k, v, segments.mask, False)[0].transpose(0, 1)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """`scaled_dot_product_attention` of one segment after another: no score between samples.
 
-    The lengths are read on the host, so on a GPU it would wait for the device.
+    The lengths are read on the host, so on a GPU it would wait for the device. `torch.compile`
+    leaves it as it is: compiled, it would be another program for every batch's lengths.
     """
     if segments.same:
         return sdpa(q, k, v, segments)
-    bounds: list[int] = segments.bounds.tolist()
+    lengths: list[int] = segments.bounds.diff().tolist()
+    # The gradients of parts are put together once; each slice would fill a whole row of zeros.
+    queries, keys, values = (torch.split(x, lengths) for x in (q, k, v))
     outs = [
-        sdpa(q[a:b], k[a:b], v[a:b], Segments(segments.bounds, b - a, b - a, segments.causal))
-        for a, b in pairwise(bounds)
-        if a < b
+        sdpa(*part, Segments(segments.bounds, length, length, segments.causal))
+        for part, length in zip(zip(queries, keys, values, strict=True), lengths, strict=True)
+        if length
     ]
     return torch.cat(outs)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
-    out = compiled_flex()(
-        *(x.transpose(0, 1)[None] for x in (q, k, v)),
-        block_mask=segments.mask,
-        enable_gqa=q.shape[1] != k.shape[1],
+    grouped = q.shape[1] != k.shape[1]
+    if segments.same:
+        q, k, v = (_rows(x, segments.same) for x in (q, k, v))
+    else:
+        q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    out: Tensor = compiled_flex(q.device.type)(
+        q, k, v, block_mask=segments.mask, enable_gqa=grouped
     )
-    result: Tensor = out[0].transpose(0, 1)
-    return result
+    return out.transpose(1, 2).flatten(0, 1)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
-    """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds."""
+    """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds.
+
+    Releases differ: 2.10 has `is_causal` and one head of keys for each of queries; 2.11 has a
+    window of tokens to the left and right instead; later ones have `enable_gqa` too.
+    """
     from torch.nn.attention.varlen import varlen_attn
 
+    known: tuple[str, ...] = _varlen_options()
+    options: dict[str, Any] = {}
+    if "window_size" in known:
+        options["window_size"] = (-1, 0) if segments.causal else (-1, -1)
+    else:
+        options["is_causal"] = segments.causal
     if q.shape[1] != k.shape[1]:
-        # Older releases know no grouped queries.
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+        if "enable_gqa" in known:
+            options["enable_gqa"] = True
+        else:
+            k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     bounds, longest = segments.bounds, segments.longest
     out = varlen_attn(
         q.contiguous(),
@@ -96,7 +111,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
         bounds,
         longest,
         longest,
-        **_causal_option(segments.causal),
+        **options,
     )
     assert isinstance(out, Tensor)
     return out
@@ -117,7 +132,7 @@ def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """`memory_efficient_attention` of the package xformers, with its block-diagonal mask."""
     from xformers.ops import memory_efficient_attention
 
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
     out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=segments.mask)
     return out[0]
 
@@ -134,27 +149,43 @@ KERNELS: dict[str, Kernel] = {
 
 
 @cache
-def compiled_flex() -> Any:
-    """`flex_attention`, compiled: uncompiled it holds every score in memory."""
+def compiled_flex(device: str) -> Any:
+    """`flex_attention`, compiled for a type of device.
+
+    A second number of tokens makes that number dynamic, except on the CPU, where torch 2.13 does
+    not compile that. Uncompiled it holds every score in memory, so it must not fall back to that
+    unnoticed: `fullgraph` raises an error where it would.
+    """
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    return torch.compile(flex_attention, fullgraph=True, dynamic=False if device == "cpu" else None)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _varlen_options() -> tuple[str, ...]:
+    """What the installed `varlen_attn` takes; `torch.compile` does not look inside."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return _parameters(varlen_attn)
 
 
 @cache
-def _varlen_parameters() -> frozenset[str]:
-    from inspect import signature
-
-    from torch.nn.attention.varlen import varlen_attn
-
-    return frozenset(signature(varlen_attn).parameters)
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(signature(function).parameters)
 
 
-def _causal_option(causal: bool) -> dict[str, Any]:
-    """Releases before 2.11 say `is_causal`, later ones a window of tokens to the left and right."""
-    if "window_size" in _varlen_parameters():
-        return {"window_size": (-1, 0) if causal else (-1, -1)}
-    return {"is_causal": causal}
+def _scaled_dot_product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
+) -> Tensor:
+    grouped = q.shape[1] != k.shape[1]
+    if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
+        # Of the fused kernels only Flash Attention knows groups, and it takes no mask and no
+        # float32; with `enable_gqa` PyTorch would hold every score in memory.
+        k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
+        grouped = False
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+    )
 
 
 def _rows(x: Tensor, length: int) -> Tensor:
@@ -163,6 +194,7 @@ def _rows(x: Tensor, length: int) -> Tensor:
 
 
 def _repeated(x: Tensor, times: int) -> Tensor:
+    """Each head (of dimension 1) `times` times."""
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 

@@ -1,0 +1,218 @@
+"""Kernels of attention: time and memory, by the length of sequences, padded and packed.
+
+    python -m benchmarks.attention --json attention.json --plot attention.svg
+
+Forward and backward of one attention layer, without the projections around it, in two settings:
+
+- one sequence: rows of `length` causal tokens, nothing between them to leave out;
+- packed: captions and conversations of at most `length` tokens, once as rows padded to the longest,
+  once behind each other in a row, by the real token.
+
+`plain` holds every score, as in the paper; the kernels and what they need are those of
+`examples/vlm/attention`. What cannot run is named with the reason. On a GPU it aims for the best
+kernel to be 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times less memory. Without a GPU
+it measures the CPU, with a smaller layer; where others use the CPU too, `--threads 1` keeps threads
+from waiting for each other. `--rehearse` runs all of it in seconds, to see that it
+runs: its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.attention_measure import (
+    Batch,
+    Layer,
+    contestant,
+    draw_lengths,
+    packed,
+    padded,
+    uniform,
+)
+from benchmarks.attention_report import PACKED, PADDED, Measured, draw, print_tables
+from benchmarks.common import Contestant, compete, machine
+from benchmarks.gpu import Bar, describe
+from examples.vlm.attention import KERNELS
+
+AIM = 2048  # tokens
+FASTER, SMALLER = 3.7, 2.9
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write the results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.attention",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options = parse(parser)
+    layer = Layer(
+        heads=options.heads,
+        kv_heads=options.kv_heads or options.heads,
+        size=options.size,
+        dtype=getattr(torch, options.dtype),
+        device=torch.device(options.device),
+        memory=options.memory * 1e9,
+    )
+    torch.set_num_threads(options.threads)
+    where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
+    where["gpu"] = "not used" if options.device == "cpu" else describe(layer.device)
+    # Each number of tokens is compiled for itself, as it is where all batches have the same.
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        rows = [measure_rows(layer, length, options) for length in options.lengths]
+        mixed = [measure_mixed(layer, length, options) for length in options.lengths]
+    bars = aims(rows)
+    title = (
+        f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
+        f"{layer.size}, {options.dtype}, causal; rounds: {options.rounds}, "
+        f"threads: {options.threads}"
+    )
+    print_tables(title, where, rows, mixed)
+    print()
+    if options.device == "cpu" or options.rehearse:
+        print("Aims are for a GPU, and no figure here is compared with them.")
+        bars = []
+    print(*bars, sep="\n")
+    if options.json is not None:
+        settings = {"rows of one length": rows, "captions and conversations": mixed}
+        write(options, title, where, settings, bars)
+    if options.plot is not None:
+        device = (
+            f"{where['cpu']}, {where['cores']} cores" if options.device == "cpu" else where["gpu"]
+        )
+        draw(rows, mixed, title=f"{title}; {device}", path=options.plot)
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line; what it leaves out depends on the device."""
+    add = parser.add_argument
+    add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 256 to 8192)")
+    add("--rounds", type=int, help="counted rounds (default: 5 on a GPU, 3 on the CPU)")
+    add("--kernels", nargs="+", choices=list(KERNELS), default=list(KERNELS), metavar="NAME")
+    add("--dtype", choices=["bfloat16", "float16", "float32"], help="(default: bfloat16 on a GPU)")
+    add("--device", choices=["cpu", "cuda"], help="(default: a GPU where there is one)")
+    add("--heads", type=int, help="of queries (default: 32 on a GPU, 4 on the CPU)")
+    add("--kv-heads", type=int, help="of keys and values (default: as many)")
+    add("--size", type=int, default=64, help="of a head (default: %(default)s)")
+    add("--tokens", type=int, help="of a batch, at least (default: 16384 on a GPU, 2048 on a CPU)")
+    add("--threads", type=int, help="of the CPU (default: torch's, mostly all cores)")
+    add("--memory", type=float, default=8.0, help="GB for scores on the CPU (default: %(default)s)")
+    add("--rehearse", action="store_true", help="in seconds, on the CPU")
+    add("--json", type=Path, metavar="FILE", help="also write every round to this file")
+    add("--plot", type=Path, metavar="FILE", help="also draw time and memory by length")
+    options = parser.parse_args()
+    if options.rehearse:
+        options.device, options.rounds, options.tokens = "cpu", 1, 512
+        options.lengths = options.lengths or [64, 128]
+    options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    gpu = options.device == "cuda"
+    options.lengths = options.lengths or [256, 512, 1024, 2048, 4096, *[8192] * gpu]
+    options.rounds = options.rounds or (5 if gpu else 3)
+    options.dtype = options.dtype or ("bfloat16" if gpu else "float32")
+    options.heads = options.heads or (32 if gpu else 4)
+    options.tokens = options.tokens or (16384 if gpu else 2048)
+    options.threads = options.threads or torch.get_num_threads()
+    if min(options.lengths) < 16 or min(options.rounds, options.threads) < 1:
+        parser.error("take --lengths of at least 16, and 1 of --rounds and --threads or more")
+    return options
+
+
+def measure_rows(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
+    """Each kernel over rows of `length` tokens, `--tokens` together."""
+    count = max(1, options.tokens // length)
+    batch = uniform(layer, count, length)
+    return race(
+        layer,
+        {kernel: (kernel, batch) for kernel in options.kernels},
+        Measured(length=length, tokens=batch.real, shape=f"{count} x {length:,}"),
+        options.rounds,
+    )
+
+
+def measure_mixed(layer: Layer, length: int, options: argparse.Namespace) -> Measured:
+    """Each kernel over the same samples, padded and packed."""
+    lengths = draw_lengths(max(options.tokens, length), length)
+    batches = {PADDED: padded(layer, lengths), PACKED: packed(layer, lengths)}
+    shape = (
+        f"{len(lengths)} samples of {min(lengths):,} to {max(lengths):,}: {sum(lengths):,} tokens "
+        f"packed, {batches[PADDED].total:,} padded"
+    )
+    entries = {
+        f"{kernel} {form}": (kernel, batch)
+        for kernel in options.kernels
+        for form, batch in batches.items()
+    }
+    measured = Measured(length=length, tokens=sum(lengths), shape=shape)
+    return race(layer, entries, measured, options.rounds)
+
+
+def race(
+    layer: Layer, entries: dict[str, tuple[str, Batch]], measured: Measured, rounds: int
+) -> Measured:
+    """Fill in what all entries, a kernel and a batch each, take in turns."""
+    torch.compiler.reset()  # so that no number of tokens is one too many to compile for
+    contestants = [
+        Contestant(
+            name=name,
+            make=partial(
+                contestant, kernel, layer, batch, partial(measured.costs.__setitem__, name)
+            ),
+        )
+        for name, (kernel, batch) in entries.items()
+    ]
+    measured.results = compete(contestants, rounds)
+    return measured
+
+
+def aims(rows: Iterable[Measured]) -> list[Bar]:
+    """What was wanted of the best kernel at 2,048 tokens, and what was measured."""
+    faster = smaller = None
+    for at in rows:
+        plain = at.named("plain")
+        if at.length != AIM or plain is None:
+            continue
+        others = [one for one in at.results if one.runs and one is not plain]
+        faster = max((one.ratio(plain).median for one in others), default=None)
+        peaks = [at.costs[one.name].peak for one in others]
+        smaller = at.costs["plain"].peak / min(peaks) if peaks else None
+    return [
+        Bar(name=f"fastest kernel at {AIM:,}, x plain", value=faster, wanted=FASTER, most=False),
+        Bar(
+            name=f"memory of plain at {AIM:,} / of the smallest",
+            value=smaller,
+            wanted=SMALLER,
+            most=False,
+        ),
+    ]
+
+
+def write(
+    options: argparse.Namespace,
+    title: str,
+    where: dict[str, Any],
+    settings: dict[str, list[Measured]],
+    bars: Sequence[Bar],
+) -> None:
+    """Every round as JSON."""
+    content = {
+        "title": title,
+        "machine": where,
+        "rehearsal": options.rehearse,
+        "tokens": options.tokens,
+        "settings": {name: [asdict(at) for at in each] for name, each in settings.items()},
+        "aims": [asdict(bar) for bar in bars],
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

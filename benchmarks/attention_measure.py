@@ -1,0 +1,251 @@
+"""One attention layer, forward and backward: its inputs, its time and the memory that it takes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import Absent, Run
+from examples.vlm.attention import Segments, attend, prepare, why_not
+
+T = TypeVar("T")
+
+_STEADY = 0.05  # seconds that are timed at a time, at least
+_MOST = 50  # steps that are timed at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """Shape and place of an attention layer, without the projections around it.
+
+    Attributes:
+        heads, kv_heads, size: heads of queries, of keys and values, and values in each.
+        dtype, device: of all inputs.
+        memory: most bytes of scores that are tried on the CPU, where running out ends the process.
+    """
+
+    heads: int
+    kv_heads: int
+    size: int
+    dtype: torch.dtype
+    device: torch.device
+    memory: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Tokens in a row.
+
+    Attributes:
+        segments: where sequences lie; not prepared for a kernel.
+        real: tokens without padding.
+        inputs: queries, keys, values, and gradients of what comes out: `[total, heads, size]` each.
+    """
+
+    segments: Segments
+    real: int
+    inputs: list[Tensor]
+
+    @property
+    def total(self) -> int:
+        """Tokens, with padding."""
+        return len(self.inputs[0])
+
+    def scores(self, kernel: str) -> int:
+        """Scores of a head that a kernel holds in memory, or a mask for them."""
+        if self.segments.same:
+            return self.total * self.segments.same if kernel == "plain" else 0
+        return self.total**2 if kernel in ("plain", "sdpa") else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a kernel takes besides the time of its steps.
+
+    Attributes:
+        peak: bytes above the inputs at most, mask and gradients included.
+        mask: seconds to make the mask, which all layers of a batch share.
+    """
+
+    peak: int
+    mask: float
+
+
+def uniform(layer: Layer, rows: int, length: int) -> Batch:
+    """`rows` causal sequences of `length` tokens."""
+    segments = Segments.of_rows(rows, length, causal=True, device=layer.device)
+    return Batch(segments=segments, real=rows * length, inputs=make_inputs(layer, rows * length))
+
+
+def padded(layer: Layer, lengths: Sequence[int]) -> Batch:
+    """A row for each sample, as long as the longest."""
+    return replace(uniform(layer, len(lengths), max(lengths)), real=sum(lengths))
+
+
+def packed(layer: Layer, lengths: Sequence[int]) -> Batch:
+    """All samples behind each other."""
+    bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=layer.device)
+    segments = Segments(bounds, max(lengths), 0, True)
+    return Batch(segments=segments, real=sum(lengths), inputs=make_inputs(layer, sum(lengths)))
+
+
+def make_inputs(layer: Layer, tokens: int) -> list[Tensor]:
+    """Queries, keys and values that want gradients, and the gradients of what comes out."""
+    made = torch.Generator(layer.device).manual_seed(tokens)
+    heads = (layer.heads, layer.kv_heads, layer.kv_heads, layer.heads)
+    inputs = [
+        torch.randn(
+            (tokens, number, layer.size), generator=made, device=layer.device, dtype=layer.dtype
+        )
+        for number in heads
+    ]
+    return [*(x.requires_grad_() for x in inputs[:3]), inputs[3]]
+
+
+def draw_lengths(total: int, longest: int) -> list[int]:
+    """Lengths of samples, `total` tokens together: two captions for each conversation.
+
+    Both are log-normal, about 150 tokens with those of an image and about 700, as in mixtures of
+    captions and visual instructions; `longest` cuts them. The same every time.
+    """
+    drawn = random.Random(0)
+    lengths: list[int] = []
+    while (left := total - sum(lengths)) > 0:
+        middle, spread = (700, 0.8) if len(lengths) % 3 == 0 else (150, 0.4)
+        length = round(drawn.lognormvariate(math.log(middle), spread))
+        lengths.append(min(max(length, 16), longest, left))
+    return lengths
+
+
+def contestant(
+    kernel: str, layer: Layer, batch: Batch, keep: Callable[[Cost], None]
+) -> Callable[[], Run]:
+    """What a round calls: some steps of a kernel, timed together.
+
+    Args:
+        kernel: one of `examples.vlm.attention.KERNELS`.
+        layer, batch: what to compute.
+        keep: is given what the kernel takes besides.
+
+    Raises:
+        Absent: the kernel cannot run, or not with so little memory.
+    """
+    if reason := why_not(kernel, layer.device.type, layer.dtype):
+        raise Absent(reason)
+    if layer.device.type == "cpu":
+        _refuse_too_much(kernel, layer, batch)
+    *leaves, upstream = batch.inputs
+
+    def steps(segments: Segments, number: int) -> None:
+        for _ in range(number):
+            out = attend(leaves[0], leaves[1], leaves[2], segments, kernel)
+            torch.autograd.grad(out, leaves, upstream)
+
+    def once() -> None:
+        steps(prepare(batch.segments, batch.total, kernel), 1)
+
+    def measure() -> tuple[Segments, int]:
+        once()  # compiles, and fills caches
+        peak = peak_memory(once, layer.device)
+        segments, mask = timed_prepare(batch, kernel, layer.device)
+        keep(Cost(peak=peak, mask=mask))
+        single = seconds(lambda: steps(segments, 1), layer.device)
+        return segments, min(_MOST, math.ceil(_STEADY / single))
+
+    segments, number = or_absent(measure)
+
+    def run() -> Run:
+        taken = or_absent(lambda: seconds(lambda: steps(segments, number), layer.device))
+        return Run(samples=batch.real * number, seconds=taken)
+
+    return run
+
+
+def or_absent(work: Callable[[], T]) -> T:
+    """What `work` returns.
+
+    Raises:
+        Absent: the device has too little memory for it, or the kernel failed: the others go on.
+    """
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        reason = "out of memory: " + str(error).split(". ")[1 if "Tried" in str(error) else 0]
+    except RuntimeError as error:
+        reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+    # Not inside the handlers: the error holds the frames, and they the tensors.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise Absent(reason)
+
+
+def _refuse_too_much(kernel: str, layer: Layer, batch: Batch) -> None:
+    """Scores before and after the mask and the softmax, and gradients: 5 of them at a time."""
+    heads, copies = (layer.heads, 5) if kernel == "plain" else (1, 3)
+    wanted = copies * heads * batch.scores(kernel) * max(4, layer.dtype.itemsize)
+    if wanted > layer.memory:
+        raise Absent(
+            f"its scores would take about {wanted / 1e9:.2g} GB, and --memory allows "
+            f"{layer.memory / 1e9:g}"
+        )
+
+
+def timed_prepare(batch: Batch, kernel: str, device: torch.device) -> tuple[Segments, float]:
+    """Segments with the mask of a kernel, and the seconds that making it took."""
+    made: list[Segments] = []
+    taken = seconds(lambda: made.append(prepare(batch.segments, batch.total, kernel)), device)
+    return made[0], taken
+
+
+def seconds(work: Callable[[], None], device: torch.device) -> float:
+    """How long the device is busy with `work`, from its first kernel on to its last."""
+    if device.type == "cpu":
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    began.record()
+    work()
+    ended.record()
+    torch.cuda.synchronize()
+    return float(began.elapsed_time(ended)) / 1e3
+
+
+def peak_memory(work: Callable[[], None], device: torch.device) -> int:
+    """Most bytes of tensors at a time that `work` adds to those which were there before.
+
+    On a GPU by the statistics of torch's allocator, on the CPU by the allocations and releases that
+    torch's profiler sees. Neither counts what libraries take past torch's allocator.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when a profile begins
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        work()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profile.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    changes = sorted(
+        (event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]"
+    )
+    return max(accumulate(change for _, change in changes), default=0)

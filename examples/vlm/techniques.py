@@ -23,7 +23,9 @@ class Techniques:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        compile: whether blocks go through `torch.compile`. Give the loader `static_shapes`.
+        compile: whether blocks go through `torch.compile`.
+        static_shapes: whether all batches have the same shapes, on which compiled blocks then
+            count; otherwise they are compiled for changing ones.
         optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
             kernel ("fused"), or with states of 8 bits ("8bit", from bitsandbytes; arXiv
             2110.02861).
@@ -47,6 +49,7 @@ class Techniques:
     precision: Precision = "fp32"
     tf32: bool = False
     compile: bool = False
+    static_shapes: bool = False
     optimizer: Optimizer = "fused"
     set_to_none: bool = True
     recompute: bool = False
@@ -105,7 +108,7 @@ class Techniques:
             if self.compile:
                 # All blocks are one piece of code: it is compiled once, and not once a layer.
                 for block in transformer.blocks:
-                    block.compile()
+                    block.compile(dynamic=False if self.static_shapes else None)
 
     def make_optimizer(
         self, model: nn.Module, *, rate: float, decay: float

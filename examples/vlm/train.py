@@ -24,7 +24,8 @@ from examples.vlm.attention import AUTO, choose, why_not
 from examples.vlm.checkpoint import load, save
 from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.interrupt import interruptible
-from examples.vlm.loop import Line, Report, Run, train
+from examples.vlm.loop import Run, train
+from examples.vlm.measures import Line, Report
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.profiling import profiled

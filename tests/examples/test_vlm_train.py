@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from hypothesis import strategies as st
 from examples.vlm import train as program
 from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.config import MODELS, ModelConfig, VisionConfig
-from examples.vlm.loop import Report, Run
+from examples.vlm.loop import Run
+from examples.vlm.measures import Report
 from examples.vlm.options import parse
 from examples.vlm.ranks import joined
 from examples.vlm.schedule import rate_at
@@ -328,6 +330,21 @@ def test_missing_packages_are_named(shards: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=f"pip install {module.partition('.')[0]}"):
             fit(shards, *PACKED, "--steps", 1, *arguments)
+
+
+def test_an_optimizer_of_8_bits_gets_the_same_groups(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, runs: list[Run]
+) -> None:
+    standing_in = ModuleType("bitsandbytes.optim")
+    standing_in.AdamW8bit = torch.optim.AdamW  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", standing_in)
+    other = fit(shards, *PACKED, "--steps", 4, "--optimizer", "8bit")
+    plain = fit(shards, *PACKED, "--steps", 4, "--optimizer", "foreach")
+    assert other.losses == plain.losses
+    for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
+        assert all((p.ndim <= 1) == flat for p in group["params"])
+        assert (group["weight_decay"] == 0) == flat
 
 
 def test_ranks_learn_together_what_one_process_learns(shards: Path, tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""What a run measures of itself, and when it waits for the device to know."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import datapipe
+from examples.vlm.accumulate import Batch
+from examples.vlm.ranks import Ranks
+
+
+class Line(NamedTuple):
+    """What is logged now and then.
+
+    Attributes:
+        step: the last one.
+        loss: in nats a label, of each step since the line before.
+        tokens_per_s: over all ranks since the line before, without padding.
+        wait_share: time spent waiting for batches, of all since the warm-up.
+    """
+
+    step: int
+    loss: list[float]
+    tokens_per_s: float
+    wait_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a run measured, after its warm-up; counts and rates are over all ranks.
+
+    Attributes:
+        steps: all that were made, the warm-up included.
+        losses: of each of them, in nats a label.
+        measured: steps that the figures are of.
+        seconds: they took.
+        samples_per_s, tokens_per_s: without padding.
+        fill: tokens that are no padding, of all that the model was given.
+        step_p50, step_p99: seconds of a step, on the GPU's clock where there is one.
+        wait_share: of the time, spent waiting for batches.
+        first_batch: seconds until it came.
+        memory: bytes by use.
+        verdict: what held the loop back, in a sentence.
+    """
+
+    steps: int
+    losses: list[float]
+    measured: int
+    seconds: float
+    samples_per_s: float
+    tokens_per_s: float
+    fill: float
+    step_p50: float
+    step_p99: float
+    wait_share: float
+    first_batch: float
+    memory: dict[str, int]
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Counts:
+    """Adds up what steps did, on the device, until somebody wants to know."""
+
+    def __init__(self, ranks: Ranks, start: int) -> None:
+        self._ranks = ranks
+        self._start = start  # the last step that no figure is of
+        self._step = 0
+        self._losses: list[float] = []
+        self._kept: list[Tensor] = []
+        self._tokens = torch.zeros((), dtype=torch.int64, device=ranks.device)
+        self._slots = self._samples = 0
+        self._begun = self._before = time.perf_counter()
+        self._tokens_before = 0
+        self._seconds: float | None = None
+
+    def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
+        """Note a step, the `step`-th of the whole run."""
+        self._step = step
+        self._kept.append(loss)
+        if step <= self._start:
+            if step == self._start:
+                self._wait()
+                self._begun = self._before = time.perf_counter()
+            return
+        for batch in group:
+            self._samples += len(batch["key"])
+            self._slots += batch["input_ids"].numel()
+            self._tokens += tokens_of(batch)
+
+    def stop(self) -> None:
+        """Take the time; what comes behind it counts no more."""
+        if self._seconds is None:
+            self._wait()
+            self._seconds = time.perf_counter() - self._begun
+
+    def line(self, monitor: datapipe.Monitor) -> Line:
+        """What happened since the last line."""
+        losses = self._collect()
+        tokens = int(self._ranks.total(self._tokens.clone()))
+        now = time.perf_counter()
+        rate = (tokens - self._tokens_before) / (now - self._before)
+        self._before, self._tokens_before = now, tokens
+        return Line(self._step, losses, rate, monitor.report().wait_share)
+
+    def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
+        """What happened in the whole run."""
+        self.stop()
+        seconds = self._seconds or 0.0
+        self._collect()
+        seen = monitor.report()
+        counts = torch.tensor([self._samples, self._slots], device=self._ranks.device)
+        tokens = int(self._ranks.total(self._tokens))
+        samples, slots = self._ranks.total(counts).tolist()
+        step = seen.device.step if seen.device is not None else seen.step
+        return Report(
+            steps=self._step,
+            losses=self._losses,
+            measured=max(0, self._step - self._start),
+            seconds=seconds,
+            samples_per_s=samples / seconds,
+            tokens_per_s=tokens / seconds,
+            fill=tokens / max(1, slots),
+            step_p50=step.p50,
+            step_p99=step.p99,
+            wait_share=seen.wait_share,
+            first_batch=seen.first.p50,
+            memory=memory,
+            verdict=seen.verdict.sentence,
+        )
+
+    def _collect(self) -> list[float]:
+        """Losses since they were last asked for; waits for the device."""
+        if not self._kept:
+            return []
+        here = torch.stack(self._kept).to(self._ranks.device)
+        losses: list[float] = self._ranks.total(here).tolist()
+        self._kept.clear()
+        self._losses += losses
+        return losses
+
+    def _wait(self) -> None:
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def tokens_of(batch: Batch) -> Tensor:
+    """Tokens of a batch that are no padding, on its device."""
+    if "attention_mask" in batch:
+        return torch.as_tensor(batch["attention_mask"]).sum()
+    # Behind the samples there may be a segment of padding, and empty ones.
+    return torch.as_tensor(batch["cu_seq_lens_q"])[len(batch["key"])]

@@ -3,5 +3,5 @@
     python -m examples.vlm.train SHARDS --model tiny --steps 50 --pack 2048
 
 Read in this order: `config` (sizes), `inputs` (a batch of datapipe as the model takes it),
-`attention/` (samples that do not see each other), `vision`, `language`, `model`, `loop`, `train`.
+`attention/` (samples that do not see each other), `layers`, `vision`, `model`, `loop`, `train`.
 """

@@ -196,6 +196,16 @@ def test_a_batch_without_images_runs_the_encoder_all_the_same(shards: Path, kern
         assert parameter.grad.any() != name.startswith(("vision", "projector")), name
 
 
+def test_a_frozen_encoder_keeps_nothing_for_a_backward_pass(shards: Path) -> None:
+    model = make_model("split").float()
+    inputs = make_inputs(next(iter(load(shards, FIXED, batch_size=4))), CONFIG, "split")
+    assert model.encode(inputs).requires_grad
+    model.vision.requires_grad_(False)
+    assert not model.encode(inputs).requires_grad
+    model(inputs).sum().backward()
+    assert model.projector.first.weight.grad.any()
+
+
 def test_a_sample_that_is_left_empty_counts_nothing(shards: Path) -> None:
     model = make_model("split")
     whole = list(load(shards, FIXED, pack=400))
@@ -275,6 +285,47 @@ def test_texts_with_more_places_than_images_fill_are_refused(shards: Path) -> No
     model = make_model("split")
     with pytest.raises(ValueError, match="give TextSpec the model's image_tokens"):
         losses_of(model, next(iter(loader)))
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 300}], ids=str)
+def test_every_token_is_to_say_the_next_one_of_its_own_sample(
+    shards: Path, options: dict[str, Any]
+) -> None:
+    for batch in load(shards, FIXED, **options):
+        inputs = make_inputs(batch, CONFIG, "split")
+        bounds = inputs.segments.bounds.tolist()
+        wanted = [
+            label if end < stop else -100
+            for start, stop in pairwise(bounds)
+            for end, label in enumerate(
+                [*batch["labels"].flatten()[start + 1 : stop].tolist(), -100], start + 1
+            )
+        ]
+        assert inputs.targets.tolist() == wanted
+        trained = inputs.targets != -100
+        assert (inputs.targets[trained] == inputs.ids.roll(-1)[trained]).all()
+        assert trained.any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_every_patch_sees_all_of_its_image_and_no_other(
+    shards: Path, form: str, kernel: str
+) -> None:
+    model = make_model(kernel)
+    batch = next(iter(load(shards, FORMS[form], batch_size=8)))
+    inputs = make_inputs(batch, CONFIG, kernel)
+    patches = inputs.patches._replace(values=inputs.patches.values.double())
+    first, second = patches.segments.bounds.tolist()[1:3]
+    changed = patches.values.clone()
+    changed[second - 1] += 1  # the last patch of the second image
+    with torch.no_grad():
+        was, now = (
+            model.encode(inputs._replace(patches=patches._replace(values=values)))
+            for values in (patches.values, changed)
+        )
+    moved = (was != now).all(1).nonzero().flatten().tolist()
+    assert moved == list(range(first, second))
 
 
 def test_features_go_to_their_places_in_order() -> None:

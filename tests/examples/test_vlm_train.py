@@ -17,9 +17,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.vlm import loop
 from examples.vlm import train as program
 from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.config import MODELS, ModelConfig, VisionConfig
+from examples.vlm.layers import Block
 from examples.vlm.loop import Run
 from examples.vlm.measures import Report
 from examples.vlm.options import parse
@@ -101,6 +103,28 @@ def test_a_run_that_is_resumed_twice_goes_on_the_same(shards: Path, tmp_path: Pa
     assert losses == whole.losses
 
 
+def test_random_numbers_and_the_scale_of_gradients_go_on_too(
+    shards: Path, tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No layer here draws any, but one that is put in may."""
+    drawn: list[float] = []
+    step = loop.train_step
+
+    def draw(*arguments: Any) -> Any:
+        drawn.append(torch.rand(()).item())
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "train_step", draw)
+    half = (*PACKED, "--precision", "fp16")
+    fit(shards, *half, "--steps", 6)
+    whole, drawn[:] = list(drawn), []
+    fit(shards, *half, "--steps", 4, "--save", tmp_path / "run.pt")
+    fit(shards, *half, "--steps", 6, "--resume", tmp_path / "run.pt")
+    assert drawn == whole
+    scales = [run.scaler.state_dict() for run in runs]
+    assert scales[0] == scales[2] != scales[1]
+
+
 def test_ctrl_c_ends_after_the_step_and_saves(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -147,6 +171,77 @@ def test_a_switch_changes_how_a_step_is_computed_and_not_what_is_learnt(
     plain = fit(shards, *PACKED, "--max-images", 8, "--steps", 9)
     other = fit(shards, *PACKED, "--max-images", 8, "--steps", 9, *arguments)
     assert other.losses == pytest.approx(plain.losses, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradients_are_clipped_to_the_norm_asked_for(
+    shards: Path, runs: list[Run], precision: str
+) -> None:
+    for most in (0, 0.01):
+        fit(shards, *PACKED, "--steps", 2, "--clip", most, "--precision", precision)
+    free, clipped = (
+        torch.stack([p.grad.norm() for p in run.model.parameters()]).norm().item() for run in runs
+    )
+    assert free > 0.1
+    assert clipped == pytest.approx(0.01, rel=0.01)
+
+
+def test_recomputed_blocks_run_twice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    forward = Block.forward
+
+    def count(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return forward(*arguments)
+
+    monkeypatch.setattr(Block, "forward", count)
+    fit(shards, *PACKED, "--steps", 1)
+    once = calls
+    fit(shards, *PACKED, "--steps", 1, "--recompute")
+    assert calls - once == 2 * once == 8
+
+
+def test_losses_are_read_when_they_are_logged_and_not_before(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    item = torch.Tensor.item
+
+    def count(tensor: torch.Tensor) -> Any:
+        nonlocal reads
+        reads += tensor.ndim == 0 and tensor.is_floating_point()
+        return item(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "item", count)
+    common = (*PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0)
+    fit(shards, *common)
+    kept = reads
+    fit(shards, *common, "--wait-for-losses")
+    assert reads - kept == kept + 6
+
+
+def test_switches_reach_what_they_are_for(
+    shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        torch.optim.AdamW, "zero_grad", lambda self, set_to_none=True: asked.append(set_to_none)
+    )
+    two = (*PACKED, "--steps", 2)
+    plain = fit(shards, *two, "--optimizer", "loop")
+    fit(shards, *two, "--optimizer", "foreach", "--zero-gradients", "--attention", "sdpa")
+    fit(shards, *two, "--tf32")
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert fit(shards, *two, "--precision", "bf16").losses != plain.losses
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert asked == [True] * 2 + [False] * 2 + [True] * 4
+    kinds = [(r.optimizer.defaults["foreach"], r.optimizer.defaults["fused"]) for r in runs]
+    assert kinds[:3] == [(False, False), (True, False), (False, True)]
+    assert [run.model.kernel for run in runs[:2]] == ["split", "sdpa"]
+    scaled = [run.scaler.is_enabled() for run in runs]
+    fit(shards, *two, "--precision", "fp16")
+    assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 4 + [True]
 
 
 def test_compiled_blocks_learn_the_same_and_are_compiled_once(shards: Path) -> None:

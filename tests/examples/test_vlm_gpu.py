@@ -1,0 +1,105 @@
+"""The reference model on a GPU: the same losses by every kernel, technique and copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm import train as program
+from examples.vlm.attention import KERNELS, why_not
+from examples.vlm.config import MODELS, ModelConfig, VisionConfig
+from examples.vlm.measures import Report
+from examples.vlm.options import parse
+from examples.vlm.ranks import joined
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+# Heads of 64 values, which every kernel takes.
+MODEL = ModelConfig(
+    vision=VisionConfig(width=128, layers=2, heads=2, patch=4, image_size=16, max_pixels=640),
+    width=256,
+    layers=2,
+    heads=4,
+    kv_heads=2,
+)
+PACKED = ("--pack", 512, "--max-images", 16)
+
+
+@pytest.fixture(autouse=True)
+def _model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(MODELS, "tiny", MODEL)
+    yield
+    torch.cuda.empty_cache()
+
+
+def fit(shards: Path, *arguments: Any) -> Report:
+    line = [shards, "--steps", 6, "--lr-steps", 12, "--num-workers", 2, *arguments]
+    options = parse(list(map(str, line)), "")
+    with joined(options.device) as ranks:
+        return program.run(options, ranks)
+
+
+def test_a_gpu_learns_what_the_cpu_learns(shards: Path) -> None:
+    here, there = (fit(shards, *PACKED, "--device", device) for device in ("cpu", "cuda"))
+    assert there.losses == pytest.approx(here.losses, rel=2e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("form", [PACKED, ("--batch-size", 6), (*PACKED, "--native")], ids=str)
+def test_every_kernel_learns_what_the_plain_one_does(
+    shards: Path, kernel: str, precision: str, form: tuple[Any, ...]
+) -> None:
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    if reason := why_not(kernel, "cuda", dtype):
+        pytest.skip(reason)
+    plain = fit(shards, *form, "--attention", "plain")
+    other = fit(shards, *form, "--attention", kernel, "--precision", precision)
+    assert other.losses == pytest.approx(plain.losses, rel=2e-3 if precision == "fp32" else 0.03)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--copy-late",),
+        ("--device-cache", "1GB"),
+        ("--compile", "--static-shapes"),
+        ("--compile",),
+        ("--recompute",),
+        ("--optimizer", "loop"),
+        ("--tf32",),
+        ("--lora", 4),
+        ("--accumulate-tokens", 200),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_technique_learns_the_same_on_a_gpu(
+    shards: Path, arguments: tuple[Any, ...], precision: str
+) -> None:
+    common = (*PACKED, "--precision", precision)
+    alone = ("--lora", "--accumulate-tokens")
+    reference = ("--device", "cpu", *arguments) if arguments[0] in alone else ()
+    plain, other = fit(shards, *common, *reference), fit(shards, *common, *arguments)
+    assert other.losses == pytest.approx(plain.losses, rel=0.03)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_resumed_run_goes_on_where_it_was(shards: Path, tmp_path: Path, precision: str) -> None:
+    """Not bit for bit: sums on a GPU come in no fixed order."""
+    common = (*PACKED, "--precision", precision)
+    whole = fit(shards, *common, "--steps", 8)
+    begun = fit(shards, *common, "--steps", 4, "--save", tmp_path / "run.pt")
+    rest = fit(shards, *common, "--steps", 8, "--resume", tmp_path / "run.pt")
+    assert begun.losses + rest.losses == pytest.approx(whole.losses, rel=5e-3)
+
+
+def test_steps_are_timed_by_the_gpu_and_memory_is_its_own(shards: Path) -> None:
+    report = fit(shards, *PACKED, "--steps", 20)
+    assert 0 < report.step_p50 <= report.step_p99
+    parameters = report.memory["parameters"]
+    assert report.memory["peak"] > 4 * parameters == 4 * report.memory["gradients"]

@@ -45,19 +45,12 @@ class VLM(nn.Module):
         Every token's loss stands for itself, so whoever calls decides what to divide by: the sum
         over all ranks and accumulated batches of tokens that count.
         """
-        features = self.projector(self.encode(inputs))
+        features = self.projector(self.vision(inputs.patches, self.kernel))
         x = place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
         size = self.config.width // self.config.heads
         turned = angles(inputs.positions, size, self.config.rope_base)
         x = self.language(x, turned, inputs.segments, self.kernel)
         return self.losses(x, inputs.targets)
-
-    def encode(self, inputs: Inputs) -> Tensor:
-        """Features of all patches `[P, vision width]`."""
-        frozen = not any(parameter.requires_grad for parameter in self.vision.parameters())
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            features: Tensor = self.vision(inputs.patches, self.kernel)
-            return features
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """Cross entropy of each next token, some rows of logits at a time.

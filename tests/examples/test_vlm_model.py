@@ -196,16 +196,6 @@ def test_a_batch_without_images_runs_the_encoder_all_the_same(shards: Path, kern
         assert parameter.grad.any() != name.startswith(("vision", "projector")), name
 
 
-def test_a_frozen_encoder_keeps_nothing_for_a_backward_pass(shards: Path) -> None:
-    model = make_model("split").float()
-    inputs = make_inputs(next(iter(load(shards, FIXED, batch_size=4))), CONFIG, "split")
-    assert model.encode(inputs).requires_grad
-    model.vision.requires_grad_(False)
-    assert not model.encode(inputs).requires_grad
-    model(inputs).sum().backward()
-    assert model.projector.first.weight.grad.any()
-
-
 def test_a_sample_that_is_left_empty_counts_nothing(shards: Path) -> None:
     model = make_model("split")
     whole = list(load(shards, FIXED, pack=400))
@@ -321,7 +311,7 @@ def test_every_patch_sees_all_of_its_image_and_no_other(
     changed[second - 1] += 1  # the last patch of the second image
     with torch.no_grad():
         was, now = (
-            model.encode(inputs._replace(patches=patches._replace(values=values)))
+            model.vision(patches._replace(values=values), kernel)
             for values in (patches.values, changed)
         )
     moved = (was != now).all(1).nonzero().flatten().tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ def profiled(path: Path | None) -> Iterator[Callable[[], None]]:
         return
     if not path.parent.is_dir():
         raise ValueError(f"--profile {path}: there is no folder {path.parent}; make it first")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch 2.13 prints when it begins
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)

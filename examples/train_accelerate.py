@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         for step, loss in train(asked, accelerator):
             accelerator.print(f"step {step:4d}  loss {loss:.3f}", flush=True)
         accelerator.end_training()
-    except ValueError as error:  # datapipe's own errors are such too
+    except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train_accelerate: {error}")
 
 

@@ -27,19 +27,18 @@ class Captioner(pl.LightningModule):
     def __init__(self, shards: str, **options: Any) -> None:
         super().__init__()
         self.vlm, specs = make_tiny()
-        self.shards, self.options = shards, specs | options
+        self.shards, self.options = shards, {"meta": ["num_items_in_batch"], **specs, **options}
         self.summed, self.labels = torch.zeros(()), 0  # of the batches of a step so far
 
     def train_dataloader(self) -> datapipe.Loader:
         """An epoch, made once ranks and device are known; Lightning saves and loads its state."""
-        meta = ["num_items_in_batch"]  # labels over all ranks
-        return datapipe.make_loader(self.shards, meta=meta, device=self.device, **self.options)
+        return datapipe.make_loader(self.shards, device=self.device, **self.options)
 
     def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
         """The summed loss, times what DDP (ranks) and Lightning (batches) will divide it by."""
         loss: torch.Tensor = self.vlm(make_inputs(batch, self.vlm.config, self.vlm.kernel)).sum()
         self.summed = self.summed.to(loss) + loss.detach()
-        self.labels += batch["num_items_in_batch"]
+        self.labels += batch["num_items_in_batch"]  # of all ranks
         return loss * self.trainer.world_size * self.trainer.accumulate_grad_batches
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -58,20 +57,21 @@ class Captioner(pl.LightningModule):
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and train."""
     asked = parse_short(arguments, __doc__)
-    keep = pl.callbacks.ModelCheckpoint(asked.save, every_n_train_steps=asked.save_every)
+    every = {"every_n_train_steps": asked.save_every, "save_top_k": -1}
     trainer = pl.Trainer(
         max_epochs=-1,
         max_steps=asked.steps,
         accumulate_grad_batches=asked.accumulate,
         gradient_clip_val=1.0,
         logger=False,
-        **({"callbacks": [keep]} if asked.save else {"enable_checkpointing": False}),
+        enable_checkpointing=bool(asked.save),
+        callbacks=[pl.callbacks.ModelCheckpoint(asked.save, **every)] if asked.save else None,
     )
     try:
         trainer.fit(Captioner(asked.shards, **asked.sizes), ckpt_path=asked.resume)
         if asked.save:
             trainer.save_checkpoint(asked.save / "last.ckpt")
-    except ValueError as error:  # datapipe's own errors are such too
+    except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train_lightning: {error}")
 
 

@@ -22,7 +22,7 @@ except ImportError:
 
 
 class LoaderTrainer(Trainer):
-    """Trains on a loader without end, and saves its state; Trainer takes no batch ahead."""
+    """Trains on a loader and saves its state, which is exact: Trainer takes no batch ahead."""
 
     def __init__(self, loader: datapipe.Loader, args: TrainingArguments, **options: Any) -> None:
         if args.n_gpu > 1 or args.deepspeed or args.fsdp:
@@ -68,8 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     try:
         model, specs = make_tiny("qwen2-vl")
-        options = {**specs, **asked.sizes, "epochs": None, "device": args.device}
-        loader = datapipe.make_loader(asked.shards, **options)
+        run = {"epochs": None, "max_steps": asked.steps * asked.accumulate, "device": args.device}
+        loader = datapipe.make_loader(asked.shards, **specs, **asked.sizes, **run)
         LoaderTrainer(loader, args, model=model).train(asked.resume)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train_hf_trainer: {error}")

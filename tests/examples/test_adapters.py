@@ -213,6 +213,10 @@ def test_losses_are_those_of_a_plain_loop_and_are_repeated_after_a_stop(
     for step in (3, 6):
         rest = adapter.run(shards, *line, "--resume", checkpoint(adapter.name, tmp_path, step))
         assert rest == whole[step:], f"resumed after {step} steps"
+    adapter.run(shards, *line, *saving, "--resume", checkpoint(adapter.name, tmp_path, 6))
+    last = "last.ckpt" if adapter.name == "train_lightning" else None
+    end = tmp_path / last if last else checkpoint(adapter.name, tmp_path, STEPS)
+    assert adapter.run(shards, *line, "--resume", end) == []  # there is nothing left to do
 
 
 ONE_RANK = """

@@ -56,22 +56,22 @@ def mean_loss(outputs: Any, labels: Any, num_items_in_batch: Any) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and train."""
     asked = parse_short(arguments, __doc__)
-    args = TrainingArguments(
-        output_dir=str(asked.save or gettempdir()),
-        save_strategy="steps" if asked.save else "no",
-        save_steps=asked.save_every,
-        max_steps=asked.steps,
-        gradient_accumulation_steps=asked.accumulate,
-        ignore_data_skip=True,  # the loader knows where to go on
-        learning_rate=1e-3,
-        logging_steps=1,
-    )
     try:
+        args = TrainingArguments(
+            output_dir=str(asked.save or gettempdir()),
+            save_strategy="steps" if asked.save else "no",
+            save_steps=asked.save_every,
+            max_steps=asked.steps,
+            gradient_accumulation_steps=asked.accumulate,
+            ignore_data_skip=True,  # the loader knows where to go on
+            learning_rate=1e-3,
+            logging_steps=1,
+        )
         model, specs = make_tiny("qwen2-vl")
         run = {"epochs": None, "max_steps": asked.steps * asked.accumulate, "device": args.device}
         loader = datapipe.make_loader(asked.shards, **specs, **asked.sizes, **run)
         LoaderTrainer(loader, args, model=model).train(asked.resume)
-    except (ValueError, OSError) as error:  # datapipe's own errors are such too
+    except (ValueError, OSError, ImportError) as error:  # Trainer needs accelerate
         sys.exit(f"train_hf_trainer: {error}")
 
 

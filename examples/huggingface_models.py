@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
 from torch import nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as a script, from any folder
 import datapipe
 from datapipe.decode.text.encode import TextEncoder
+from examples.vlm.texts import byte_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,14 +185,23 @@ FAMILIES = {
 }
 
 
-def byte_tokenizer() -> Tokenizer:
-    """A tokenizer that spells texts byte by byte, with the special tokens of ChatML and images."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"])
-    return made
+def make_tiny(
+    name: str, tokenizer: Path | None = None, attention: str = "sdpa"
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A model of a family, always with the same weights, and `image=` and `text=` of a loader.
+
+    Without a tokenizer, texts are spelled in bytes.
+    """
+    family = FAMILIES[name]
+    text = datapipe.TextSpec(
+        tokenizer=tokenizer or byte_tokenizer(),
+        template="chatml",
+        image_tokens=family.image_tokens,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = family.build(TextEncoder(text), TINY, attention)
+    return model, {"image": family.image, "text": text}
 
 
 def train(model: nn.Module, batches: Iterable[dict[str, Any]]) -> Iterator[float]:
@@ -222,26 +231,19 @@ def main() -> None:
     asked = parser.parse_args()
     if find_spec("transformers") is None:
         sys.exit("this example trains models of transformers: pip install transformers")
-    family = FAMILIES[asked.family]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.manual_seed(0)
     try:
-        text = datapipe.TextSpec(
-            tokenizer=asked.tokenizer or byte_tokenizer(),
-            template="chatml",
-            image_tokens=family.image_tokens,
-        )
+        model, specs = make_tiny(asked.family, asked.tokenizer, asked.attention)
         loader = datapipe.make_loader(
             asked.shards,
-            image=family.image,
-            text=text,
+            **specs,
             pack=asked.pack,
             batch_size=asked.batch_size if asked.pack is None else None,
             epochs=None,
             max_steps=asked.steps,
             device=device,
         )
-        model = family.build(TextEncoder(text), TINY, asked.attention).to(device)
+        model.to(device)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         print(f"{asked.family}: {parameters:,} parameters on {device}")
         for step, loss in enumerate(train(model, loader), start=1):

@@ -292,7 +292,7 @@ def draw(title: str, results: Sequence[dict[str, Any]], path: Path) -> None:
     axes.margins(x=0.18)
     axes.set_xlabel("tokens a second (least to most of the rounds)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper right", frameon=False)
+    figure.legend(loc="outside lower right", ncols=2, frameon=False)
     head, _, tail = title.partition(": ")
     axes.set_title(f"{head}\n{tail}", fontsize=9, loc="left", wrap=True)
     path.parent.mkdir(parents=True, exist_ok=True)

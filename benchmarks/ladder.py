@@ -226,8 +226,8 @@ def table(title: str, where: dict[str, Any], results: Sequence[dict[str, Any]]) 
         f"\n{title}",
         f"{gpu}{where['cpu']}, {where['cores']} cores; load at the end {where['load']}\n",
         "| rung | samples/s | tokens/s | x the one before | x the first | no padding | step P50, "
-        "P99, ms | waiting | memory |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "P99, ms | waiting | GPU busy | memory |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for number, result in enumerate(results):
 
@@ -246,6 +246,7 @@ def table(title: str, where: dict[str, Any], results: Sequence[dict[str, Any]]) 
             f"{middle('fill'):.1%}",
             steps,
             f"{middle('wait_share'):.2%}",
+            f"{middle('gpu_busy'):.1%}" if "gpu" in where else "-",
             f"{memory / 1e9:.2f} GB",
         ]
         lines.append(f"| {' | '.join(cells)} |")

@@ -43,6 +43,8 @@ class Report:
         fill: tokens that are no padding, of all that the model was given.
         step_p50, step_p99: seconds of a step, on the GPU's clock where there is one.
         wait_share: of the time, spent waiting for batches.
+        gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed,
+            else of what lies between the first and the last step; None without one.
         first_batch: seconds until it came.
         memory: bytes by use.
         verdict: what held the loop back, in a sentence.
@@ -58,6 +60,7 @@ class Report:
     step_p50: float
     step_p99: float
     wait_share: float
+    gpu_busy: float | None
     first_batch: float
     memory: dict[str, int]
     verdict: str
@@ -132,6 +135,7 @@ class Counts:
             step_p50=step.p50,
             step_p99=step.p99,
             wait_share=seen.wait_share,
+            gpu_busy=busy(seen),
             first_batch=seen.first.p50,
             memory=memory,
             verdict=seen.verdict.sentence,
@@ -150,6 +154,16 @@ class Counts:
     def _wait(self) -> None:
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def busy(seen: Any) -> float | None:
+    """Share of the time in which a GPU worked, of a monitor's report; None without one."""
+    if seen.gpu is not None:
+        return seen.gpu.utilization
+    if seen.device is None:
+        return None
+    worked = seen.device.step.total + seen.device.transfer.total
+    return worked / max(worked + seen.device.idle.total, 1e-9)
 
 
 def tokens_of(batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +23,7 @@ from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.config import MODELS, ModelConfig, VisionConfig
 from examples.vlm.layers import Block
 from examples.vlm.loop import Run
-from examples.vlm.measures import Report
+from examples.vlm.measures import Report, busy
 from examples.vlm.options import parse
 from examples.vlm.ranks import joined
 from examples.vlm.schedule import rate_at
@@ -337,6 +337,17 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
     assert packed.tokens_per_s == pytest.approx(
         packed.fill * 300 * packed.measured / packed.seconds
     )
+
+
+def test_how_busy_a_gpu_is_comes_from_whoever_knows_best() -> None:
+    def times(step: float, transfer: float, idle: float) -> SimpleNamespace:
+        named = {"step": step, "transfer": transfer, "idle": idle}
+        return SimpleNamespace(**{k: SimpleNamespace(total=v) for k, v in named.items()})
+
+    nvml = SimpleNamespace(utilization=0.93)
+    assert busy(SimpleNamespace(gpu=nvml, device=times(1, 0, 1))) == 0.93
+    assert busy(SimpleNamespace(gpu=None, device=times(6, 1, 3))) == pytest.approx(0.7)
+    assert busy(SimpleNamespace(gpu=None, device=None)) is None
 
 
 def test_a_trace_of_some_steps_is_written(

@@ -159,11 +159,11 @@ class Counts:
 def busy(seen: Any) -> float | None:
     """Share of the time in which a GPU worked, of a monitor's report; None without one."""
     if seen.gpu is not None:
-        return seen.gpu.utilization
+        return float(seen.gpu.utilization)
     if seen.device is None:
         return None
     worked = seen.device.step.total + seen.device.transfer.total
-    return worked / max(worked + seen.device.idle.total, 1e-9)
+    return float(worked / max(worked + seen.device.idle.total, 1e-9))
 
 
 def tokens_of(batch: Batch) -> Tensor:

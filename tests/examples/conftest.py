@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 import datapipe
+from examples.vlm import train as program
+from examples.vlm.config import MODELS
+from examples.vlm.loop import Run
+
+from .vlm_runs import SMALL
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +53,32 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model called tiny is smaller still."""
+    monkeypatch.setitem(MODELS, "tiny", SMALL)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Every run that is begun in a test."""
+    seen: list[Run] = []
+    build = program.build
+
+    def remember(*arguments: Any) -> Run:
+        seen.append(build(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(program, "build", remember)
+    return seen
+
+
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
+    """Nothing was compiled before, and nothing stays compiled."""
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()

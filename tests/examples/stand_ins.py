@@ -1,0 +1,196 @@
+"""Kernels that need a GPU: signatures of the real ones, results by the definition."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from itertools import accumulate
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from .attend import naive
+
+
+def varlen_result(args: dict[str, Any], causal: bool, grouped: bool) -> Tensor:
+    """Attention computed from what `varlen_attn` or `flash_attn_varlen_func` was given."""
+    q, k, v, starts, key_starts, longest, key_longest = list(args.values())[:7]
+    assert grouped or q.shape[1] == k.shape[1] == v.shape[1]
+    assert starts.dtype == key_starts.dtype == torch.int32
+    assert torch.equal(starts, key_starts)
+    assert longest == key_longest >= starts.diff().max()
+    assert q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
+    return naive(q, k, v, starts.tolist(), causal)
+
+
+def windowed(options: dict[str, Any]) -> bool:
+    """Whether it is causal; torch compares with a tuple to tell."""
+    assert options["window_size"] in ((-1, -1), (-1, 0))
+    assert isinstance(options["window_size"], tuple)
+    return options["window_size"] == (-1, 0)
+
+
+def varlen_2_10(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    return_aux: Any = None,
+) -> Tensor:
+    return varlen_result(locals(), is_causal, grouped=False)
+
+
+def varlen_2_11(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    return varlen_result(locals(), windowed(locals()), grouped=False)
+
+
+def varlen_2_12(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    return_aux: Any = None,
+    scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    enable_gqa: bool = False,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    num_splits: int | None = None,
+) -> Tensor:
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    return varlen_result(locals(), windowed(locals()), grouped=enable_gqa)
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Tensor:
+    """As in flash-attn 2.8."""
+    assert not dropout_p
+    return varlen_result(locals(), causal, grouped=True)
+
+
+class BlockDiagonalMask:
+    """As in xformers 0.0.30."""
+
+    causal = False
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    @classmethod
+    def from_seqlens(cls, q_seqlen: Any, kv_seqlen: Any = None, *, device: Any = None) -> Any:
+        assert not isinstance(q_seqlen, Tensor)
+        assert all(q_seqlen)
+        assert kv_seqlen is None
+        return cls(list(q_seqlen))
+
+
+class BlockDiagonalCausalMask(BlockDiagonalMask):
+    causal = True
+
+
+def memory_efficient_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: Any = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    *,
+    op: Any = None,
+    output_dtype: Any = None,
+) -> Tensor:
+    assert query.shape == key.shape == value.shape  # [1, T, heads, D]: it knows no groups
+    assert query.shape[0] == 1
+    bounds = [0, *accumulate(attn_bias.lengths)]
+    return naive(query[0], key[0], value[0], bounds, attn_bias.causal)[None]
+
+
+def use_varlen(function: Callable[..., Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    def use(monkeypatch: pytest.MonkeyPatch) -> None:
+        module = pytest.importorskip("torch.nn.attention.varlen")
+        monkeypatch.setattr(module, "varlen_attn", function)
+
+    return use
+
+
+def use_installed_varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that takes exactly what the installed release takes."""
+    module = pytest.importorskip("torch.nn.attention.varlen")
+    real = inspect.signature(module.varlen_attn)
+
+    def stand_in(*args: Any, **options: Any) -> Tensor:
+        given = real.bind(*args, **options)
+        given.apply_defaults()
+        known = given.arguments
+        causal = windowed(known) if "window_size" in known else known["is_causal"]
+        return varlen_result(known, causal, grouped=known.get("enable_gqa", False))
+
+    stand_in.__signature__ = real  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "varlen_attn", stand_in)
+
+
+def use_flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("flash_attn")
+    module.flash_attn_varlen_func = flash_attn_varlen_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", module)
+
+
+def use_xformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, ops = ModuleType("xformers"), ModuleType("xformers.ops")
+    masks = SimpleNamespace(
+        BlockDiagonalMask=BlockDiagonalMask, BlockDiagonalCausalMask=BlockDiagonalCausalMask
+    )
+    ops.fmha = SimpleNamespace(attn_bias=masks)  # type: ignore[attr-defined]
+    ops.memory_efficient_attention = memory_efficient_attention  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "xformers", package)
+    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
+
+
+STAND_INS = {
+    "varlen of torch 2.10": ("varlen", use_varlen(varlen_2_10)),
+    "varlen of torch 2.11": ("varlen", use_varlen(varlen_2_11)),
+    "varlen of torch 2.12": ("varlen", use_varlen(varlen_2_12)),
+    "varlen as installed": ("varlen", use_installed_varlen),
+    "flash": ("flash", use_flash),
+    "xformers": ("xformers", use_xformers),
+}

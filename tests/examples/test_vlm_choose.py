@@ -1,0 +1,105 @@
+"""Which kernel of attention is taken, and why another is not."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm.attention import AUTO, KERNELS, choose, why_not
+
+from .attend import make_inputs, make_segments, run
+
+choosing = importlib.import_module("examples.vlm.attention.choose")
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Names of modules that are there, to add to and to take from."""
+    there = {
+        *("torch", "torch.nn.attention.flex_attention", "torch.nn.attention.varlen"),
+        *("flash_attn.flash_attn_interface", "xformers.ops"),
+    }
+
+    def find_spec(name: str) -> Any:
+        if name not in there and not name.startswith("torch"):
+            raise ModuleNotFoundError(f"No module named {name.split('.')[0]!r}")
+        return object() if name in there else None
+
+    monkeypatch.setattr(choosing, "find_spec", find_spec)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    why_not.cache_clear()
+    yield there
+    why_not.cache_clear()
+
+
+def test_an_unknown_kernel_is_an_error_that_names_the_known() -> None:
+    with pytest.raises(ValueError, match="'fast' is none of") as error:
+        why_not("fast", "cpu", torch.float32)
+    assert all(name in str(error.value) for name in (AUTO, *KERNELS))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "dtype", "missing", "cause", "remedy"),
+    [
+        ("varlen", "cpu", torch.bfloat16, "", "no kernel for the CPU", "take split"),
+        ("flash", "cpu", torch.bfloat16, "", "no kernel for the CPU", "take split"),
+        ("xformers", "cpu", torch.float32, "", "no kernel for the CPU", "take split"),
+        ("flex", "cpu", torch.float32, "", "no gradients on the CPU", "take split"),
+        ("flex", "cuda", torch.float32, "torch.nn.attention.flex_attention", "2.5", "install"),
+        ("varlen", "cuda", torch.float16, "torch.nn.attention.varlen", "torch 2.10", "install"),
+        ("flash", "cuda", torch.float16, "flash_attn.flash_attn_interface", "flash-attn", "inst"),
+        ("xformers", "cuda", torch.float32, "xformers.ops", "package xformers", "install"),
+        ("varlen", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),
+        ("flash", "cuda", torch.float32, "", "not torch.float32", "--precision bf16"),
+    ],
+)
+def test_a_reason_names_cause_and_remedy(
+    modules: set[str],
+    kernel: str,
+    device: str,
+    dtype: torch.dtype,
+    missing: str,
+    cause: str,
+    remedy: str,
+) -> None:
+    modules.discard(missing)
+    reason = why_not(kernel, device, dtype)
+    assert reason.startswith(kernel)
+    assert cause in reason
+    assert remedy in reason.split(";")[1]
+
+
+@pytest.mark.parametrize("kernel", ["varlen", "flash"])
+def test_a_gpu_older_than_ampere_is_told_to_take_sdpa(
+    modules: set[str], monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert "Ampere" in why_not(kernel, "cuda", torch.float16)
+    assert "sdpa" in why_not(kernel, "cuda", torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_kernel_chosen_on_the_cpu_trains(dtype: torch.dtype) -> None:
+    kernel = choose(torch.device("cpu"), dtype)
+    assert why_not(kernel, "cpu", dtype) == ""
+    inputs = make_inputs(30, dtype=dtype)
+    assert all(x.isfinite().all() for x in run(kernel, inputs, make_segments([10, 0, 20], True)))
+
+
+def test_the_kernel_chosen_on_a_gpu_is_the_best_that_is_there(modules: set[str]) -> None:
+    gpu = torch.device("cuda")
+    choices = []
+    for missing in ("", "flash_attn.flash_attn_interface", "torch.nn.attention.varlen"):
+        modules.discard(missing)
+        why_not.cache_clear()
+        choices.append(choose(gpu, torch.bfloat16))
+        assert choose(gpu, torch.float32) == "flex"
+    modules.discard("torch.nn.attention.flex_attention")
+    why_not.cache_clear()
+    choices.append(choose(gpu, torch.float32))
+    assert choices == ["flash", "varlen", "flex", "sdpa"]

@@ -1,0 +1,112 @@
+"""A run of the reference model that was stopped goes on as if it had not been."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm import loop
+from examples.vlm import train as program
+from examples.vlm.config import MODELS
+from examples.vlm.loop import Run
+
+from .vlm_runs import PACKED, SMALL, fit
+
+pytestmark = pytest.mark.usefixtures("small_model")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        PACKED,
+        ("--batch-size", 4),
+        (*PACKED, "--accumulate", 2),
+        (*PACKED, "--accumulate-tokens", 150),
+        (*PACKED, "--precision", "bf16"),
+        (*PACKED, "--precision", "fp16"),
+        (*PACKED, "--optimizer", "foreach"),
+        (*PACKED, "--lora", 4),
+        (*PACKED, "--native", "--recompute", "--freeze-vision"),
+        ("--batch-size", 6, "--buckets", 2, "--num-workers", 2, "--cache", "1GB"),
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments)),
+)
+def test_a_resumed_run_repeats_the_losses_of_an_uninterrupted_one_bit_for_bit(
+    shards: Path, tmp_path: Path, arguments: tuple[Any, ...]
+) -> None:
+    file = tmp_path / "folder" / "run.pt"
+    whole = fit(shards, *arguments, "--steps", 9)
+    begun = fit(shards, *arguments, "--steps", 4, "--save", file)
+    rest = fit(shards, *arguments, "--steps", 9, "--resume", file)
+    assert begun.losses + rest.losses == whole.losses
+    assert len(set(whole.losses)) == 9
+    assert not list(file.parent.glob("*.tmp"))
+
+
+def test_a_run_that_is_resumed_twice_goes_on_the_same(shards: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    whole = fit(shards, *PACKED, "--steps", 9)
+    losses = fit(shards, *PACKED, "--steps", 2, "--save", file).losses
+    for stop in (5, 9):
+        losses += fit(shards, *PACKED, "--steps", stop, "--resume", file, "--save", file).losses
+    assert losses == whole.losses
+
+
+def test_random_numbers_and_the_scale_of_gradients_go_on_too(
+    shards: Path, tmp_path: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No layer here draws any, but one that is put in may."""
+    drawn: list[float] = []
+    step = loop.train_step
+
+    def draw(*arguments: Any) -> Any:
+        drawn.append(torch.rand(()).item())
+        return step(*arguments)
+
+    monkeypatch.setattr(loop, "train_step", draw)
+    half = (*PACKED, "--precision", "fp16")
+    fit(shards, *half, "--steps", 6)
+    whole, drawn[:] = list(drawn), []
+    fit(shards, *half, "--steps", 4, "--save", tmp_path / "run.pt")
+    fit(shards, *half, "--steps", 6, "--resume", tmp_path / "run.pt")
+    assert drawn == whole
+    scales = [run.scaler.state_dict() for run in runs]
+    assert scales[0] == scales[2] != scales[1]
+
+
+def test_ctrl_c_ends_after_the_step_and_saves(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.pt"
+    whole = fit(shards, *PACKED, "--steps", 6)
+    monkeypatch.setattr(
+        program,
+        "log_line",
+        lambda line: os.kill(os.getpid(), signal.SIGINT) if line.step == 3 else None,
+    )
+    stopped = fit(shards, *PACKED, "--steps", 6, "--save", file, "--log-every", 1)
+    assert "stopping after this step" in capfd.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.setitem(MODELS, "tiny", SMALL)
+    assert stopped.losses == whole.losses[:3]
+    rest = fit(shards, *PACKED, "--steps", 6, "--resume", file)
+    assert stopped.losses + rest.losses == whole.losses
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "run.pt"
+    fit(shards, *PACKED, "--steps", 1, "--save", file)
+    with pytest.raises(ValueError, match=r"a run with lora 0, and this one has 4"):
+        fit(shards, *PACKED, "--steps", 2, "--lora", 4, "--resume", file)
+    with pytest.raises(ValueError, match="pack"):
+        fit(shards, "--pack", 350, "--steps", 2, "--resume", file)
+    with pytest.raises(ValueError, match=r"steps=1: the run has made 1 already"):
+        fit(shards, *PACKED, "--steps", 1, "--resume", file)

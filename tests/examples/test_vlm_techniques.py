@@ -1,0 +1,210 @@
+"""The switches of training: each does what it is for, and the model learns the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.vlm.accumulate import LABELS, groups_of
+from examples.vlm.layers import Block
+from examples.vlm.loop import Run
+
+from .vlm_runs import PACKED, fit
+
+pytestmark = pytest.mark.usefixtures("small_model")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tolerance"),
+    [
+        (("--zero-gradients",), 0),
+        (("--wait-for-losses",), 0),
+        (("--recompute",), 0),
+        (("--tf32",), 0),
+        (("--num-workers", 2, "--prefetch", 1), 0),
+        (("--cache", "1GB"), 0),
+        (("--device-cache", "1GB"), 1e-5),
+        (("--optimizer", "loop"), 1e-4),
+        (("--optimizer", "foreach"), 1e-4),
+        (("--attention", "sdpa"), 1e-4),
+        (("--attention", "plain"), 1e-4),
+        (("--static-shapes", "--max-images", 8), 1e-4),
+        (("--precision", "bf16"), 0.03),
+        (("--precision", "fp16"), 0.03),
+    ],
+    ids=str,
+)
+def test_a_switch_changes_how_a_step_is_computed_and_not_what_is_learnt(
+    shards: Path, arguments: tuple[Any, ...], tolerance: float
+) -> None:
+    plain = fit(shards, *PACKED, "--max-images", 8, "--steps", 9)
+    other = fit(shards, *PACKED, "--max-images", 8, "--steps", 9, *arguments)
+    assert other.losses == pytest.approx(plain.losses, rel=tolerance, abs=0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradients_are_clipped_to_the_norm_asked_for(
+    shards: Path, runs: list[Run], precision: str
+) -> None:
+    for most in (0, 0.01):
+        fit(shards, *PACKED, "--steps", 2, "--clip", most, "--precision", precision)
+    free, clipped = (
+        torch.stack([p.grad.norm() for p in run.model.parameters()]).norm().item() for run in runs
+    )
+    assert free > 0.1
+    assert clipped == pytest.approx(0.01, rel=0.01)
+
+
+def test_recomputed_blocks_run_twice(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+    forward = Block.forward
+
+    def count(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return forward(*arguments)
+
+    monkeypatch.setattr(Block, "forward", count)
+    fit(shards, *PACKED, "--steps", 1)
+    once = calls
+    fit(shards, *PACKED, "--steps", 1, "--recompute")
+    assert calls - once == 2 * once == 8
+
+
+def test_losses_are_read_when_they_are_logged_and_not_before(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = 0
+    item = torch.Tensor.item
+
+    def count(tensor: torch.Tensor) -> Any:
+        nonlocal reads
+        reads += tensor.ndim == 0 and tensor.is_floating_point()
+        return item(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "item", count)
+    common = (*PACKED, "--steps", 6, "--warm-up", 0, "--clip", 0)
+    fit(shards, *common)
+    kept = reads
+    fit(shards, *common, "--wait-for-losses")
+    assert reads - kept == kept + 6
+
+
+def test_switches_reach_what_they_are_for(
+    shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(
+        torch.optim.AdamW, "zero_grad", lambda self, set_to_none=True: asked.append(set_to_none)
+    )
+    two = (*PACKED, "--steps", 2)
+    plain = fit(shards, *two, "--optimizer", "loop")
+    fit(shards, *two, "--optimizer", "foreach", "--zero-gradients", "--attention", "sdpa")
+    fit(shards, *two, "--tf32")
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert fit(shards, *two, "--precision", "bf16").losses != plain.losses
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert asked == [True] * 2 + [False] * 2 + [True] * 4
+    kinds = [(r.optimizer.defaults["foreach"], r.optimizer.defaults["fused"]) for r in runs]
+    assert kinds[:3] == [(False, False), (True, False), (False, True)]
+    assert [run.model.kernel for run in runs[:2]] == ["split", "sdpa"]
+    scaled = [run.scaler.is_enabled() for run in runs]
+    fit(shards, *two, "--precision", "fp16")
+    assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 4 + [True]
+
+
+def test_compiled_blocks_learn_the_same_and_are_compiled_once(shards: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    pack = (*PACKED, "--max-images", 8, "--static-shapes", "--attention", "sdpa")
+    plain = fit(shards, *pack, "--steps", 2)
+    counters.clear()
+    compiled = fit(shards, *pack, "--steps", 2, "--compile")
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
+    assert compiled.losses == pytest.approx(plain.losses, rel=1e-4)
+    torch._dynamo.reset()
+    counters.clear()
+    fit(shards, *pack, "--steps", 6, "--compile")
+    assert counters["stats"]["unique_graphs"] == graphs
+
+
+def test_accumulated_batches_teach_what_one_large_batch_does(shards: Path) -> None:
+    large = fit(shards, "--batch-size", 8, "--steps", 3)
+    small = fit(shards, "--batch-size", 2, "--accumulate", 4, "--steps", 3)
+    assert small.losses == pytest.approx(large.losses, rel=1e-4)
+
+
+@given(
+    labels=st.lists(st.integers(1, 50), max_size=30),
+    count=st.integers(1, 5),
+    least=st.integers(0, 120),
+)
+def test_groups_are_as_small_as_they_can_be(labels: list[int], count: int, least: int) -> None:
+    taken = 0
+
+    def batches() -> Any:
+        nonlocal taken
+        for number in labels:
+            taken += 1
+            yield {LABELS: number}
+
+    seen: list[int] = []
+    groups = []
+    for group in groups_of(batches(), count=count, labels=least):
+        numbers = [batch[LABELS] for batch in group]
+        seen += numbers
+        assert taken == len(seen)  # none is taken before it is needed
+        groups.append(numbers)
+    assert seen == labels
+    for numbers in groups[:-1]:
+        if least:
+            assert sum(numbers) >= least > sum(numbers[:-1])
+        else:
+            assert len(numbers) == count
+
+
+def test_frozen_parts_stay_and_the_others_learn(shards: Path, runs: list[Run]) -> None:
+    for arguments in ((), ("--freeze-vision",), ("--lora", "2")):
+        fit(shards, *PACKED, "--steps", 1, *arguments)
+        fit(shards, *PACKED, "--steps", 4, *arguments)
+    before, after = runs[-2:]
+    was, now = before.model.state_dict(), after.model.state_dict()
+    moved = {name for name in was if not torch.equal(was[name], now[name])}
+    assert moved == {name for name in was if "lora_" in name or name.startswith("projector")}
+    before, after = runs[-4:-2]
+    was, now = before.model.state_dict(), after.model.state_dict()
+    moved = {name for name in was if not torch.equal(was[name], now[name])}
+    assert moved == {name for name in was if not name.startswith("vision")}
+
+
+def test_missing_packages_are_named(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, arguments in {
+        "bitsandbytes.optim": ("--optimizer", "8bit"),
+        "peft": ("--lora", 2),
+    }.items():
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ValueError, match=f"pip install {module.partition('.')[0]}"):
+            fit(shards, *PACKED, "--steps", 1, *arguments)
+
+
+def test_an_optimizer_of_8_bits_gets_the_same_groups(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, runs: list[Run]
+) -> None:
+    standing_in = ModuleType("bitsandbytes.optim")
+    standing_in.AdamW8bit = torch.optim.AdamW  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", standing_in)
+    other = fit(shards, *PACKED, "--steps", 4, "--optimizer", "8bit")
+    plain = fit(shards, *PACKED, "--steps", 4, "--optimizer", "foreach")
+    assert other.losses == plain.losses
+    for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
+        assert all((p.ndim <= 1) == flat for p in group["params"])
+        assert (group["weight_decay"] == 0) == flat

@@ -6,16 +6,18 @@ are that have to be decoded, Python would take longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from datapipe.cache.memory import Buffer
+from datapipe.errors import SampleError
 from datapipe.index.columns import Columns
+from datapipe.index.text import parse_json, parse_text
 from datapipe.loader.keeper import FACTS
 from datapipe.loader.members import Kind, member_kind
 from datapipe.plan.ragged import Bools, Int64, edges, places, ranges
@@ -65,6 +67,37 @@ class TextMembers:
         """Bytes of all texts of each sample: int64 [n]."""
         ends: Int64 = self.edges[self.bounds]
         return ends[1:] - ends[:-1]
+
+
+class Texts(NamedTuple):
+    """What the texts of n samples say.
+
+    Attributes:
+        captions, records: n, None for samples without.
+        damaged: members that cannot be read: place in `TextMembers.members`, sample, and why.
+    """
+
+    captions: list[str | None]
+    records: list[Any]
+    damaged: list[tuple[int, int, SampleError]]
+
+    @classmethod
+    def of(cls, members: TextMembers, contents: Iterable[memoryview]) -> Texts:
+        """Of the bytes of each member, in order."""
+        samples = len(members.bounds) - 1
+        found = cls([None] * samples, [None] * samples, [])
+        owners = np.repeat(np.arange(samples), np.diff(members.bounds)).tolist()
+        for place, (owner, kind, data) in enumerate(
+            zip(owners, members.kinds, contents, strict=True)
+        ):
+            try:
+                if kind == "json" and found.records[owner] is None:
+                    found.records[owner] = parse_json(bytes(data))
+                elif kind == "text" and found.captions[owner] is None:
+                    found.captions[owner] = parse_text(bytes(data))
+            except SampleError as error:
+                found.damaged.append((place, owner, error))
+        return found
 
 
 @dataclass(frozen=True, slots=True)

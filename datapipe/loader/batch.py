@@ -18,12 +18,13 @@ from datapipe.decode.text.encode import SampleText
 from datapipe.errors import DecodeError, MissingMember, SampleError, TransformError
 from datapipe.index.rows import Member
 from datapipe.index.text import parse_json, parse_text
-from datapipe.loader.athand import AtHand, Mapped, TextMembers
+from datapipe.loader.athand import AtHand, Mapped, TextMembers, Texts
 from datapipe.loader.batchmaker import BatchMaker
 from datapipe.loader.images import GEOMETRY, ImageSlots
 from datapipe.loader.members import member_kind
 from datapipe.loader.notes import Notes
 from datapipe.loader.reading import BadMember, Found, SampleReader
+from datapipe.loader.skips import without_frames
 from datapipe.loader.state import Run
 from datapipe.loader.tokens import TokenSlots
 from datapipe.loader.usertransform import UserTransform, apply_transform
@@ -209,24 +210,14 @@ class BatchJob:
         else:
             members = TextMembers.of(columns, self.samples[slots])
         numbers: list[int] = slots.tolist()
-        captions: list[str | None] = [None] * len(numbers)
-        records: list[Any] = [None] * len(numbers)
-        owners = np.repeat(np.arange(len(numbers)), np.diff(members.bounds)).tolist()
         failed: dict[int, SampleError] = {
             slot: self._located(DecodeError(reason), slot, None)
             for slot, reason in at_hand.damaged(slots, members).items()
         }
-        for place, (owner, kind, data) in enumerate(
-            zip(owners, members.kinds, at_hand.texts(slots, members), strict=True)
-        ):
-            try:
-                if kind == "json" and records[owner] is None:
-                    records[owner] = parse_json(bytes(data))
-                elif kind == "text" and captions[owner] is None:
-                    captions[owner] = parse_text(bytes(data))
-            except SampleError as error:
-                (member,) = columns.members_at(members.members[place : place + 1])
-                failed[numbers[owner]] = self._located(error, numbers[owner], member)
+        read = Texts.of(members, at_hand.texts(slots, members))
+        for place, owner, error in read.damaged:
+            (member,) = columns.members_at(members.members[place : place + 1])
+            failed[numbers[owner]] = self._located(error, numbers[owner], member)
         watch.moved(int(members.edges[-1]))
         pixels = at_hand.data
         if images is not None and pixels is not None:
@@ -240,7 +231,7 @@ class BatchJob:
                     images.restore(slot, pixels[start:], rows[slot - first], placements)
         texts = {}
         for slot, total, caption, record in zip(
-            numbers, self._totals[slots].tolist(), captions, records, strict=True
+            numbers, self._totals[slots].tolist(), read.captions, read.records, strict=True
         ):
             self._notes.say(slot, caption, record)
             if self._tokens:
@@ -400,7 +391,7 @@ class BatchJob:
         return self._maker.store.name(self._maker.dataset.columns.shard(sample))
 
     def _fail(self, slot: int, error: SampleError) -> None:
-        self.errors[slot] = _without_frames(error)
+        self.errors[slot] = without_frames(error)
         self._bury(slot)
 
     def _bury(self, slot: int) -> None:
@@ -411,12 +402,3 @@ class BatchJob:
             self._tokens.bury(slot)
         if self._images is not None:
             self._images.bury(slot)
-
-
-def _without_frames(error: SampleError) -> SampleError:
-    """Drop tracebacks, whose frames would keep this batch and its loader alive in a cycle."""
-    link: BaseException | None = error
-    while link is not None:
-        link.__traceback__ = None
-        link = link.__cause__ or link.__context__
-    return error

@@ -13,8 +13,8 @@ from datapipe.decode.dalioptions import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.loader.device import DeviceFeeder
-from datapipe.loader.images import Decoder
 from datapipe.loader.lanes import resolve_device
+from datapipe.loader.together import Decoder
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from datapipe.index.gather import gather
 from datapipe.loader.athand import Form, Placements
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
+from datapipe.loader.together import Decoder
 from datapipe.plan.ragged import Bools, Int64, edges, places
 from datapipe.plan.rng import derive
 
@@ -32,32 +33,6 @@ _NOTHING = np.zeros(0, np.int64)
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of where the pixels of each image went: float64 [I, 6], see `ImageSlots`."""
-
-
-class Decoder(Protocol):
-    """Decodes, fits and normalises images together: `DaliDecoder`."""
-
-    batch_size: int
-
-    def decode(
-        self,
-        images: Sequence[bytes],
-        draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[tuple[int, int]] | None = None,
-    ) -> tuple[Tensor, dict[int, DecodeError]]:
-        """Rows of `pixel_values`, zeros for images that failed, and what was wrong with those.
-
-        Images that are not of these (width, height) fail.
-        """
-        ...
-
-    def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
-        """Where the pixels of an upright image of this size go."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what it holds."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from datapipe.cache.spec import CacheSpec
@@ -20,15 +19,15 @@ from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import open_dataset
+from datapipe.loader.arguments import check_arguments, refuse_without_text, remote_options
 from datapipe.loader.arrays import check_options
 from datapipe.loader.batchmaker import BatchMaker, OnError
 from datapipe.loader.caching import kept_transform, make_device_rows, make_keeper
 from datapipe.loader.decoder import DecoderName, choose_path
 from datapipe.loader.exclude import parse_exclude
-from datapipe.loader.images import GEOMETRY
 from datapipe.loader.loader import Loader
 from datapipe.loader.makers import device_tier, image_maker, token_maker
-from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions, Workers, as_int
+from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions, Workers
 from datapipe.loader.planning import flag, resolve_plan
 from datapipe.loader.ranks import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.source import open_origin
@@ -36,7 +35,7 @@ from datapipe.loader.tuned import given_or, tuning_key, with_tuned
 from datapipe.loader.usertransform import UserTransform
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import parse_bytes
-from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.remote.folder import RemoteFolder, is_remote
 from datapipe.store.arrays import open_images
 from datapipe.store.open import open_store
 
@@ -191,27 +190,11 @@ def make_loader(
         PlanError: options are impossible or contradict each other.
         IndexMismatch: there is no finished dataset at `path`, or its shards changed.
     """
-    if image is not None and not isinstance(image, ImageSpec):
-        raise PlanError(f"image {image!r} is no ImageSpec; give datapipe.ImageSpec(...) or None")
-    if transform is not None and not callable(transform):
-        raise PlanError(f"transform {transform!r} is no function of a sample and a generator")
-    if cache is not None and not isinstance(cache, CacheSpec):
-        raise PlanError(f"cache {cache!r} is no CacheSpec; give datapipe.CacheSpec(memory='8GB')")
-    if text is not None and not isinstance(text, TextSpec):
-        raise PlanError(f"text {text!r} is no TextSpec; give datapipe.TextSpec(...) or None")
+    names = check_arguments(
+        path, image=image, transform=transform, text=text, cache=cache, meta=meta, folder=plan_cache
+    )
     common = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
-    if not isinstance(path, str | PathLike):
-        raise PlanError(f"path {path!r}: give the folder that holds the shards")
-    if not (plan_cache is None or isinstance(plan_cache, str | PathLike)):
-        raise PlanError(f"plan_cache {plan_cache!r}: give a folder, or None for none")
-    if plan_cache is not None and Path(plan_cache).exists() and not Path(plan_cache).is_dir():
-        raise PlanError(f"plan_cache {plan_cache}: this is no folder; give one")
-    names = (meta,) if isinstance(meta, str) else meta
-    if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
-        raise PlanError(f"meta {meta!r}: give names of what each batch carries, as strings")
-    if GEOMETRY in names and image is None:
-        raise PlanError(f"{GEOMETRY} in meta is about images; give image=ImageSpec(...)")
     plan, units_per_rank = resolve_plan(
         text,
         batch_size=batch_size,
@@ -251,9 +234,9 @@ def make_loader(
         global_batch_size=global_batch_size,
     )
     if text is None:
-        _refuse_without_text(train_tokens, options.meta)
+        refuse_without_text(train_tokens, options.meta)
     dataset = open_dataset(
-        RemoteFolder(path, _remote_options(read_concurrency, storage_options))
+        RemoteFolder(path, remote_options(read_concurrency, storage_options))
         if is_remote(path)
         else path
     )
@@ -400,19 +383,3 @@ def make_loader(
         # A state that is loaded next may bring the group with it.
         seen.check(loader.plan.order, but=None if group is not None else "group")
     return loader
-
-
-def _remote_options(concurrency: int, storage_options: Mapping[str, Any] | None) -> RemoteOptions:
-    concurrency = as_int("read_concurrency", concurrency)
-    if concurrency < 1:
-        raise PlanError(f"read_concurrency {concurrency}: at least 1 request is needed")
-    return RemoteOptions(concurrency=concurrency, storage_options=dict(storage_options or {}))
-
-
-def _refuse_without_text(train_tokens: int | None, meta: tuple[str, ...]) -> None:
-    for given, name in (
-        (train_tokens is not None, "train_tokens"),
-        ("num_items_in_batch" in meta, "num_items_in_batch in meta"),
-    ):
-        if given:
-            raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")

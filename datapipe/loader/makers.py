@@ -7,9 +7,10 @@ from datapipe.decode.transform import ImageTransform
 from datapipe.index.dataset import Dataset
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.devicetier import DeviceTier
-from datapipe.loader.images import GEOMETRY, Decoder, ImageMaker
+from datapipe.loader.images import GEOMETRY, ImageMaker
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.source import Origin
+from datapipe.loader.together import Decoder
 from datapipe.loader.tokens import TokenMaker
 from datapipe.plan.options import PlanOptions
 from datapipe.store.arrays import open_token_arrays

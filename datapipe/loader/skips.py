@@ -40,3 +40,12 @@ class Skips:
                     f"{self.count} samples were skipped, more than max_skipped={self._limit}; the "
                     f"last: {error}"
                 ) from error
+
+
+def without_frames(error: SampleError) -> SampleError:
+    """Drop tracebacks, whose frames would keep this batch and its loader alive in a cycle."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

@@ -15,8 +15,10 @@ _READS = (
     *("item", "tolist", "cpu", "numpy", "is_nonzero", "__array__", "__bool__", "__float__"),
     *("__int__", "__index__", "__complex__", "__repr__", "__format__"),
 )
-# These take their time on the CPU too, where it is no waiting.
-_READS_OF_DEVICES = ("to", "nonzero", "masked_select", "__getitem__")
+# These take their time on the CPU too, where it is no waiting. Not `__getitem__`, which waits where
+# it is given a mask: a class whose `__getitem__` was replaced and put back stays a sequence to C code
+# (CPython fills `sq_item` and does not empty it), and `torch.tensor` of numbers in tensors fails.
+_READS_OF_DEVICES = ("to", "nonzero", "masked_select")
 _COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter"),
     *("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
@@ -58,10 +60,6 @@ def reads_device(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> b
         target = options.get("device", args[1] if len(args) > 1 else None)
         target = getattr(target, "device", target)
         return str(target).startswith("cpu") and not options.get("non_blocking", False)
-    if name == "Tensor.__getitem__":
-        # Only a mask has a size that the host must be told.
-        places = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return any(str(getattr(place, "dtype", "")) == "torch.bool" for place in places)
     return True
 
 

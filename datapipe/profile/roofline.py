@@ -23,7 +23,7 @@ from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
 from datapipe.index.imageinfo import probe
 from datapipe.loader.batchmaker import BatchMaker
-from datapipe.loader.images import Decoder
+from datapipe.loader.together import Decoder
 from datapipe.loader.tokens import TokenMaker
 from datapipe.profile.alone import Alone
 from datapipe.profile.crowd import Crowd, crowd

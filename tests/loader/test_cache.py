@@ -79,8 +79,9 @@ def test_batches_are_those_without_a_cache(
     reads.clear()
     loader = make(cache=spec_of(tier, tmp_path), **options)
     assert_same_batches(loader, expected)
-    # Repeats in the last step may be read before the sample they repeat was kept.
-    assert 37 <= len(reads) <= 40
+    # Repeats in the last step may be read before the sample they repeat was kept, and so may the
+    # first steps of the next epoch, which are prepared while the last of this one is.
+    assert 37 <= len(reads) <= 56
 
 
 @pytest.mark.parametrize("keep", ["decoded", "encoded"])

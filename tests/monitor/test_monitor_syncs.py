@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 import signal
 import threading
@@ -172,17 +173,30 @@ def test_masks_and_copies_of_a_device_wait(looking: Looking) -> None:
     mask = torch.arange(6) > 2
     with looking:
         value.nonzero()
-        value[mask]
-        value[0:2]
+        value.masked_select(mask)
         value.to("cpu")
         value.to("cpu", non_blocking=True)
         value.to(torch.float64)
         value.to(device=torch.device("cpu"))
     assert calls(looking) == {
         "Tensor.nonzero": 1,
-        "Tensor.__getitem__": 1,
+        "Tensor.masked_select": 1,
         "Tensor.to": 2,
     }
+
+
+def test_tensors_are_to_c_code_what_they_were_during_a_probe_and_after_it(
+    looking: Looking,
+) -> None:
+    def is_sequence() -> bool:
+        return bool(ctypes.pythonapi.PySequence_Check(ctypes.py_object(torch.ones(()))))
+
+    before = is_sequence()
+    with looking:
+        assert torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+        assert is_sequence() == before
+    assert torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]
+    assert is_sequence() == before
 
 
 def test_what_a_call_raises_comes_through_and_counts(looking: Looking) -> None:

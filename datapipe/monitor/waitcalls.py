@@ -16,8 +16,9 @@ _READS = (
     *("__int__", "__index__", "__complex__", "__repr__", "__format__"),
 )
 # These take their time on the CPU too, where it is no waiting. Not `__getitem__`, which waits where
-# it is given a mask: a class whose `__getitem__` was replaced and put back stays a sequence to C code
-# (CPython fills `sq_item` and does not empty it), and `torch.tensor` of numbers in tensors fails.
+# it is given a mask: a class whose `__getitem__` was replaced and put back stays a sequence to C
+# code (CPython fills `sq_item` and does not empty it), and `torch.tensor` of a list of tensors with
+# a number each fails.
 _READS_OF_DEVICES = ("to", "nonzero", "masked_select")
 _COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 
 from examples.vlm.ranks import Ranks
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 
@@ -47,8 +50,7 @@ def save(path: Path, parts: dict[str, Any], step: int, about: dict[str, Any], ra
 def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks) -> int:
     """Bring a run to where a checkpoint left it; returns the steps that were made.
 
-    On another number of ranks everything goes on but random numbers, of which there are then as
-    many sets as ranks had been.
+    On another number of ranks everything goes on but random numbers, which a warning says.
 
     Raises:
         ValueError: there is no such file, or it is of another model.
@@ -69,6 +71,13 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
             )
     for name, part in parts.items():
         part.load_state_dict(content[name])
+    if (saved := len(content["random"]["cpu"])) != ranks.world_size:
+        logger.warning(
+            "%s has random numbers of %d ranks, and there are %d: they start anew",
+            path,
+            saved,
+            ranks.world_size,
+        )
     for name, states in content["random"].items():
         if len(states) == ranks.world_size and name in ("cpu", ranks.device.type):
             put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state

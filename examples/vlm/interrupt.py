@@ -11,12 +11,13 @@ from types import FrameType
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible(wanted: bool = True) -> Iterator[Callable[[], bool]]:
     """Gives a function that says whether Ctrl-C was pressed; pressed twice, it interrupts at once.
 
-    In other threads than the main one, which alone is told of signals, it always says no.
+    Where it is not `wanted`, and in other threads than the main one, which alone is told of
+    signals, Ctrl-C does what it did and the function always says no.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not wanted or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     pressed = threading.Event()

@@ -3,8 +3,8 @@
     datapipe pack RAW SHARDS
     python -m examples.vlm.train SHARDS --model tiny --steps 50 --pack 2048
 
-Several GPUs: torchrun --nproc-per-node 8 -m examples.vlm.train SHARDS ... Ctrl-C ends after the
-step at hand; with --save nothing is lost.
+Ctrl-C ends after the step at hand; with --save nothing is lost. Several GPUs: torchrun
+--nproc-per-node 8 -m examples.vlm.train SHARDS ... There Ctrl-C ends at once; take --save-every.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
             report = run(options, ranks)
             if ranks.first:
                 show(report, options)
-    except ValueError as error:  # datapipe's own errors are such too
+    except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train: {error}")
 
 
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
         "model": options.model,
         "vocabulary": vocabulary.size,
         "lora": techniques.lora,
-        "optimizer": techniques.optimizer == "8bit",
+        "states of the optimizer in bits": 8 if techniques.optimizer == "8bit" else 32,
     }
     if options.resume:
         state.step = load(options.resume, state.parts(), about, ranks)
@@ -71,7 +71,9 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
         whole = sum(p.numel() for p in state.model.parameters())
         print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
 
-    with interruptible() as interrupted, profiled(options.profile) as next_step:
+    # Ranks that stopped after different steps would wait for each other for ever.
+    alone = ranks.world_size == 1
+    with interruptible(alone) as interrupted, profiled(options.profile) as next_step:
 
         def after_step() -> bool:
             next_step()
@@ -218,7 +220,9 @@ def show(report: Report, options: argparse.Namespace) -> None:
     if options.json == "-":
         sys.stdout.write(text)
     else:
-        Path(options.json).write_text(text)
+        file = Path(options.json)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -110,3 +110,17 @@ def test_a_checkpoint_of_another_model_is_refused(
         fit(shards, "--pack", 350, "--steps", 2, "--resume", file)
     with pytest.raises(ValueError, match=r"steps=1: the run has made 1 already"):
         fit(shards, *PACKED, "--steps", 1, "--resume", file)
+
+
+def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_starts_anew(
+    shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "run.pt"
+    whole = fit(shards, *PACKED, "--steps", 5)
+    begun = fit(shards, *PACKED, "--steps", 3, "--save", file)
+    content = torch.load(file, weights_only=True)
+    content["random"]["cpu"] *= 2  # as two ranks would have left it
+    torch.save(content, file)
+    rest = fit(shards, *PACKED, "--steps", 5, "--resume", file)
+    assert "random numbers of 2 ranks, and there are 1: they start anew" in caplog.text
+    assert begun.losses + rest.losses == whole.losses

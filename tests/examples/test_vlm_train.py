@@ -91,8 +91,8 @@ def test_the_command_line_prints_and_writes_what_it_measured(
     assert "parameters learn; attention: split" in err
     out, _ = main(capfd, *common, "--json", "-")
     printed = json.loads(out)
-    main(capfd, *common, "--json", tmp_path / "report.json")
-    written = json.loads((tmp_path / "report.json").read_text())
+    main(capfd, *common, "--json", tmp_path / "new" / "report.json")
+    written = json.loads((tmp_path / "new" / "report.json").read_text())
     assert printed["report"]["losses"] == written["report"]["losses"]
     assert printed["options"]["pack"] == 300
 
@@ -110,6 +110,8 @@ def test_the_command_line_prints_and_writes_what_it_measured(
         (("SHARDS", "--accumulate", "2", "--accumulate-tokens", "9"), "give one of them"),
         (("SHARDS", "--pack", "40", "--overlong", "raise"), "40"),
         (("SHARDS", "--profile", "nowhere/trace.json"), "there is no folder nowhere"),
+        (("SHARDS", "--pack", "300", "--json", "SHARDS"), "Is a directory"),
+        (("SHARDS", "--pack", "300", "--save", "SHARDS"), "Is a directory"),
     ],
     ids=str,
 )

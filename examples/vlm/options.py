@@ -64,7 +64,12 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
     add("--max-images", type=int, metavar="N", help="of a pack")
     add("--max-length", type=int, metavar="TOKENS", help="of a sample")
-    add("--overlong", default="truncate", choices=("truncate", "drop", "raise"))
+    add(
+        "--overlong",
+        default="raise",
+        choices=("truncate", "drop", "raise"),
+        help="what becomes of samples longer than that, or than a pack (default: an error)",
+    )
     add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
     add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")

@@ -108,7 +108,7 @@ def test_the_command_line_prints_and_writes_what_it_measured(
         (("SHARDS", "--attention", "flex"), "flex has no gradients on the CPU"),
         (("SHARDS", "--attention", "varlen"), "varlen has no kernel for the CPU"),
         (("SHARDS", "--accumulate", "2", "--accumulate-tokens", "9"), "give one of them"),
-        (("SHARDS", "--pack", "40", "--overlong", "raise"), "40"),
+        (("SHARDS", "--pack", "40"), "do not fit"),
         (("SHARDS", "--profile", "nowhere/trace.json"), "there is no folder nowhere"),
         (("SHARDS", "--pack", "300", "--json", "SHARDS"), "Is a directory"),
         (("SHARDS", "--pack", "300", "--save", "SHARDS"), "Is a directory"),

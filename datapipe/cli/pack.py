@@ -61,6 +61,19 @@ def pack(
     key_from: Annotated[
         str | None, typer.Option(help="Field of the records that keys begin with.")
     ] = None,
+    map: Annotated[
+        str | None,
+        typer.Option(
+            help="Which fields are what: 'user=question,assistant=answer,image=img_path'; "
+            "targets are image, user, assistant, system, tool, messages and caption."
+        ),
+    ] = None,
+    captions: Annotated[
+        str | None,
+        typer.Option(
+            help="Several captions of an image: all (a sample for each; default), first, join."
+        ),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes that read and check; default one per CPU.")
     ] = None,
@@ -153,6 +166,8 @@ def pack(
                     text_column=text_column,
                     include=include,
                     key_from=key_from,
+                    map=map,
+                    captions=captions,
                     shard_size=shard_size,
                     check=check,
                     max_pixels=max_pixels,
@@ -181,6 +196,8 @@ def pack(
             text_column=text_column,
             include=include,
             key_from=key_from,
+            map=map,
+            captions=captions,
             workers=workers,
             shard_size=shard_size,
             check=check,  # type: ignore[arg-type]  # checked by pack
@@ -226,6 +243,8 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
     if report.inputs:
         rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
     print_table(title, rows | tokens)
+    for note in report.notes:
+        print(shown(note))
     for reject in report.examples[:5]:
         file = f"{reject.file}: " if reject.file else ""
         print(shown(f"rejected {reject.source}: {file}{reject.reason}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.sidecars import parse_sidecars
+from datapipe.pack.captions import parse_captions
 from datapipe.pack.options import (
     PackOptions,
     parse_max_rejects,
@@ -37,6 +38,8 @@ def pack_dataset(
     text_column: str | None = None,
     include: str | None = None,
     key_from: str | None = None,
+    map: str | None = None,
+    captions: str | None = None,
     workers: int | None = None,
     shard_size: str | int = "512MB",
     check: Check = "decode",
@@ -66,6 +69,10 @@ def pack_dataset(
         image_column, text_column: names of the columns of a table.
         include: pattern that the files of records must match, such as "data/train-*".
         key_from: field of the records that keys begin with, instead of the inputs' ordinals.
+        map: which fields are what, such as "user=question,assistant=answer,image=img_path"; see
+            docs/formats.md. Recognised by the fields' names where None.
+        captions: what becomes of an image with several captions: a sample for each ("all"), the
+            first alone ("first"), or one text of all ("join").
         workers: processes that read and check; one per available CPU where None.
         shard_size: bytes such as "512MB", or a number of samples.
         check: "decode" refuses images that training could not decode, "header" reads headers.
@@ -100,7 +107,10 @@ def pack_dataset(
         text_column=text_column,
         include=include,
         key_from=key_from,
+        map=map,
+        captions=captions,
     )
+    parse_captions(captions)
     reader = choose_reader(raw, format, read_options)
     for name in _given(read_options):
         if name not in reader.takes:
@@ -131,6 +141,8 @@ def pack_dataset(
             text_column=text_column,
             include=include,
             key_from=key_from,
+            map=map,
+            captions=captions,
         ),
         workers=workers or available_cpus(),
         size=parse_shard_size(str(shard_size)),
@@ -165,4 +177,5 @@ def _pack_elsewhere(
 
 def _given(options: ReadOptions) -> list[str]:
     """Names of the options that a user gave."""
-    return [name for name, value in asdict(options).items() if value is not None]
+    names = ("image_root", "image_column", "text_column", "include", "key_from", "map", "captions")
+    return [name for name in names if getattr(options, name) is not None]

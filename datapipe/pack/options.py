@@ -28,7 +28,7 @@ class PackOptions:
         limit: most inputs taken, None for all.
         max_pixels: images with more are rejected.
         max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.
-        image_column, text_column, include, key_from: see `ReadOptions`.
+        image_column, text_column, include, key_from, map, captions: see `ReadOptions`.
     """
 
     format: str
@@ -43,6 +43,8 @@ class PackOptions:
     text_column: str | None = None
     include: str | None = None
     key_from: str | None = None
+    map: str | None = None
+    captions: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing.

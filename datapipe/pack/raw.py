@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.checksum import crc32
+from datapipe.pack.notes import Notes
 from datapipe.pack.ustar import MAX_SIZE
 
 
@@ -232,6 +233,9 @@ class ReadOptions:
         include: pattern (`fnmatch`) that paths below the raw folder must match, of the files that
             hold records; all where None.
         key_from: field of a record whose value becomes part of the key; None gives ordinals.
+        map: which fields are images and turns, as `--map` has it; the reader's own choice if None.
+        captions: "all", "first" or "join", of an image with several captions; "all" if None.
+        notes: where a reader writes what it decided and left out.
         scratch: folder for temporary files of joins; the system's own where None.
     """
 
@@ -240,6 +244,9 @@ class ReadOptions:
     text_column: str | None = None
     include: str | None = None
     key_from: str | None = None
+    map: str | None = None
+    captions: str | None = None
+    notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None
 
 

@@ -18,6 +18,9 @@ class PackReport:
         inputs: seen in this run.
         reasons: how often each reason for a reject was met in this run.
         examples: a few of the rejects of this run.
+        notes: lines on what was decided and left out in this run, for people.
+        left_out: files beside the data that are no data, such as a README.
+        captions_unused: captions that no sample has, under `captions="first"`.
         output: the folder.
         finished_before: whether there was nothing to do.
         dry_run: whether nothing was written.
@@ -34,5 +37,8 @@ class PackReport:
     inputs: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     examples: tuple[Reject, ...] = ()
+    notes: tuple[str, ...] = ()
+    left_out: int = 0
+    captions_unused: int = 0
     finished_before: bool = False
     dry_run: bool = False

@@ -31,6 +31,7 @@ from datapipe.pack.journal import (
     same_options,
     working_folder,
 )
+from datapipe.pack.notes import Notes
 from datapipe.pack.options import (
     MaxRejects,
     PackOptions,
@@ -68,6 +69,7 @@ class Job:
     space_check: bool
     placed: Callable[[Shard], None]
     tally: Tally = field(default_factory=Tally)
+    notes: Notes = field(default_factory=Notes)
 
     def pack(self, *, append: bool, sidecars: tuple[str, ...], dry_run: bool) -> PackReport:
         """Do what is still to be done in the folder."""
@@ -102,6 +104,9 @@ class Job:
             inputs=self.tally.inputs,
             reasons=dict(self.tally.reasons.most_common()),
             examples=tuple(self.tally.examples),
+            notes=tuple(self.notes.lines()),
+            left_out=self.notes.left_out,
+            captions_unused=self.notes.captions_unused,
             finished_before=finished_before,
         )
 
@@ -226,6 +231,9 @@ class Job:
             inputs=self.tally.inputs,
             reasons=dict(self.tally.reasons.most_common()),
             examples=tuple(self.tally.examples),
+            notes=tuple(self.notes.lines()),
+            left_out=self.notes.left_out,
+            captions_unused=self.notes.captions_unused,
             dry_run=True,
         )
 
@@ -261,7 +269,8 @@ class Job:
                 sequencer.run(team.prepared(inputs, first), progress)
 
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
-        options = replace(self.read_options, scratch=scratch)
+        self.notes = Notes()  # of this pass alone, as inputs may be read twice
+        options = replace(self.read_options, scratch=scratch, notes=self.notes)
         return itertools.islice(self.reader.read(self.raw, options), self.options.limit)
 
     def _expected(self) -> int | None:

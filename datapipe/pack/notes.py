@@ -1,0 +1,63 @@
+"""What a reader decided by itself and what it left out, for the report at the end of a pack."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+_EXAMPLES = 5
+
+
+class Notes:
+    """Collector that a reader writes to while it reads.
+
+    What it holds is printed at the end of a pack and stands in `PackReport`. Nothing in it changes
+    a byte of the output.
+
+    Example:
+        >>> notes = Notes()
+        >>> notes.decide("images start in ../images")
+        >>> notes.leave_out("README.md", "no data")
+        >>> notes.lines()
+        ['images start in ../images', 'left out: 1 file, no data (README.md)']
+    """
+
+    def __init__(self) -> None:
+        self._decisions: dict[str, None] = {}
+        self._left_out: Counter[str] = Counter()
+        self._examples: dict[str, list[str]] = {}
+        self._captions = 0
+
+    def decide(self, text: str) -> None:
+        """Note a choice that the user may want to know of; equal ones are kept once."""
+        self._decisions[text] = None
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Count a file that no sample and no reject tells of, such as a README beside the data."""
+        self._left_out[reason] += 1
+        examples = self._examples.setdefault(reason, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(name)
+
+    def skip_caption(self) -> None:
+        """Count a caption that no sample has, as `--captions first` leaves some behind."""
+        self._captions += 1
+
+    @property
+    def captions_unused(self) -> int:
+        """Number of captions that no sample has."""
+        return self._captions
+
+    @property
+    def left_out(self) -> int:
+        """Number of files that were left out."""
+        return self._left_out.total()
+
+    def lines(self) -> list[str]:
+        """Return the notes as lines of text, decisions first."""
+        lines = list(self._decisions)
+        for reason, count in self._left_out.most_common():
+            examples = self._examples[reason]
+            more = f" and {count - len(examples):,} more" if count > len(examples) else ""
+            files = "1 file" if count == 1 else f"{count:,} files"
+            lines.append(f"left out: {files}, {reason} ({', '.join(examples)}{more})")
+        return lines

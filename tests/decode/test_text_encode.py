@@ -18,6 +18,7 @@ from datapipe.decode.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.text.truncate import IGNORE, expand
 from datapipe.errors import DecodeError, PlanError
+from datapipe.index.places import mark_places
 
 from .text_families import (
     FAMILIES,
@@ -210,7 +211,9 @@ def test_special_tokens_in_a_text_are_not_special(name: str, template: str) -> N
     encoder = make(template, name)
     tokenizer = small_tokenizer(name)
     special = [tokenizer.token_to_id(token) for token in [*SPECIAL, *NAMED.values()]]
-    spelled = " ".join(token for token in SPECIAL if token != "<image>") + "</s><s><pad>"
+    spelled = (
+        " ".join(token for token in SPECIAL if "<image>" not in mark_places(token)) + "</s><s><pad>"
+    )
 
     def count(question: str, answer: str) -> list[int]:
         text = encoded(encoder, chat(("user", question), ("assistant", answer)))
@@ -344,9 +347,106 @@ def test_nothing_at_all_cannot_be_used() -> None:
     )
 
 
-def test_an_empty_caption_still_ends_the_turn() -> None:
-    assert written(make(), SampleText("", None, 1), learnt=True) == "<|im_end|>"
-    assert written(make("caption"), SampleText("", None, 1)) == "<image></s>"
+@pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, LLAMA_3, QWEN3, "llava", "chatml"])
+def test_an_empty_answer_has_no_label(template: str) -> None:
+    sample = chat(
+        ("user", "Hm?"), ("assistant", ""), ("user", "Well?"), ("assistant", "Yes."), images=0
+    )
+    learnt = written(make(template), sample, learnt=True)
+    assert learnt.startswith("Yes.")
+    assert learnt.count("Yes.") == 1
+    ends = written(make(template), chat(("user", "Hm?"), ("assistant", "Yes.")), learnt=True)
+    assert learnt == ends
+
+
+@pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, "llava", "chatml", "caption"])
+@pytest.mark.parametrize("sample", [SampleText("", None, 1), SampleText(None, {"id": 7}, 1)])
+def test_a_sample_without_text_has_no_label(template: str, sample: SampleText) -> None:
+    encoder = make(template, image_token="<|image_pad|>" if template == QWEN2_VL else None)
+    text = encoded(encoder, sample)
+    assert not text.trained.any()
+    assert len(text.image_at) == 1
+
+
+@pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, LLAMA_3, "llava", "chatml", "caption"])
+@pytest.mark.parametrize("flag", [{"weight": 0}, {"loss": False}, {"train": False}])
+def test_a_turn_that_is_marked_as_not_learnt_has_no_label(template: str, flag: dict) -> None:
+    record = {
+        "messages": [
+            {"role": "user", "content": "One?"},
+            {"role": "assistant", "content": "First.", **flag},
+            {"role": "user", "content": "Two?"},
+            {"role": "assistant", "content": "Second.", "weight": 1},
+        ]
+    }
+    learnt = written(make(template), SampleText(None, record, 0), learnt=True)
+    assert "econd." in learnt  # nothing predicts the first token of a text
+    assert "First." not in learnt
+
+
+def test_marks_of_what_is_learnt_are_true_or_false() -> None:
+    record = {"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}
+    assert "0.5" in reason(make(), SampleText(None, record, 0))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"messages": [{"role": "User", "content": "Hm?"}, {"role": "Assistant", "content": "Yes"}]},
+        {"conversations": [{"from": "HUMAN", "value": "Hm?"}, {"from": "GPT", "value": "Yes"}]},
+        {"conversation": [{"input": "Hm?", "output": "Yes"}]},
+        {"texts": [{"user": "Hm?", "assistant": "Yes"}]},
+        {"dialog": [{"question": "Hm?", "answer": "Yes"}]},
+        {
+            "messages": [
+                {"role": "<|User|>", "content": "Hm?"},
+                {"role": "<|Assistant|>", "content": "Yes"},
+            ]
+        },
+    ],
+)
+def test_roles_and_layouts_of_every_spelling_are_learnt_alike(record: dict) -> None:
+    plain = chat(("user", "Hm?"), ("assistant", "Yes"))
+    for learnt in (False, True):
+        expected = written(make(), plain, learnt=learnt)
+        assert written(make(), SampleText(None, record, 0), learnt=learnt) == expected
+
+
+@pytest.mark.parametrize("template", [QWEN2_5, "chatml", "llava", "caption"])
+def test_an_unknown_role_is_refused_by_name(template: str) -> None:
+    assert "'narrator'" in reason(make(template), chat(("user", "a"), ("narrator", "b")))
+
+
+@pytest.mark.parametrize("field", ["system", "system_prompt"])
+def test_the_system_field_of_a_record_is_a_turn_that_is_not_learnt(field: str) -> None:
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    sample = SampleText(None, {**record, field: "Be kind."}, 0)
+    assert written(make(), sample).startswith("<|im_start|>system\nBe kind.<|im_end|>")
+    assert "kind" not in written(make(), sample, learnt=True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["<ImageHere>", "<IMG_CONTEXT>", "<__dj__image>", "<image_1>", "<|image_1|>", "<image 1>",
+     "<img>a/b.jpg</img>", "<image_placeholder>", "(<image>./</image>)", "<Img><ImageHere></Img>",
+     "<img><IMG_CONTEXT><IMG_CONTEXT></img>", "<|vision_start|><|image_pad|><|vision_end|>"],
+)  # fmt: skip
+def test_places_of_other_dialects_are_places(place: str) -> None:
+    sample = chat(("user", f"Look: {place}What?"), ("assistant", "A cat."), images=1)
+    expected = chat(("user", "Look: <image>What?"), ("assistant", "A cat."), images=1)
+    assert written(make(), sample) == written(make(), expected)
+    assert written(make("caption"), SampleText(f"A {place}.", None, 1)) == "A <image>.</s>"
+
+
+def test_numbered_places_have_to_stand_once_and_in_order() -> None:
+    sample = chat(("user", "<image_2> or <image_1>?"), ("assistant", "b"), images=2)
+    assert "images as 2, 1" in reason(make(), sample)
+
+
+def test_the_place_of_a_video_is_refused_and_the_html_element_is_a_word() -> None:
+    assert "<video>" in reason(make(), chat(("user", "<video>What?"), ("assistant", "b")))
+    sample = chat(("user", "Explain <video></video>."), ("assistant", "Use <video>."))
+    assert "Explain <video></video>." in written(make(), sample)
 
 
 def test_a_rewritten_conversation_that_spells_special_tokens_is_refused() -> None:

@@ -50,7 +50,6 @@ CASES: dict[str, Turns] = {
         ("user", "🙂"),
         ("assistant", "🙃"),
     ],
-    "empty answer": [("user", "Say nothing."), ("assistant", "")],
     "empty question": [("user", ""), ("assistant", "An answer.")],
     "no answer": [("user", "Is anybody there?")],
     "code": [

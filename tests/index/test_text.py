@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.index.text import conversation, interleaved, parse_text, part_kind, sample_text
+from datapipe.index.conversation import conversation, part_kind, raw_turns
+from datapipe.index.text import interleaved, parse_text, sample_text
 
 PARTS = [
     {"type": "text", "text": "Which is "},
@@ -34,7 +35,7 @@ PARTS = [
     ],
 )  # fmt: skip
 def test_a_conversation_of_each_layout(record, turns):
-    assert conversation(record) == turns
+    assert [turn[:2] for turn in raw_turns(record)] == turns
 
 
 def test_a_byte_order_mark_is_no_part_of_a_caption():
@@ -47,14 +48,17 @@ def test_columns_that_a_part_leaves_null_do_not_matter():
         {"index": None, "text": "What?", "type": "text"},
     ]
     assert conversation({"messages": [{"role": "user", "content": content}]}) == [
-        ("user", "<image>What?")
+        ("user", "<image>What?", False)
     ]
 
 
 @pytest.mark.parametrize("call", [{"tool_calls": [{"id": "1"}]}, {"function_call": {"name": "f"}}])
 def test_a_turn_that_only_calls_tools_is_empty(call):
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None} | call]
-    assert conversation({"messages": messages}) == [("user", "?"), ("assistant", "")]
+    assert conversation({"messages": messages}) == [
+        ("user", "?", False),
+        ("assistant", "", False),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +182,8 @@ def hostile():
 def test_no_record_raises(record):
     assert isinstance(sample_text(None, record), str)
     if isinstance(record, dict):
-        turns, document = conversation(record), interleaved(record)
-        assert turns is None or all(isinstance(part, str) for turn in turns for part in turn)
+        turns, document = raw_turns(record), interleaved(record)
+        assert turns is None or all(isinstance(part, str) for turn in turns for part in turn[:2])
         assert document is None or document.count(None) == sum(
             i is not None for i in record["images"]
         )

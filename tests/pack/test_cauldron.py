@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.index.text import conversation, sample_text
+from datapipe.index.conversation import conversation
+from datapipe.index.text import sample_text
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.cauldron import READER, fits
 
@@ -78,7 +79,8 @@ def test_further_columns_of_finevision_are_kept(tmp_path, packed_records, jpeg):
 def test_the_text_has_a_turn_for_each_question_and_answer(lines):
     (sample,) = READER.read(lines({"images": ["a.jpg"], "texts": TEXTS}), ReadOptions())
     assert conversation(sample.record) == [
-        ("user", "What?"), ("assistant", "A cat."), ("user", "Where?"), ("assistant", "On a mat.")
+        ("user", "What?", False), ("assistant", "A cat.", True),
+        ("user", "Where?", False), ("assistant", "On a mat.", True),
     ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.index.text import conversation
+from datapipe.index.conversation import conversation
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import choose_reader
 from datapipe.pack.readers.chat import READER, unpack
@@ -64,7 +64,7 @@ def test_openai_fine_tuning_files(raw, packed_records, jpeg, options):
     content = [text("Which?"), url("image:0"), url("b.jpg")]
     assert first == (chat(content, "The second."), {"jpg": jpeg(0), "1.jpg": jpeg(1)})
     assert second == (chat("1+1?", "2"), {})
-    assert conversation(first[0])[0] == ("user", "Which?<image><image>")
+    assert conversation(first[0])[0][:2] == ("user", "Which?<image><image>")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_image_parts_of_every_spelling(raw, packed_records, jpeg, part):
         part = part | {"image": f"file://{path.parent}/a.jpg"}
     record = chat([part, {"type": "input_text", "text": "What?"}], "A cat.")
     assert packed_records(raw(record)) == [(record, {"jpg": jpeg(0)})]
-    assert conversation(record)[0] == ("user", "<image>What?")
+    assert conversation(record)[0][:2] == ("user", "<image>What?")
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
@@ -117,7 +117,7 @@ def test_image_parts_without_an_image_take_those_beside_the_messages_in_order(
         images=["a.jpg", "c.jpg"],
     )
     assert packed_records(raw(record)) == [(record, {"jpg": jpeg(0), "1.jpg": jpeg(2)})]
-    assert conversation(record)[0] == ("user", "Is <image> like <image>")
+    assert conversation(record)[0][:2] == ("user", "Is <image> like <image>")
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
@@ -145,7 +145,10 @@ def test_hugging_face_parquet(tmp_path, packed_records, jpeg, options):
     assert [sorted(sample) for _, sample in samples] == [["jpg"], ["jpg"], []]
     assert samples[1][1] == {"jpg": jpeg(1)}
     assert [record["images"] for record, _ in samples] == [["image:0"], ["b.jpg"], []]
-    assert conversation(samples[0][0]) == [("user", "<image>What?"), ("assistant", "A cat.")]
+    assert conversation(samples[0][0]) == [
+        ("user", "<image>What?", False),
+        ("assistant", "A cat.", True),
+    ]
 
 
 def test_image_columns_in_parts_of_parquet(tmp_path, packed_records, jpeg):
@@ -187,7 +190,12 @@ def test_tool_calls_survive(raw, packed_records):
         "tools": [{"type": "function", "function": {"name": "add"}}],
     }
     assert packed_records(raw(record)) == [(record, {})]
-    assert [role for role, _ in conversation(record)] == ["user", "assistant", "tool", "assistant"]
+    assert [turn.role for turn in conversation(record)] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
 
 
 def test_images_lie_under_image_root(tmp_path, raw, packed_records, jpeg):
@@ -219,14 +227,15 @@ def test_a_field_becomes_the_key(raw):
         (chat([url("a.jpg") | {"image": "b.jpg"}], "x"), "several images: image_url, image"),
         (chat([{"type": "image", "index": 1}], "x", images=["a.jpg"]), "asks for image 1"),
         (chat("<video>", "x", videos=["a.mp4"]), "record has `videos`; only text and images"),
+        (chat("<video>What?", "x"), "the place of a video (<video>)"),
         (chat("<audio>", "x", audios=["a.wav"]), "record has `audios`; only text and images"),
         (chat([{"type": "video", "video": "a.mp4"}], "x"), "has a part (video) that is neither"),
         (chat([{"type": "input_audio", "input_audio": {}}], "x"), "a part (input_audio)"),
-        (chat("?", None), "`content` of message 1 is neither text"),
-        (chat("?", 5), "`content` of message 1 is neither text"),
-        (chat([{"type": "text"}], "x"), "`content` of message 0 is neither text"),
-        ({"messages": [{"content": "?"}]}, "message 0 is no object with a `role`"),
-        ({"messages": ["?"]}, "message 0 is no object with a `role`"),
+        (chat("?", None), "`content` of turn 2 of `messages` is neither text"),
+        (chat("?", 5), "`content` of turn 2 of `messages` is neither text"),
+        (chat([{"type": "text"}], "x"), "turn 1 of `messages` has a part of text without"),
+        ({"messages": [{"content": "?"}]}, "turn 1 of 1 has no role"),
+        ({"messages": ["?"]}, "turn 1 of `messages` is a str, not an object"),
         (chat("?", "x", images=["a.jpg"], image="b.jpg"), "both in `images` and in `image`"),
     ],
 )  # fmt: skip
@@ -309,5 +318,5 @@ def test_hostile_records_are_samples_or_rejects(tmp_path_factory, records):
     for one in taken:
         assert isinstance(one, RawSample | Reject)
         if isinstance(one, RawSample):
-            places = [text.count("<image>") for _, text in conversation(one.record)]
+            places = [turn.text.count("<image>") for turn in conversation(one.record)]
             assert sum(places) in (0, len(one.images))

@@ -70,7 +70,7 @@ def test_absolute_paths_need_no_image_root(tmp_path, make_llava, packed, jpeg):
          "1 <image> places for 0 images"),
         ({"image": "a.jpg"}, "MissingMember", "record has no `conversations`"),
         ({"conversations": []}, "MissingMember", "record has no `conversations`"),
-        ({"conversations": [{"from": "human"}]}, "DecodeError", "a turn is no object"),
+        ({"conversations": [{"from": "human"}]}, "DecodeError", "neither text nor a list of parts"),
         ({"image": 5, "conversations": turns("a", "b")}, "DecodeError", "image is of type int"),
         ({"image": "a.jpg", "images": ["a.jpg"], "conversations": turns("a", "b")}, "DecodeError",
          "both in `images` and in `image`"),

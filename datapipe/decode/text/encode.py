@@ -23,11 +23,11 @@ from datapipe.decode.text.template import ChatTemplate
 from datapipe.decode.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
 from datapipe.decode.text.vocabulary import open_vocabulary
 from datapipe.errors import DecodeError, PlanError
-from datapipe.index.text import IMAGE_PLACE
+from datapipe.index.places import IMAGE_PLACE
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
 
-ENCODER_VERSION = 1
+ENCODER_VERSION = 2
 """Changes whenever equal texts and options would give other tokens, places or labels."""
 
 Int32 = npt.NDArray[np.int32]
@@ -243,7 +243,9 @@ class TextEncoder:
         if self._begin or self._end:
             begin, end = len(self._begin), len(self._end)
             ids = np.concatenate([self._begin, ids, self._end]).astype(np.int32)
-            trained = np.concatenate([np.zeros(begin, np.bool_), trained, np.ones(end, np.bool_)])
+            # Where nothing is learnt, the end of the sequence is not either.
+            ends = np.full(end, bool(trained.any()))
+            trained = np.concatenate([np.zeros(begin, np.bool_), trained, ends])
             images = images + begin
         if not len(ids) and not len(images):
             return DecodeError("the sample has neither text nor images")

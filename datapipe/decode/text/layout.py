@@ -25,9 +25,6 @@ Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
 
 
-_ROLES = frozenset({"user", "assistant", "system", "tool"})
-
-
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A sample's text.
@@ -92,9 +89,6 @@ class Layout:
         Raises:
             DecodeError: the template refuses it, or rewrites it beyond recognition.
         """
-        for turn in turns:
-            if turn.role not in _ROLES and (token := self.find(turn.role)) is not None:
-                raise DecodeError(f"the role {turn.role!r} of a turn spells the token {token!r}")
         if self.copies:
             parsed = parse_marks(self.template.render_marked(self.messages(turns, "whole")))
             assert parsed is not None
@@ -107,7 +101,12 @@ class Layout:
             segments = found
         pieces = segments.pieces
         if self.template.marks_generation:
-            labels = segments.generated
+            # A turn that is not trained is marked as content that was given.
+            labels = [
+                (start, stop)
+                for start, stop in segments.generated
+                if any(kind is Kind.ANSWER for kind, _ in pieces[start:stop])
+            ]
         else:
             pieces, labels = _answers(pieces, self.turn_end)
         if self.placeholder is not None:
@@ -122,7 +121,7 @@ class Layout:
         return [{"role": turn.role, "content": self._content(turn, marks)} for turn in turns]
 
     def _content(self, turn: Turn, marks: Marks) -> str | list[Message]:
-        begin = ANSWER if turn.role == "assistant" else CONTENT
+        begin = ANSWER if turn.trained else CONTENT
         parts: list[Message] = []
         texts: list[str] = []
         after_image = False
@@ -180,7 +179,7 @@ class Layout:
                 )
         if self.template.marks_generation:
             segments = self._generated(turns, plain)
-            pieces, labels = segments.pieces, segments.generated
+            pieces, labels = segments.pieces, _trained(turns, segments.generated)
         else:
             pieces, labels = self._prompted(turns, plain)
         if self.placeholder is not None:
@@ -215,7 +214,8 @@ class Layout:
                 )
             pieces.append((Kind.TEMPLATE, plain[done : len(prompt)]))
             pieces.append((Kind.TEMPLATE, plain[len(prompt) : end.end()]))
-            labels.append((len(pieces) - 1, len(pieces)))
+            if turn.trained:
+                labels.append((len(pieces) - 1, len(pieces)))
             done = end.end()
         pieces.append((Kind.TEMPLATE, plain[done:]))
         return pieces, labels
@@ -226,6 +226,23 @@ def caption_layout(pieces: Sequence[Piece], mark: str) -> Rendered:
     written = [(Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in pieces]
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
+
+
+def _trained(turns: Sequence[Turn], generated: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The stretches that a template has generated, of those turns that are learnt.
+
+    Raises:
+        DecodeError: some turns are not learnt, and which stretches are theirs cannot be told.
+    """
+    answers = [turn.trained for turn in turns if turn.role == "assistant"]
+    if all(answers):
+        return generated
+    if len(answers) != len(generated):
+        raise DecodeError(
+            f"the chat template marks {len(generated)} answers of {len(answers)} by "
+            "{% generation %}, and some turns are not to be learnt; mark each turn of the assistant"
+        )
+    return [span for span, trained in zip(generated, answers, strict=True) if trained]
 
 
 def _marked(text: str, begin: str, marks: Marks) -> str:

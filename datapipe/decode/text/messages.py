@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
-from datapipe.index.text import IMAGE_PLACE, conversation, sample_text
+from datapipe.index.conversation import conversation, has_words
+from datapipe.index.places import IMAGE_PLACE, mark_all
+from datapipe.index.text import raw_text
 
 Piece = str | None
 """A stretch of text, or None for an image."""
-
-_ROLES = {
-    # ShareGPT's and LLaVA's names, and those of its descendants.
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-}
 
 
 class SampleText(NamedTuple):
@@ -36,18 +29,26 @@ class SampleText(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One message of a conversation."""
+    """One message of a conversation, in pieces.
+
+    Attributes:
+        role: "user", "assistant", "system" or "tool".
+        pieces: stretches of text, None at the places of images.
+        trained: whether the model learns to write it.
+    """
 
     role: str
     pieces: list[Piece]
+    trained: bool = False
 
 
 def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list[Turn]:
-    """The turns of a sample.
+    """Return the turns of a sample.
 
     What is no conversation becomes one: the images that come first are the user's turn, and the
     rest, a caption or a document with images between its texts, is the assistant's. Without images
-    at its beginning the user's turn is empty.
+    at its beginning the user's turn is empty. A turn without text is not trained, so a sample
+    without text has no label.
 
     Args:
         sample: the sample. Where its text marks no places, all images come first, in the first turn
@@ -56,7 +57,7 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
         newline: a line ends after each image that is put before a text.
 
     Raises:
-        DecodeError: places and images differ in number, or a turn has no role.
+        DecodeError: places and images differ in number, or the conversation makes no sense.
     """
     turns = _conversation(sample)
     if turns is None:
@@ -69,21 +70,21 @@ def read_turns(sample: SampleText, *, system: str | None, newline: bool) -> list
 
 
 def read_caption(sample: SampleText) -> list[Piece]:
-    """The text of a sample as one caption, with its images in place, all first if none is marked.
+    """Return the text of a sample as one caption, its images in place, all first if none is marked.
 
-    Of a conversation it is what the assistant says, and the images wherever they stand, as in the
-    pretraining of LLaVA, whose questions only ask for a caption.
+    Of a conversation it is what the assistant says and the model learns, and the images wherever
+    they stand, as in the pretraining of LLaVA, whose questions only ask for a caption.
 
     Raises:
-        DecodeError: places and images differ in number, or a turn has no role.
+        DecodeError: places and images differ in number, or the conversation makes no sense.
     """
     turns = _conversation(sample)
     if turns is None:
-        pieces = _split(sample_text(sample.caption, sample.record))
+        pieces = _split(_plain_text(sample))
     else:
         pieces = []
         for turn in turns:
-            if turn.role == "assistant":
+            if turn.trained:
                 said = any(piece is not None for piece in pieces)
                 pieces += [*(["\n"] if said else []), *turn.pieces]
             else:
@@ -95,18 +96,19 @@ def read_caption(sample: SampleText) -> list[Piece]:
 def _conversation(sample: SampleText) -> list[Turn] | None:
     if sample.caption is not None or not isinstance(sample.record, Mapping):
         return None
-    pairs = conversation(sample.record)
-    if pairs is None:
+    turns = conversation(sample.record, images=sample.images)
+    if turns is None:
         return None
-    for number, (role, _) in enumerate(pairs, 1):
-        if not role:
-            raise DecodeError(f"turn {number} of {len(pairs)} says nobody's role")
-        _check_text(role)
-    return [Turn(_ROLES.get(role.lower(), role), _split(text)) for role, text in pairs]
+    return [Turn(turn.role, _split(turn.text), turn.trained) for turn in turns]
+
+
+def _plain_text(sample: SampleText) -> str:
+    """The text of a sample that is no conversation."""
+    return mark_all([raw_text(sample.caption, sample.record)], sample.images)[0]
 
 
 def _as_conversation(sample: SampleText, newline: bool) -> list[Turn]:
-    pieces = _split(sample_text(sample.caption, sample.record))
+    pieces = _split(_plain_text(sample))
     leading = sample.images
     if _check_places(pieces, sample.images):
         first = next(
@@ -120,7 +122,8 @@ def _as_conversation(sample: SampleText, newline: bool) -> list[Turn]:
     shown: list[Piece] = []
     for number in range(leading):
         shown += ["\n", None] if newline and number else [None]
-    return [Turn("user", shown), Turn("assistant", pieces)]
+    text = "".join(piece for piece in pieces if piece is not None)
+    return [Turn("user", shown), Turn("assistant", pieces, has_words(text))]
 
 
 def _place_images(turns: list[Turn], images: int, newline: bool) -> None:

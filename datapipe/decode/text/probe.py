@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 # Words that no template writes by itself.
 _ASKED, _MORE, _SAID = "lorem7", "dolor7", "ipsum7"
-_TURNS = (Turn("user", [_ASKED]), Turn("assistant", [_SAID]))
-_SHOWN = (Turn("user", [_ASKED, None, _MORE]), Turn("assistant", [_SAID]))
+_TURNS = (Turn("user", [_ASKED]), Turn("assistant", [_SAID], True))
+_SHOWN = (Turn("user", [_ASKED, None, _MORE]), Turn("assistant", [_SAID], True))
 # The repr and the JSON of a list of parts, as templates write it that expect strings.
 _UNREAD = re.compile(f"['\"]{_ASKED}")
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.text import conversation, is_question_list
-from datapipe.pack.records.reader import Record, RecordReader, check_places, take_images
+from datapipe.index.text import is_question_list
+from datapipe.pack.records.reader import Record, RecordReader
+from datapipe.pack.records.turns import unpack_turns
 
 
 def fits(record: Any) -> bool:
@@ -20,7 +21,7 @@ def fits(record: Any) -> bool:
 
 
 def unpack(record: Record) -> tuple[list[Any], Record]:
-    """The images of a record, in order, and the record with names in their places.
+    """Return the images of a record, in order, and the record with names in their places.
 
     Raises:
         SampleError: there are no questions and answers, or their `<image>` places do not match.
@@ -29,9 +30,7 @@ def unpack(record: Record) -> tuple[list[Any], Record]:
         raise MissingMember("record has no `texts`")
     if not fits(record):
         raise DecodeError("`texts` is no list of objects with `user` and `assistant` of text")
-    images, kept = take_images(record)
-    check_places([text for _, text in conversation(record) or ()], len(images))
-    return images, kept
+    return unpack_turns(record, "texts")
 
 
 READER = RecordReader(

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.text import IMAGE_PLACE, is_document, misplaced
+from datapipe.index.places import IMAGE_PLACE
+from datapipe.index.text import is_document, misplaced
 from datapipe.pack.records.reader import Record, RecordReader, name_of_image
 
 

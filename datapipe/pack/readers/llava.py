@@ -1,7 +1,9 @@
 """LLaVA and ShareGPT: records with `conversations`, and `image` or `images`.
 
 LLaVA, ShareGPT4V and LLaVA-OneVision name the field `image`; LLaMA-Factory's ShareGPT layout has a
-list `images`. What else a record has (`id`, `system`, `tools`) is kept in it.
+list `images`; MiniCPM-V has turns of `{role, content}` and an object of images by their places in
+the text; Qwen-VL writes `<img>PATH</img>` into the text. `system` is the first turn; what else a
+record has (`id`, `tools`) is kept in it.
 """
 
 from __future__ import annotations
@@ -9,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.records.reader import Record, RecordReader, check_places, take_images
+from datapipe.pack.records.reader import Record, RecordReader
+from datapipe.pack.records.turns import unpack_turns
 
 
 def fits(record: Any) -> bool:
@@ -19,24 +21,17 @@ def fits(record: Any) -> bool:
 
 
 def unpack(record: Record) -> tuple[list[Any], Record]:
-    """The images of a conversation, in order, and the record with names in their places.
+    """Return the images of a conversation, in order, and the record with names in their places.
 
     Raises:
-        SampleError: the record is no conversation, or has other images than places for them.
+        SampleError: as `unpack_turns` does.
     """
-    turns = record.get("conversations")
-    if not isinstance(turns, list) or not turns:
-        raise MissingMember("record has no `conversations`")
-    if not all(isinstance(t, Mapping) and isinstance(t.get("value"), str) for t in turns):
-        raise DecodeError("a turn is no object with a `value` of text")
-    images, rest = take_images(record)
-    check_places([turn["value"] for turn in turns], len(images))
-    return images, rest
+    return unpack_turns(record, "conversations")
 
 
 READER = RecordReader(
     name="llava",
-    summary="LLaVA / ShareGPT: image or images, and conversations of {from, value}",
+    summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
     fits=fits,
     unpack=unpack,

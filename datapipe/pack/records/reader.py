@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, SampleError
-from datapipe.index.text import IMAGE_PLACE
+from datapipe.index.conversation import is_null
+from datapipe.index.places import IMAGE_PLACE, mark_places
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.records.fields import image_list, image_name, raw_images, rejected
 from datapipe.pack.records.files import find_records, key_of_record, open_records, plain
@@ -71,27 +72,34 @@ class RecordReader:
 
 
 def take_images(record: Record) -> tuple[list[Any], Record]:
-    """The images of a field `images` or `image`, and the record with names in their places.
+    """Return the images of a field `images` or `image`, and the record with names in their places.
+
+    MiniCPM-V's object of images by their places, `{"<image_00>": path}`, is a list in that order.
 
     Raises:
         SampleError: both fields have images, or one has something else.
     """
     fields = [name for name in ("images", "image") if not is_null(record.get(name))]
-    taken = {name: images for name in fields if (images := image_list(record[name]))}
+    values = {name: _in_order(record[name]) for name in fields}
+    taken = {name: images for name, value in values.items() if (images := image_list(value))}
     if not taken:
         return [], record
     if len(taken) > 1:
         raise DecodeError("record has images both in `images` and in `image`")
     ((name, images),) = taken.items()
     names: Any = [name_of_image(image, number) for number, image in enumerate(images)]
-    return images, {**record, name: names if isinstance(record[name], list) else names[0]}
+    return images, {**record, name: names if isinstance(values[name], list) else names[0]}
 
 
-def is_null(value: Any) -> bool:
-    """Whether a value is null, or an object of nothing but nulls, as tables leave behind."""
-    if isinstance(value, Mapping):
-        return all(item is None for item in value.values())
-    return value is None
+def _in_order(value: Any) -> Any:
+    """The images of an object whose fields are their places in the text, else the value itself."""
+    if isinstance(value, Mapping) and value and all(map(_is_place, value)):
+        return [value[place] for place in sorted(value)]
+    return value
+
+
+def _is_place(field: Any) -> bool:
+    return isinstance(field, str) and mark_places(field) == IMAGE_PLACE
 
 
 def name_of_image(value: Any, number: int) -> str:

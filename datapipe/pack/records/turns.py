@@ -1,0 +1,135 @@
+"""Records that hold a conversation: their images, wherever these stand, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.conversation import conversation, is_null, message_text, part_kind
+from datapipe.index.places import paths_in
+from datapipe.pack.records.reader import Record, check_places, name_of_image, take_images
+
+_PAYLOADS = ("image_url", "image", "url", "path")  # fields of a part that may hold its image
+_PREFERENCES = ("chosen", "rejected", "chosen_response", "rejected_response")
+_VERDICTS = ("kto_tag", "label")  # of LLaMA-Factory and TRL: false is what must not be learnt
+
+
+def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
+    """Return the images of a conversation, in order, and the record with names in their places.
+
+    Images stand in parts of a message, in `images` or `image` beside the turns, or as
+    `<img>PATH</img>` in a text.
+
+    Args:
+        record: as a file has it.
+        field: the one that holds the turns.
+
+    Raises:
+        SampleError: the record is no conversation, or one that a loader would refuse: a role that
+            is not known, sound or video, or other images than places for them. Of a preference
+            pair, which cannot be learnt as it stands, the reason names the remedy.
+    """
+    turns = record.get(field)
+    if not isinstance(turns, list) or not turns:
+        raise MissingMember(f"record has no `{field}`")
+    refuse_preferences(record, field)
+    for number, turn in enumerate(turns, 1):
+        _check(field, number, turn)
+    in_parts: list[Any] = []
+    turns = [_named(turn, in_parts) for turn in turns]
+    listed, kept = take_images(record)
+    if in_parts and listed:
+        raise DecodeError("record has images both in its messages and beside them")
+    unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
+    if in_parts and unfilled:
+        raise DecodeError(
+            f"{len(in_parts)} parts have an image of their own, {len(unfilled)} have none"
+        )
+    for number, part in enumerate(unfilled):
+        if isinstance(part.get("index"), int) and part["index"] != number:
+            raise DecodeError(f"image part {number} asks for image {part['index']}")
+    images = in_parts or listed or _in_texts(turns)
+    kept = {**kept, field: turns}
+    read = conversation(kept, images=len(images))
+    if read is None:
+        raise DecodeError(f"`{field}` holds a turn that is not understood")
+    check_places([turn.text for turn in read], len(images))
+    return images, kept
+
+
+def refuse_preferences(record: Record, field: str) -> None:
+    """Refuse a record that says which of two answers is better, or that its answer is a bad one.
+
+    Raises:
+        DecodeError: it is one.
+    """
+    named = [name for name in _PREFERENCES if record.get(name)]
+    if len(named) > 1:
+        raise DecodeError(
+            f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); to train "
+            f"on the better answer: --map 'messages={field},assistant={named[0]}'"
+        )
+    for name in _VERDICTS:
+        if record.get(name) is False:
+            raise DecodeError(f"record says by `{name}: false` that its answer is a bad one")
+
+
+def _check(field: str, number: int, turn: Any) -> None:
+    what = f"turn {number} of `{field}`"
+    if not isinstance(turn, Mapping):
+        raise DecodeError(f"{what} is a {type(turn).__name__}, not an object")
+    content = turn.get("content")
+    for part in content if isinstance(content, list) else ():
+        kind = part_kind(part)
+        if kind not in ("text", "image"):
+            raise DecodeError(
+                f"{what} has a part ({kind[:80]}) that is neither text nor image; nothing else is "
+                "supported"
+            )
+        if kind == "text" and not isinstance(part, str) and not isinstance(part.get("text"), str):
+            raise DecodeError(f"{what} has a part of text without a `text`")
+    if (
+        ("role" in turn or "from" in turn)
+        and turn.get("value") is None
+        and message_text(turn) is None
+    ):
+        value = "value" if "value" in turn else "content"
+        kind = type(turn.get(value)).__name__
+        raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
+
+
+def _in_texts(turns: Sequence[Mapping[str, Any]]) -> list[str]:
+    texts = (turn.get("value", turn.get("content")) for turn in turns)
+    return [path for text in texts if isinstance(text, str) for path in paths_in(text)]
+
+
+def _image_parts(turn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = turn.get("content")
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if part_kind(part) == "image"]
+
+
+def _named(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
+    """The turn with names for its images, which are added to `images`."""
+    if not any(map(_filled, _image_parts(turn))):
+        return turn
+    parts = []
+    for part in turn["content"]:
+        fields = _filled(part) if part_kind(part) == "image" else []
+        if len(fields) > 1:
+            raise DecodeError(f"an image part has several images: {', '.join(fields)}")
+        for field in fields:
+            value = part[field]
+            wrapped = isinstance(value, Mapping) and "url" in value
+            image = value["url"] if wrapped else value
+            name = name_of_image(image, len(images))
+            images.append(image)
+            part = {**part, field: {**value, "url": name} if wrapped else name}
+        parts.append(part)
+    return {**turn, "content": parts}
+
+
+def _filled(part: Mapping[str, Any]) -> list[str]:
+    """Fields of an image part that hold an image."""
+    return [field for field in _PAYLOADS if not is_null(part.get(field))]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from datapipe.errors import DecodeError
 from datapipe.index.places import IMAGE_PLACE, check_media, mark_all
 
-TURN_FIELDS = ("conversations", "messages", "conversation", "dialogue", "dialog", "turns", "texts")
+TURN_FIELDS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "texts")
 """Fields that may hold the turns of a conversation; the first that does counts."""
 
 ROLES = {

@@ -32,8 +32,6 @@ KARPATHY = {"images": [{"filename": "0.jpg", "sentences": [{"raw": "A"}]}], "dat
         ("captions.txt", "image,caption\n0.jpg,A dog\n", "write it as CSV or JSONL"),
         ("Flickr8k.token.txt", "0.jpg#0\tA dog\n", "write it as CSV or JSONL"),
         ("captions.tsv", "0.jpg\tA dog\n1.jpg\tA cat\n", "records with '0.jpg', 'A dog'"),
-        ("results.csv", "image_name| comment\n0.jpg| A dog, a cat\n", "'image_name', 'comment'"),
-        ("a.jsonlines", '{"image_file": "0.jpg"}\n' * 2, "--image-column"),
         ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
         ("data.json", json.dumps({"n": 1, "data": [{"image": "0.jpg"}]}), "array of records"),
         ("dataset_flickr30k.json", json.dumps(KARPATHY), "array of records"),

@@ -1,0 +1,448 @@
+"""What the columns of a table mean: which hold images, which the text that is learnt.
+
+A name is a caption only where no other column answers it; a pair of a question and its answer
+becomes a conversation. What could be meant in several ways is refused, with the columns' names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from datapipe.errors import PackError
+from datapipe.index.conversation import read_turns
+from datapipe.index.imageinfo import is_image_extension
+from datapipe.pack.notes import Notes
+from datapipe.pack.records.choices import choice_sources
+from datapipe.pack.records.donut import DonutCaption, DonutTurns, is_ground_truth
+from datapipe.pack.records.fieldmap import FieldMap, parse_list
+from datapipe.pack.records.fieldpath import Field, Source, parse_source
+from datapipe.pack.records.fields import is_image_struct
+
+Columns = Mapping[str, Sequence[Any]]
+"""Values of the first records that are not null, by column; none where all are null."""
+
+_IMAGE = frozenset(
+    {"image", "images", "img", "imgs", "jpg", "jpeg", "png", "webp", "picture", "photo"}
+    | {"image_path", "image_paths", "img_path", "imagepath", "image_file", "image_name"}
+    | {"image_filename", "img_name", "img_file", "local_path"}
+)
+_FILE = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
+_CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
+# Captions only where nothing beside them could be their answer.
+_WEAK_CAPTION = frozenset({"text", "prompt", "description", "sentence"})
+_USER = (
+    *("question", "query", "instruction", "prompt", "prefix", "input", "problem", "user"),
+    *("human", "request", "q"),
+)
+# Columns of one line hold the same answer in several forms; the first that is there is taken.
+_ASSISTANT = (
+    ("multiple_choice_answer", "answer", "answers", "direct_answers"),
+    ("response",),
+    ("output", "outputs"),
+    ("completion",),
+    ("suffix",),
+    ("solution",),
+    ("reply",),
+    ("assistant",),
+    ("gpt",),
+    ("target",),
+    ("a",),
+)
+_LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
+_PREFERRED = ("chosen", "rejected")
+_SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
+_TRUTH = "ground_truth"
+_URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
+_ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")
+_MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
+_NAMES_SHOWN = 40
+
+
+def infer(
+    columns: Columns,
+    raw: object,
+    notes: Notes,
+    *,
+    image: str | None = None,
+    text: str | None = None,
+) -> FieldMap:
+    """Return the map of a table whose columns are known, and note what was decided.
+
+    Args:
+        columns: of the first records.
+        raw: what the table is called in messages.
+        notes: where decisions go.
+        image: the source of the images that a user named; "" for none.
+        text: the source of the caption that a user named; "" for none.
+
+    Raises:
+        PackError: no column or several could be meant. The message names them and the remedy.
+    """
+    images = _given("--image-column", image, columns, raw)
+    if image is None:
+        names = image_columns(columns)
+        _require_one(names, columns, raw)
+        images = tuple(map(Field, names))
+    held = [name for source in images for name in source.fields]
+    if text is not None:
+        caption = _given("--text-column", text, columns, raw)
+        found = FieldMap(images=images, caption=caption[0] if caption else None)
+    else:
+        found = replace(_text_map(columns, held, raw), images=images)
+    if image is None and text is None and not images:
+        _refuse_named_images(columns, found, raw)
+    if not found.sources:
+        raise PackError(
+            f"{raw}: no column is known to hold images or text (all columns: {_listed(columns)}); "
+            "name them with --image-column and --text-column, or with --map "
+            "'image=COLUMN,user=COLUMN,assistant=COLUMN'"
+        )
+    if text is None and (found.turns or found.messages or found.caption):
+        said = replace(found, images=())
+        notes.decide(f"text: {said} (recognised by name; --map says otherwise)")
+    left = [name for name in _prose(columns) if name not in {*found.fields, *held, *_SYSTEM}]
+    if left:
+        notes.decide(f"columns that are not trained on: {_listed(left)}")
+    return found
+
+
+def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
+    """Whether a record has columns that `infer` makes something of, be it a refusal."""
+    if record.keys() <= {"source", "reason", "error", "file"}:  # rejects of a pack of ours
+        return False
+    if any(map(_has_image_extension, record)):  # there is no header, this is the first row
+        return False
+    columns = {name: [] if value is None else [value] for name, value in record.items()}
+    if image_columns(columns):
+        return True
+    known = {name.lower() for name, values in columns.items() if values}
+    paired = any(name in known for name in _USER) and any(
+        name in known for family in _ASSISTANT for name in family
+    )
+    by_name = any(_ID_NAME.search(name) or _URL_NAME.search(name) for name in known)
+    captioned = bool(known & (_CAPTION | _WEAK_CAPTION))
+    if paired or _conversations(columns) or (by_name and captioned) or {*_PREFERRED} <= known:
+        return True
+    return text_is_enough and bool(_texts(columns))
+
+
+def image_columns(columns: Columns) -> list[str]:
+    """Return the columns of images: those that hold them, else those that name files of images."""
+    for test in (_holds_image, _names_image, _names_files_of_images):
+        found = [name for name, values in columns.items() if test(name, values)]
+        if found:
+            return _in_order(found)
+    return []
+
+
+def _given(option: str, text: str | None, columns: Columns, raw: object) -> tuple[Source, ...]:
+    """The source that an option names, none where it is empty.
+
+    Raises:
+        PackError: the table has no such column.
+    """
+    if not text:
+        return ()
+    source = Field(text) if text in columns else parse_source(text)
+    if not any(name in columns for name in source.fields or columns):
+        raise PackError(f"{option} {text!r}: {raw} has no such column; it has {_listed(columns)}")
+    return (source,)
+
+
+def _require_one(images: list[str], columns: Columns, raw: object) -> None:
+    stems = {
+        found["stem"] if (found := _NUMBERED.fullmatch(name)) else name for name in map(str, images)
+    }
+    if len(images) > 1 and len(stems) > 1:
+        both = ",".join(f"image={name}" for name in images[:4])
+        raise PackError(
+            f"{raw}: images may be in any of the columns {_listed(images)}; name one with "
+            f"--image-column, or take several in order with --map '{both},...' and the fields of "
+            f"the text (all columns: {_listed(columns)})"
+        )
+
+
+def _text_map(columns: Columns, images: list[str], raw: object) -> FieldMap:
+    """The text of a table, where it is known.
+
+    Raises:
+        PackError: it is not, and there are columns of text; or several could be meant.
+    """
+    names = {name.lower(): name for name in columns if columns[name] and name not in images}
+    if chats := [name for name in _conversations(columns) if name not in images]:
+        if len(chats) > 1:
+            raise _ambiguous(raw, "the conversation", chats, columns, f"messages={chats[0]}")
+        _refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
+        return FieldMap(messages=Field(chats[0]))
+    if _TRUTH in names and is_ground_truth(columns[names[_TRUTH]]):
+        truth = names[_TRUTH]
+        if DonutTurns.fits(columns[truth]):
+            return FieldMap(messages=DonutTurns(truth))
+        return FieldMap(caption=DonutCaption(truth))
+    asked = [names[name] for name in _USER if name in names]
+    _refuse_preferences(names, f"user={asked[0]}" if asked else "", columns, images, raw)
+    if choices := choice_sources(columns, names):
+        return FieldMap(turns=choices)
+    answered = [
+        next(names[name] for name in family if name in names)
+        for family in _ASSISTANT
+        if any(name in names for name in family)
+    ]
+    if asked and not answered:
+        answered = [
+            names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])
+        ]
+    if asked and answered:
+        return _pair(columns, names, asked, answered, raw)
+    captions = [
+        column
+        for name, column in names.items()
+        if name in _CAPTION | _WEAK_CAPTION and _is_text(columns[column])
+    ]
+    others = [name for name in _prose(columns) if name not in {*captions, *images}]
+    if answered and captions:  # something answers the caption
+        others = sorted({*others, *answered})
+    elif len(captions) == 1 and captions[0].lower() in _CAPTION:
+        others = []
+    if len(captions) == 1 and not others:
+        return FieldMap(caption=Field(captions[0]))
+    found = [*captions, *others]
+    if not found:
+        return FieldMap()
+    example = f"caption={found[0]}"
+    if len(found) > 1:
+        example = f"user={found[0]},assistant={found[1]}"
+    raise _ambiguous(raw, "the text", found, columns, example, images)
+
+
+def _pair(
+    columns: Columns,
+    names: Mapping[str, str],
+    asked: Sequence[str],
+    answered: Sequence[str],
+    raw: object,
+) -> FieldMap:
+    """A question and its answer, after the turns before it where there are some."""
+    question: Source = Field(asked[0])
+    if {name.lower() for name in asked} == {"instruction", "input"}:
+        question = InstructionInput(names["instruction"], names["input"])  # of Alpaca
+        asked = asked[:1]
+    if len(asked) > 1 or len(answered) > 1:
+        example = f"user={asked[0]},assistant={answered[0]}"
+        raise _ambiguous(raw, "the text", [*asked, *answered], columns, example)
+    answers = columns[answered[0]]
+    if any(isinstance(value, bool) for value in answers):
+        raise PackError(
+            f"{raw}: the answers in {answered[0]!r} are true and false, not text; write them as "
+            "words, or name another column with --map "
+            f"'user={asked[0]},assistant=COLUMN'"
+        )
+    history = Field(names["history"]) if "history" in names else None
+    return FieldMap(messages=history, turns=(("user", question), ("assistant", Field(answered[0]))))
+
+
+@dataclass(frozen=True)
+class InstructionInput:
+    """Alpaca's `instruction`, followed by its `input` where there is one, on the next line."""
+
+    instruction: str
+    input: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (self.instruction, self.input)
+
+    def get(self, record: Mapping[str, Any]) -> str | None:
+        texts = [record.get(name) for name in self.fields]
+        return "\n".join(text for text in texts if isinstance(text, str) and text) or None
+
+    def __str__(self) -> str:
+        return f"{self.instruction} and {self.input}"
+
+
+def _refuse_preferences(
+    names: Mapping[str, str], question: str, columns: Columns, images: Sequence[str], raw: object
+) -> None:
+    if not all(name in names for name in _PREFERRED):
+        return
+    chosen = names["chosen"]
+    example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
+    example = ",".join([*(f"image={name}" for name in images), example])
+    raise PackError(
+        f"{raw}: the columns {chosen!r} and {names['rejected']!r} are a preference, which answer "
+        "is better, and not what a model learns to write; to train on the better answer give "
+        f"--map '{example}' (all columns: {_listed(columns)})"
+    )
+
+
+def _refuse_named_images(columns: Columns, found: FieldMap, raw: object) -> None:
+    """Refuse a table of text whose images are told by an address or an id.
+
+    Raises:
+        PackError: it is one.
+    """
+    alone = "pack the text alone with --image-column ''"
+    urls = [
+        name
+        for name, values in columns.items()
+        if any(_is_url(value) for value in values)
+        and (_URL_NAME.search(name) or any(_has_image_extension(value) for value in values))
+    ]
+    if urls:
+        raise PackError(
+            f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
+            "packing does not fetch; download first, for example with img2dataset, or " + alone
+        )
+    ids = [name for name, values in columns.items() if _ID_NAME.search(name) and values]
+    if ids:
+        raise PackError(
+            f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
+            f"path; say where they lie, such as --image-column 'images/{{{ids[0]}}}.jpg' (with "
+            f"{{{ids[0]}:012d}} for numbers of 12 digits), or " + alone
+        )
+    media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
+    if media:
+        raise PackError(
+            f"{raw}: the column {media[0]!r} names videos or sound, and only text and images are "
+            f"packed; {alone}"
+        )
+
+
+def _ambiguous(
+    raw: object,
+    what: str,
+    found: Sequence[str],
+    columns: Columns,
+    example: str,
+    images: Sequence[str] = (),
+) -> PackError:
+    images = images or image_columns(columns)
+    shown = ",".join([*(f"image={name}" for name in images), example])
+    without = ",".join(f"image={name}" for name in images)
+    alone = f", or take the images alone with --map '{without}'" if without else ""
+    return PackError(
+        f"{raw}: {what} may be in any of the columns {_listed(found)}; say what is what, such as "
+        f"--map '{shown}', or name a caption with --text-column{alone} (all columns: "
+        f"{_listed(columns)})"
+    )
+
+
+# --- kinds of columns -------------------------------------------------------------------------
+
+
+def _conversations(columns: Columns) -> list[str]:
+    """Columns of turns, as lists or as the text of such."""
+    return [
+        name
+        for name, values in columns.items()
+        if name.lower() != "history"
+        and name.lower() not in _PREFERRED
+        and values
+        and all(read_turns(parse_list(v) if isinstance(v, str) else v) for v in values[:5])
+    ]
+
+
+def _texts(columns: Columns) -> list[str]:
+    known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
+    return [name for name, values in columns.items() if name.lower() in known and _is_text(values)]
+
+
+def _prose(columns: Columns) -> list[str]:
+    """Columns of texts of several words, which somebody may mean to be learnt."""
+    return [
+        name
+        for name, values in columns.items()
+        if values and sum(map(_has_words, values)) * 2 > len(values) and not _names_files(values)
+    ]
+
+
+def _has_words(value: Any) -> bool:
+    if isinstance(value, list):
+        return (
+            bool(value)
+            and all(isinstance(item, str) for item in value)
+            and any(map(_has_words, value))
+        )
+    return isinstance(value, str) and len(value.split()) > 1 and not _is_url(value)
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    """Whether values are texts, or lists of texts or of objects that have one."""
+
+    def fits(value: Any) -> bool:
+        if isinstance(value, list):
+            return all(isinstance(item, str | Mapping) for item in value)
+        return isinstance(value, str)
+
+    return all(map(fits, values))
+
+
+def _holds_image(column: str, values: Sequence[Any]) -> bool:
+    value = _first(values)
+    if isinstance(value, bytes):
+        return column.lower() in _IMAGE
+    return is_image_struct(value)
+
+
+def _names_image(column: str, values: Sequence[Any]) -> bool:
+    """Whether a column names images, as its own name says."""
+    if column.lower() in _FILE:  # of any kind of file
+        return _names_files_of_images(column, values)
+    found = _NUMBERED.fullmatch(column.lower())
+    if column.lower() not in _IMAGE and (found is None or found["stem"] not in _IMAGE):
+        return False
+    value = _first(values)
+    # A column of nothing but nulls is one of texts without images.
+    return value is None or (isinstance(value, str) and not _is_url(value)) or value == []
+
+
+def _names_files_of_images(column: str, values: Sequence[Any]) -> bool:
+    return _names_files(values) and not any(map(_is_url, values))
+
+
+def _names_files(values: Sequence[Any]) -> bool:
+    """Whether values are names of image files."""
+    value = _first(values)
+    return isinstance(value, str) and _has_image_extension(value) and "\n" not in value
+
+
+def _first(values: Sequence[Any]) -> Any:
+    value = values[0] if values else None
+    while isinstance(value, list) and value:
+        value = value[0]
+    return value
+
+
+def _has_image_extension(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    stem, _, ext = value.partition("?")[0].rpartition(".")
+    return bool(stem) and is_image_extension(ext.lower())
+
+
+def _is_url(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and _is_url(value[0])
+    return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
+
+
+def _is_media(value: Any) -> bool:
+    return isinstance(value, str) and value.rpartition(".")[2].lower() in _MEDIA
+
+
+def _in_order(names: list[str]) -> list[str]:
+    """Numbered columns by their numbers."""
+    found = [_NUMBERED.fullmatch(name) for name in names]
+    if len(names) > 1 and all(found):
+        return sorted(names, key=lambda name: int(_NUMBERED.fullmatch(name)["number"]))  # type: ignore[index]
+    return names
+
+
+def _listed(names: Any) -> str:
+    shown = [repr(name) for name in names]
+    more = f" and {len(shown) - _NAMES_SHOWN} more" if len(shown) > _NAMES_SHOWN else ""
+    return ", ".join(shown[:_NAMES_SHOWN]) + more

@@ -1,0 +1,260 @@
+"""What the columns of a table become: turns, a caption, or a refusal that names the remedy."""
+
+import json
+import re
+
+import pytest
+
+from datapipe import PackError
+from datapipe.index.conversation import conversation
+from datapipe.pack.notes import Notes
+from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers.table import READER
+
+
+@pytest.fixture
+def raw(tmp_path, jpeg):
+    for number in range(3):
+        (tmp_path / f"{number}.jpg").write_bytes(jpeg(number))
+
+    def write(*rows):
+        path = tmp_path / "data.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def read(path, **options):
+    return list(READER.read(path, ReadOptions(**options)))
+
+
+def turns(sample):
+    assert isinstance(sample, RawSample), sample
+    return [(turn.role, turn.text, turn.trained) for turn in conversation(sample.record)]
+
+
+ASKED, SAID = ("user", "What is it?", False), ("assistant", "A red cat.", True)
+
+
+@pytest.mark.parametrize(
+    ("user", "assistant"),
+    [
+        ("question", "answer"),
+        ("Question", "Answer"),
+        ("query", "response"),
+        ("prefix", "suffix"),
+        ("instruction", "output"),
+        ("input", "output"),
+        ("prompt", "response"),
+        ("prompt", "completion"),
+        ("problem", "solution"),
+        ("question", "multiple_choice_answer"),
+        ("query", "label"),
+    ],
+)
+def test_a_question_and_its_answer_are_turns(raw, user, assistant):
+    record = {"image": "0.jpg", user: "What is it?", assistant: "A red cat."}
+    (sample,) = read(raw(record))
+    assert turns(sample) == [ASKED, SAID]
+    assert sample.caption is None
+    assert len(sample.images) == 1
+    assert sample.record == {**record, "messages": sample.record["messages"]}
+
+
+def test_turns_before_a_question_and_the_system_are_kept(raw):
+    record = {"image": "0.jpg", "system": "Be short.", "query": "<image>What is it?"}
+    record |= {"response": "A red cat.", "history": [["Hi.", "Hello."]]}
+    (sample,) = read(raw(record))
+    assert turns(sample) == [
+        ("system", "Be short.", False),
+        ("user", "Hi.", False),
+        ("assistant", "Hello.", True),
+        ("user", "<image>What is it?", False),
+        SAID,
+    ]
+
+
+def test_an_instruction_and_its_input_are_one_question(raw):
+    rows = [{"image": "0.jpg", "instruction": "Translate.", "input": "Katze", "output": "A cat"}]
+    rows += [{"image": "0.jpg", "instruction": "Look.", "input": "", "output": "A cat"}]
+    first, second = read(raw(*rows))
+    assert turns(first)[0][1] == "Translate.\nKatze"
+    assert turns(second)[0][1] == "Look."
+
+
+def test_of_several_peoples_answers_the_most_frequent_is_learnt(raw):
+    record = {"image": "0.jpg", "question": "What?", "answers": ["red", "a cat", "cat", "cat"]}
+    (sample,) = read(raw(record))
+    assert turns(sample)[1] == ("assistant", "cat", True)
+
+
+def test_lists_of_questions_and_of_their_answers_are_turns_in_order(raw):
+    record = {"image": "0.jpg", "question": ["What?", "Where?"], "answer": ["A cat", "Here"]}
+    (sample,) = read(raw(record))
+    assert [text for _, text, _ in turns(sample)] == ["What?", "A cat", "Where?", "Here"]
+
+
+@pytest.mark.parametrize("answer", [1, "1", "B", "dog"])
+def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, answer):
+    record = {"image": "0.jpg", "question": "Which?", "choices": ["cat", "dog"], "answer": answer}
+    (sample,) = read(raw(record))
+    assert turns(sample) == [
+        ("user", "Which?\nA. cat\nB. dog", False),
+        ("assistant", "B. dog", True),
+    ]
+
+
+def test_the_first_of_the_choices_is_an_answer_too(raw):
+    record = {"image": "0.jpg", "question": "Which?", "choices": ["cat", "dog"]}
+    (sample,) = read(raw(record | {"correct_choice_idx": 0}))
+    assert turns(sample)[1] == ("assistant", "A. cat", True)
+
+
+def test_conversations_in_a_cell_are_read_from_json_and_python(raw):
+    said = [{"from": "human", "value": "What is it?"}, {"from": "gpt", "value": "A red cat."}]
+    for text in (json.dumps(said), repr(said)):
+        (sample,) = read(raw({"image": "0.jpg", "chat": text}))
+        assert turns(sample) == [ASKED, SAID]
+
+
+def test_donuts_ground_truth_is_what_the_page_says(raw):
+    parse = {"gt_parse": {"menu": [{"nm": "Tea", "price": "2"}]}}
+    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps(parse)}))
+    assert json.loads(sample.caption) == parse["gt_parse"]
+    parse = {"gt_parse": {"text_sequence": "Dear Sir"}}
+    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps(parse)}))
+    assert sample.caption == "Dear Sir"
+    asked = [{"question": "When?", "answer": a} for a in ("1998", "'98")]
+    (sample,) = read(raw({"file_name": "0.jpg", "ground_truth": json.dumps({"gt_parses": asked})}))
+    assert turns(sample) == [("user", "When?", False), ("assistant", "1998", True)]
+
+
+def test_numbered_columns_are_images_in_the_order_of_their_numbers(raw):
+    record = {"image_10": "2.jpg", "image_2": "1.jpg", "image_1": "0.jpg", "caption": "Three."}
+    (sample,) = read(raw(record))
+    assert [image.blob.label for image in sample.images] == ["0.jpg", "1.jpg", "2.jpg"]
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def remedy(message):
+    """The value of the first --map or --image-column that a message gives in quotes."""
+    option, value = re.search(r"--(map|image-column|text-column) '([^']*)'", message).groups()
+    return {option.replace("-", "_"): value}
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"image": "0.jpg", "title": "A red cat", "story": "It sat."}, "'title', 'story'"),
+        ({"image": "0.jpg", "prompt": "Why is it?", "blurb": "As it is."}, "'prompt', 'blurb'"),
+        ({"image": "0.jpg", "caption": "A cat", "answer": "A red cat"}, "'caption', 'answer'"),
+        ({"image": "0.jpg", "prompt": "Why?", "chosen": "a", "rejected": "b"}, "preference"),
+        ({"image": "0.jpg", "question": "Why is it?"}, "'question'"),
+        ({"image": "0.jpg", "question": "Why?", "answer": "a", "response": "b"}, "'response'"),
+        ({"left_image": "0.jpg", "right_image": "1.jpg", "caption": "Two."}, "'left_image'"),
+    ],
+)
+def test_text_that_could_be_meant_in_several_ways_is_refused_and_the_remedy_works(
+    raw, record, words
+):
+    path = raw(record)
+    with pytest.raises(PackError, match=words) as caught:
+        read(path)
+    given = remedy(str(caught.value).replace(",...", ""))
+    (sample,) = read(path, **given)
+    assert isinstance(sample, RawSample)
+    assert sample.images
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"image_id": 7, "caption": "A red cat"}, "named by an id"),
+        ({"img_id": "7", "question": "What?", "answer": "A cat"}, "named by an id"),
+        ({"left_url": "https://a.b/0.jpg", "sentence": "Two cats"}, "seem to be URLs"),
+        ({"video": "a.mp4", "caption": "A cat runs"}, "videos or sound"),
+    ],
+)
+def test_a_table_of_text_whose_images_are_elsewhere_is_refused(raw, record, words):
+    path = raw(record)
+    with pytest.raises(PackError, match=words) as caught:
+        read(path)
+    assert "--image-column ''" in str(caught.value)
+    (sample,) = read(path, image_column="")
+    assert not sample.images
+
+
+def test_ids_name_images_where_it_is_said_how(raw, tmp_path):
+    (tmp_path / "0.jpg").rename(tmp_path / "COCO_000000000007.jpg")
+    path = raw({"image_id": 7, "caption": "A red cat"})
+    (sample,) = read(path, image_column="COCO_{image_id:012d}.jpg")
+    assert (sample.images[0].blob.label, sample.caption) == ("COCO_000000000007.jpg", "A red cat")
+
+
+def test_an_answer_that_is_empty_is_a_reject_by_name(raw):
+    good = {"image": "0.jpg", "question": "Why?", "answer": "So."}
+    _, line = read(raw(good, good | {"answer": ""}))
+    assert isinstance(line, Reject)
+    assert "`answer`" in line.reason
+
+
+def test_what_was_recognised_and_what_is_not_trained_on_is_noted(raw):
+    notes = Notes()
+    record = {"image": "0.jpg", "question": "Why?", "answer": "So.", "story": "It sat there."}
+    read(raw(record), notes=notes)
+    assert "user=question,assistant=answer" in notes.lines()[0]
+    assert notes.lines()[1] == "columns that are not trained on: 'story'"
+
+
+# --- --map ------------------------------------------------------------------------------------
+
+
+def test_a_map_reaches_into_records(raw):
+    record = {
+        "files": [{"path": "1.jpg"}, {"path": "0.jpg"}],
+        "meta": {"qa": {"q": "What is it?"}},
+        "options": ["no", "A red cat."],
+        "role": {"text": "Be short."},
+    }
+    given = "image=files[*].path,system=role.text,user=meta.qa.q,assistant=options[1]"
+    (sample,) = read(raw(record), map=given)
+    assert [image.blob.label for image in sample.images] == ["1.jpg", "0.jpg"]
+    assert turns(sample) == [("system", "Be short.", False), ASKED, SAID]
+
+
+def test_a_map_has_texts_of_its_own_and_templates(raw):
+    given = "image='0.jpg',user='What, in a word?',assistant={color} {kind}"
+    (sample,) = read(raw({"color": "red", "kind": "cat"}), map=given)
+    assert [text for _, text, _ in turns(sample)] == ["What, in a word?", "red cat"]
+    assert sample.images[0].blob.label == "0.jpg"
+
+
+def test_a_preference_is_mapped_to_the_better_answer(raw):
+    record = {
+        "image": "0.jpg",
+        "conversations": [{"from": "human", "value": "<image>What is it?"}],
+        "chosen": {"from": "gpt", "value": "A red cat."},
+        "rejected": {"from": "gpt", "value": "A dog."},
+    }
+    (sample,) = read(raw(record), map="image=image,messages=conversations,assistant=chosen")
+    assert turns(sample) == [("user", "<image>What is it?", False), SAID]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("asked=question", "'asked=question'"),
+        ("user", "'user'"),
+        ("user=", "is no field"),
+        ("", "names no field"),
+        ("caption=a,user=b", "a caption and turns"),
+        ("caption=a,caption=b", "caption twice"),
+        ("image=image,user=nowhere", "no such field"),
+    ],
+)
+def test_a_map_that_makes_no_sense_is_refused(raw, given, words):
+    with pytest.raises(PackError, match=words):
+        read(raw({"image": "0.jpg"}), map=given)

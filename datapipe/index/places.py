@@ -85,19 +85,24 @@ def paths_in(text: str) -> list[str]:
     return _PATH.findall(text) if "<img>" in text else []
 
 
-def check_order(texts: Iterable[str]) -> None:
-    """Refuse numbered places, such as `<image_2>`, that do not come once each and in order.
-
-    Raises:
-        DecodeError: an image is named twice or before an earlier one.
-    """
-    numbers = [
+def numbers_in(texts: Iterable[str]) -> list[int]:
+    """Return the numbers of numbered places, such as `<image_2>`, in the order they stand in."""
+    return [
         int(found["number"] or found["phi"])
         for text in texts
         if "<" in text
         for found in _PLACES.finditer(text)
         if found["number"] or found["phi"]
     ]
+
+
+def check_order(texts: Iterable[str]) -> None:
+    """Refuse numbered places, such as `<image_2>`, that do not come once each and in order.
+
+    Raises:
+        DecodeError: an image is named twice or before an earlier one.
+    """
+    numbers = numbers_in(texts)
     if numbers and numbers != list(range(numbers[0] and 1, len(numbers) + (numbers[0] and 1))):
         raise DecodeError(
             f"the text names its images as {', '.join(map(str, numbers))}; each has to stand once, "

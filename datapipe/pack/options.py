@@ -15,6 +15,9 @@ from datapipe.pack.writers.shards import ShardSize
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _JUDGED_AFTER = 1000
+# Of small data, one broken file is a large share and says nothing of the rest.
+_ALWAYS_ALLOWED = 5
+_ALWAYS_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,10 @@ class PackOptions:
 
 @dataclass(frozen=True, slots=True)
 class MaxRejects:
-    """How many inputs may be rejected: a number, or a share judged once 1,000 inputs were seen."""
+    """How many inputs may be rejected: a number, or a share judged once 1,000 inputs were seen.
+
+    Any share but 0 allows five rejects, as long as two of three inputs are taken.
+    """
 
     number: int | None = None
     share: float | None = None
@@ -93,7 +99,10 @@ class MaxRejects:
         if self.number is not None:
             return rejected > self.number
         assert self.share is not None
-        return (at_end or inputs >= _JUDGED_AFTER) and rejected > self.share * inputs
+        allowed = self.share * inputs
+        if self.share:
+            allowed = max(allowed, min(_ALWAYS_ALLOWED, _ALWAYS_SHARE * inputs))
+        return (at_end or inputs >= _JUDGED_AFTER) and rejected > allowed
 
     def __str__(self) -> str:
         return f"{self.number:,}" if self.number is not None else f"{(self.share or 0) * 100:g}%"

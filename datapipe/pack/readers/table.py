@@ -15,6 +15,7 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.pack.captions import parse_captions, with_captions
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers.chat import fits as is_chat
 from datapipe.pack.records.columns import infer, is_table
 from datapipe.pack.records.fieldmap import FieldMap, parse_map
 from datapipe.pack.records.fieldpath import Field
@@ -30,7 +31,7 @@ from datapipe.pack.records.files import (
 )
 from datapipe.pack.records.samplecolumns import sample_columns
 
-_OF_OTHER_FORMATS = ("conversations", "messages", "texts")
+_OF_OTHERS = ("conversations", "messages", "texts")
 
 
 class TableReader:
@@ -90,7 +91,7 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     def fits(record: Mapping[str, Any]) -> bool:
         if mapped:
             return any(name in record for name in mapped)
-        if any(isinstance(record.get(field), list) for field in _OF_OTHER_FORMATS):
+        if is_chat(record) or any(isinstance(record.get(field), list) for field in _OF_OTHERS):
             return False
         if options.image_column and options.image_column in record:
             return True

@@ -13,23 +13,21 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.conversation import read_turns
-from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.choices import choice_sources
 from datapipe.pack.records.donut import DonutCaption, DonutTurns, is_ground_truth
 from datapipe.pack.records.fieldmap import FieldMap, parse_list
 from datapipe.pack.records.fieldpath import Field, Source, parse_source
-from datapipe.pack.records.fields import is_image_struct
-
-Columns = Mapping[str, Sequence[Any]]
-"""Values of the first records that are not null, by column; none where all are null."""
-
-_IMAGE = frozenset(
-    {"image", "images", "img", "imgs", "jpg", "jpeg", "png", "webp", "picture", "photo"}
-    | {"image_path", "image_paths", "img_path", "imagepath", "image_file", "image_name"}
-    | {"image_filename", "img_name", "img_file", "local_path"}
+from datapipe.pack.records.imagecolumns import (
+    NUMBERED,
+    Columns,
+    has_image_extension,
+    image_columns,
+    is_url,
+    names_files,
+    url_columns,
 )
-_FILE = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
+
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
 # Captions only where nothing beside them could be their answer.
 _WEAK_CAPTION = frozenset({"text", "prompt", "description", "sentence"})
@@ -55,9 +53,7 @@ _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else class
 _PREFERRED = ("chosen", "rejected")
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
 _TRUTH = "ground_truth"
-_URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
-_NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")
 _MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
 _NAMES_SHOWN = 40
 
@@ -114,7 +110,7 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     """Whether a record has columns that `infer` makes something of, be it a refusal."""
     if record.keys() <= {"source", "reason", "error", "file"}:  # rejects of a pack of ours
         return False
-    if any(map(_has_image_extension, record)):  # there is no header, this is the first row
+    if any(map(has_image_extension, record)):  # there is no header, this is the first row
         return False
     columns = {name: [] if value is None else [value] for name, value in record.items()}
     if image_columns(columns):
@@ -123,20 +119,11 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     paired = any(name in known for name in _USER) and any(
         name in known for family in _ASSISTANT for name in family
     )
-    by_name = any(_ID_NAME.search(name) or _URL_NAME.search(name) for name in known)
+    elsewhere = url_columns(columns) or any(map(_ID_NAME.search, known))
     captioned = bool(known & (_CAPTION | _WEAK_CAPTION))
-    if paired or _conversations(columns) or (by_name and captioned) or {*_PREFERRED} <= known:
+    if paired or _conversations(columns) or (elsewhere and captioned) or {*_PREFERRED} <= known:
         return True
     return text_is_enough and bool(_texts(columns))
-
-
-def image_columns(columns: Columns) -> list[str]:
-    """Return the columns of images: those that hold them, else those that name files of images."""
-    for test in (_holds_image, _names_image, _names_files_of_images):
-        found = [name for name, values in columns.items() if test(name, values)]
-        if found:
-            return _in_order(found)
-    return []
 
 
 def _given(option: str, text: str | None, columns: Columns, raw: object) -> tuple[Source, ...]:
@@ -155,7 +142,7 @@ def _given(option: str, text: str | None, columns: Columns, raw: object) -> tupl
 
 def _require_one(images: list[str], columns: Columns, raw: object) -> None:
     stems = {
-        found["stem"] if (found := _NUMBERED.fullmatch(name)) else name for name in map(str, images)
+        found["stem"] if (found := NUMBERED.fullmatch(name)) else name for name in map(str, images)
     }
     if len(images) > 1 and len(stems) > 1:
         both = ",".join(f"image={name}" for name in images[:4])
@@ -286,12 +273,7 @@ def _refuse_named_images(columns: Columns, found: FieldMap, raw: object) -> None
         PackError: it is one.
     """
     alone = "pack the text alone with --image-column ''"
-    urls = [
-        name
-        for name, values in columns.items()
-        if any(_is_url(value) for value in values)
-        and (_URL_NAME.search(name) or any(_has_image_extension(value) for value in values))
-    ]
+    urls = url_columns(columns)
     if urls:
         raise PackError(
             f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
@@ -356,7 +338,7 @@ def _prose(columns: Columns) -> list[str]:
     return [
         name
         for name, values in columns.items()
-        if values and sum(map(_has_words, values)) * 2 > len(values) and not _names_files(values)
+        if values and sum(map(_has_words, values)) * 2 > len(values) and not names_files(values)
     ]
 
 
@@ -367,7 +349,7 @@ def _has_words(value: Any) -> bool:
             and all(isinstance(item, str) for item in value)
             and any(map(_has_words, value))
         )
-    return isinstance(value, str) and len(value.split()) > 1 and not _is_url(value)
+    return isinstance(value, str) and len(value.split()) > 1 and not is_url(value)
 
 
 def _is_text(values: Sequence[Any]) -> bool:
@@ -381,65 +363,8 @@ def _is_text(values: Sequence[Any]) -> bool:
     return all(map(fits, values))
 
 
-def _holds_image(column: str, values: Sequence[Any]) -> bool:
-    value = _first(values)
-    if isinstance(value, bytes):
-        return column.lower() in _IMAGE
-    return is_image_struct(value)
-
-
-def _names_image(column: str, values: Sequence[Any]) -> bool:
-    """Whether a column names images, as its own name says."""
-    if column.lower() in _FILE:  # of any kind of file
-        return _names_files_of_images(column, values)
-    found = _NUMBERED.fullmatch(column.lower())
-    if column.lower() not in _IMAGE and (found is None or found["stem"] not in _IMAGE):
-        return False
-    value = _first(values)
-    # A column of nothing but nulls is one of texts without images.
-    return value is None or (isinstance(value, str) and not _is_url(value)) or value == []
-
-
-def _names_files_of_images(column: str, values: Sequence[Any]) -> bool:
-    return _names_files(values) and not any(map(_is_url, values))
-
-
-def _names_files(values: Sequence[Any]) -> bool:
-    """Whether values are names of image files."""
-    value = _first(values)
-    return isinstance(value, str) and _has_image_extension(value) and "\n" not in value
-
-
-def _first(values: Sequence[Any]) -> Any:
-    value = values[0] if values else None
-    while isinstance(value, list) and value:
-        value = value[0]
-    return value
-
-
-def _has_image_extension(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    stem, _, ext = value.partition("?")[0].rpartition(".")
-    return bool(stem) and is_image_extension(ext.lower())
-
-
-def _is_url(value: Any) -> bool:
-    if isinstance(value, list):
-        return bool(value) and _is_url(value[0])
-    return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
-
-
 def _is_media(value: Any) -> bool:
     return isinstance(value, str) and value.rpartition(".")[2].lower() in _MEDIA
-
-
-def _in_order(names: list[str]) -> list[str]:
-    """Numbered columns by their numbers."""
-    found = [_NUMBERED.fullmatch(name) for name in names]
-    if len(names) > 1 and all(found):
-        return sorted(names, key=lambda name: int(_NUMBERED.fullmatch(name)["number"]))  # type: ignore[index]
-    return names
 
 
 def _listed(names: Any) -> str:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapipe.errors import DecodeError, SampleError
+from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.conversation import is_null
 from datapipe.index.places import IMAGE_PLACE, mark_places
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.records.fields import image_list, image_name, raw_images, rejected
 from datapipe.pack.records.files import find_records, key_of_record, open_records, plain
+from datapipe.pack.records.imagecolumns import image_columns, url_columns
 
 Record = Mapping[str, Any]
 
@@ -71,24 +72,45 @@ class RecordReader:
         return RawSample(source, images, record=kept, others=others, key=key)
 
 
-def take_images(record: Record) -> tuple[list[Any], Record]:
-    """Return the images of a field `images` or `image`, and the record with names in their places.
+def take_images(record: Record, *, by_name: bool = True) -> tuple[list[Any], Record]:
+    """Return the images beside the text of a record, and the record with names in their places.
 
-    MiniCPM-V's object of images by their places, `{"<image_00>": path}`, is a list in that order.
+    They stand in the field `images` or `image`; where it has neither, and `by_name` is given, in
+    the one that its name or its values tell of, such as `img_path`. MiniCPM-V's object of images by their places,
+    `{"<image_00>": path}`, is a list in that order.
 
     Raises:
-        SampleError: both fields have images, or one has something else.
+        SampleError: several fields have images, one has something else, or they are addresses.
     """
     fields = [name for name in ("images", "image") if not is_null(record.get(name))]
+    if by_name and not ("images" in record or "image" in record):
+        fields = _image_fields(record)
     values = {name: _in_order(record[name]) for name in fields}
     taken = {name: images for name, value in values.items() if (images := image_list(value))}
     if not taken:
         return [], record
     if len(taken) > 1:
-        raise DecodeError("record has images both in `images` and in `image`")
+        both = " and in ".join(f"`{name}`" for name in taken)
+        raise DecodeError(f"record has images both in {both}")
     ((name, images),) = taken.items()
     names: Any = [name_of_image(image, number) for number, image in enumerate(images)]
     return images, {**record, name: names if isinstance(values[name], list) else names[0]}
+
+
+def _image_fields(record: Record) -> list[str]:
+    """Fields of a record without `image` that hold images, by their names and values.
+
+    Raises:
+        MissingMember: the images seem to be addresses.
+    """
+    columns = {name: [] if value is None else [value] for name, value in record.items()}
+    fields = [name for name in image_columns(columns) if columns[name]]
+    if not fields and (urls := url_columns(columns)):
+        raise MissingMember(
+            f"the image seems to be a URL (`{urls[0]}`), which packing does not fetch; download "
+            "first, for example with img2dataset"
+        )
+    return fields
 
 
 def _in_order(value: Any) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.conversation import conversation, is_null, message_text, part_kind
-from datapipe.index.places import paths_in
+from datapipe.index.places import mark_places, numbers_in, paths_in
 from datapipe.pack.records.reader import Record, check_places, name_of_image, take_images
 
 _PAYLOADS = ("image_url", "image", "url", "path")  # fields of a part that may hold its image
+_TEXTS = ("value", "content")
 _PREFERENCES = ("chosen", "rejected", "chosen_response", "rejected_response")
 _VERDICTS = ("kto_tag", "label")  # of LLaMA-Factory and TRL: false is what must not be learnt
 
@@ -37,8 +38,9 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     for number, turn in enumerate(turns, 1):
         _check(field, number, turn)
     in_parts: list[Any] = []
-    turns = [_named(turn, in_parts) for turn in turns]
-    listed, kept = take_images(record)
+    turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
+    # Where the turns hold images, others are not looked for under other names: they may be masks.
+    listed, kept = take_images(record, by_name=not in_parts)
     if in_parts and listed:
         raise DecodeError("record has images both in its messages and beside them")
     unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
@@ -50,6 +52,7 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
         if isinstance(part.get("index"), int) and part["index"] != number:
             raise DecodeError(f"image part {number} asks for image {part['index']}")
     images = in_parts or listed or _in_texts(turns)
+    images, turns = _in_order(images, turns)
     kept = {**kept, field: turns}
     read = conversation(kept, images=len(images))
     if read is None:
@@ -99,6 +102,30 @@ def _check(field: str, number: int, turn: Any) -> None:
         raise DecodeError(f"`{value}` of {what} is neither text nor a list of parts, but a {kind}")
 
 
+def _in_order(
+    images: list[Any], turns: list[Mapping[str, Any]]
+) -> tuple[list[Any], list[Mapping[str, Any]]]:
+    """Images in the order in which numbered places name them, and the turns with plain places.
+
+    MMMU and MiniCPM-V name images in any order, and MMMU the same one twice. An image that is
+    named twice is there twice, since a place has an image of its own.
+    """
+    keys = [next((k for k in _TEXTS if isinstance(turn.get(k), str)), None) for turn in turns]
+    texts = [turn[key] if key else "" for turn, key in zip(turns, keys, strict=True)]
+    numbers = numbers_in(texts)
+    if not numbers or not images:
+        return images, turns
+    first = 0 if 0 in numbers else 1
+    wanted = [number - first for number in numbers]
+    if wanted == list(range(len(images))) or sorted({*wanted}) != list(range(len(images))):
+        return images, turns  # in order, or wrong: then the loader's own check says how
+    plain = [
+        {**turn, key: mark_places(turn[key])} if key else turn
+        for turn, key in zip(turns, keys, strict=True)
+    ]
+    return [images[number] for number in wanted], plain
+
+
 def _in_texts(turns: Sequence[Mapping[str, Any]]) -> list[str]:
     texts = (turn.get("value", turn.get("content")) for turn in turns)
     return [path for text in texts if isinstance(text, str) for path in paths_in(text)]
@@ -128,6 +155,16 @@ def _named(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
             part = {**part, field: {**value, "url": name} if wrapped else name}
         parts.append(part)
     return {**turn, "content": parts}
+
+
+def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
+    """The turn with names for the images in a list of its own, as DeepSeek-VL2 has them."""
+    value = turn.get("images")
+    if not isinstance(value, list) or not value or isinstance(turn.get("content"), list):
+        return turn
+    names = [name_of_image(image, len(images) + number) for number, image in enumerate(value)]
+    images += value
+    return {**turn, "images": names}
 
 
 def _filled(part: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -215,9 +215,9 @@ def pack(
         )
         counted = count(Path(report.output), encoder, workers) if encoder and not dry_run else None
     if as_json:
-        fields = asdict(report)
         tokens = {"tokens": counted[1].to_dict()} if counted else {}
-        print(json.dumps({key: fields[key] for key in _JSON_KEYS} | tokens))
+        taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}
+        print(json.dumps({key: getattr(report, key) for key in _JSON_KEYS} | taught | tokens))
         return
     _print_report(report, token_rows(counted[1]) if counted else {})
     if counted:
@@ -242,9 +242,20 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
     }
     if report.inputs:
         rows["rate"] = f"{report.inputs / max(report.seconds, 1e-9):,.0f} inputs/s"
+    if report.teaching.samples:
+        rows |= report.teaching.rows()
+        if report.captions_unused:
+            rows["captions unused"] = f"{report.captions_unused:,}"
     print_table(title, rows | tokens)
+    if report.shown:
+        print("What training will see; * stands before what the model learns to write:")
+        for sample in report.shown:
+            for line in sample.lines():
+                print(f"  {shown(line)}")
     for note in report.notes:
         print(shown(note))
+    for warning in report.teaching.warnings():
+        print(shown(f"WARNING: {warning}"), file=sys.stderr)
     for reject in report.examples[:5]:
         file = f"{reject.file}: " if reject.file else ""
         print(shown(f"rejected {reject.source}: {file}{reject.reason}"))

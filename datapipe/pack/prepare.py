@@ -23,6 +23,7 @@ from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.pack.arena import Arena
 from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
+from datapipe.pack.teaching import Seen, as_record, look
 from datapipe.pack.ustar import MAX_NAME
 
 Check = Literal["decode", "header"]
@@ -64,12 +65,14 @@ class Prepared:
         row: its line of the index, with offsets counted from the sample's first byte.
         start, bytes: where it lies in its segment.
         saved_bytes: by which shrinking made its images smaller.
+        seen: what it teaches.
     """
 
     row: Row
     start: int
     bytes: int
     saved_bytes: int
+    seen: Seen
 
 
 def ordinal_key(ordinal: int) -> str:
@@ -129,9 +132,10 @@ class _Sample:
             self.add(prefix, _plain(kind), self.arena.read(blob))
         if not self.members:
             raise DecodeError("sample has neither image nor text")
+        seen = look(caption, record, len(self.sizes))
         text = sample_text(caption, record)
         row = Row(self.key, self.members, self.sizes, len(_encode(text)), self.sample.source)
-        return Prepared(row, *self.arena.commit(), self.saved)
+        return Prepared(row, *self.arena.commit(), self.saved, seen)
 
     def add_image(self, image: RawImage) -> None:
         data = self.arena.read(image.blob)
@@ -185,9 +189,20 @@ def _record(record: Blob | Inline | Mapping[str, Any]) -> tuple[Any, bytes]:
         return record, _encode(text)
     data = record.read()
     try:
-        return parse_json(data), data
+        held = parse_json(data)
     except DecodeError as error:
         raise DecodeError(error.reason, member=record.label) from error
+    if isinstance(held, list):
+        found = as_record(held)
+        if found is held and any(isinstance(item, Mapping) for item in held):
+            raise DecodeError(
+                "its JSON is a list and no record of this sample; if it is a list of records, give "
+                "that file itself",
+                member=record.label,
+            )
+        if found is not held:
+            return found, _encode(_dump(found))
+    return held, data
 
 
 def _dump(record: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from datapipe.pack.raw import Reject
+from datapipe.pack.teaching import Shown, Teaching
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,8 @@ class PackReport:
         notes: lines on what was decided and left out in this run, for people.
         left_out: files beside the data that are no data, such as a README.
         captions_unused: captions that no sample has, under `captions="first"`.
+        teaching: what the samples of this run teach a model, in numbers.
+        shown: the first samples of this run, as training will see them.
         output: the folder.
         finished_before: whether there was nothing to do.
         dry_run: whether nothing was written.
@@ -40,5 +43,7 @@ class PackReport:
     notes: tuple[str, ...] = ()
     left_out: int = 0
     captions_unused: int = 0
+    teaching: Teaching = field(default_factory=Teaching)
+    shown: tuple[Shown, ...] = ()
     finished_before: bool = False
     dry_run: bool = False

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from datapipe.errors import PackError
+from datapipe.errors import PackError, SampleError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
 from datapipe.index.manifest import (
@@ -37,11 +39,12 @@ from datapipe.pack.options import (
     PackOptions,
 )
 from datapipe.pack.prepare import PrepareOptions
-from datapipe.pack.raw import InputCount, ReadOptions
+from datapipe.pack.raw import InputCount, RawSample, ReadOptions
 from datapipe.pack.readers import Reader
 from datapipe.pack.report import PackReport
-from datapipe.pack.sequence import Rehearsal, Sequencer, ShardSink, Sink, Tally
+from datapipe.pack.sequence import SHOWN, Rehearsal, Sequencer, ShardSink, Sink, Tally
 from datapipe.pack.space import check_space
+from datapipe.pack.teaching import show
 from datapipe.pack.team import CHUNK, Team
 from datapipe.pack.worker import Input
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
@@ -101,14 +104,21 @@ class Job:
             saved_bytes=manifest.saved_bytes,
             seconds=0.0,
             output=str(self.out),
-            inputs=self.tally.inputs,
-            reasons=dict(self.tally.reasons.most_common()),
-            examples=tuple(self.tally.examples),
-            notes=tuple(self.notes.lines()),
-            left_out=self.notes.left_out,
-            captions_unused=self.notes.captions_unused,
             finished_before=finished_before,
+            **self._of_this_run(),
         )
+
+    def _of_this_run(self) -> dict[str, Any]:
+        return {
+            "inputs": self.tally.inputs,
+            "reasons": dict(self.tally.reasons.most_common()),
+            "examples": tuple(self.tally.examples),
+            "notes": tuple(self.notes.lines()),
+            "left_out": self.notes.left_out,
+            "captions_unused": self.notes.captions_unused,
+            "teaching": self.tally.teaching,
+            "shown": tuple(self.tally.shown),
+        }
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Whether the finished dataset `before` holds what this pack would bring.
@@ -228,13 +238,8 @@ class Job:
             saved_bytes=sequencer.saved_bytes,
             seconds=0.0,
             output=str(self.out),
-            inputs=self.tally.inputs,
-            reasons=dict(self.tally.reasons.most_common()),
-            examples=tuple(self.tally.examples),
-            notes=tuple(self.notes.lines()),
-            left_out=self.notes.left_out,
-            captions_unused=self.notes.captions_unused,
             dry_run=True,
+            **self._of_this_run(),
         )
 
     def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
@@ -250,6 +255,8 @@ class Job:
         self, sequencer: Sequencer, inputs: Iterator[Input], base: Manifest | None
     ) -> None:
         """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
+        if self.options.map is not None and not sequencer.count.number:
+            inputs = self._announced(inputs)
         options = PrepareOptions(
             check=self.options.check,
             max_pixels=self.options.max_pixels,
@@ -267,6 +274,22 @@ class Job:
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
                 sequencer.run(team.prepared(inputs, first), progress)
+
+    def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
+        """The same inputs, after what a user's map makes of the first of them was shown."""
+        first = list(itertools.islice(inputs, SHOWN))
+        print(f"--map {self.options.map!r} makes of the first records:", file=sys.stderr)
+        for taken in first:
+            try:
+                lines = (
+                    show(taken).lines()
+                    if isinstance(taken, RawSample)
+                    else [f"{taken.source}: rejected, {taken.reason}"]
+                )
+            except SampleError as error:
+                lines = [f"{taken.source}: rejected, {error.reason}"]
+            print(*lines, sep="\n", file=sys.stderr)
+        return itertools.chain(first, inputs)
 
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice

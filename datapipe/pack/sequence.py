@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from datapipe.errors import PackError
+from datapipe.errors import PackError, SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
-from datapipe.pack.raw import InputCount, Reject
+from datapipe.pack.raw import InputCount, RawSample, Reject
+from datapipe.pack.teaching import Seen, Shown, Teaching, show
 from datapipe.pack.ustar import END
 from datapipe.pack.worker import Input, Part
 from datapipe.pack.writers.shards import ShardSize, ShardWriter
@@ -21,6 +23,8 @@ from datapipe.pack.writing import writing
 from datapipe.progress import Progress
 
 _EXAMPLES = 10
+SHOWN = 3
+"""Samples that a report writes out."""
 
 
 @dataclass(kw_only=True)
@@ -31,6 +35,22 @@ class Tally:
     rejected: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     examples: list[Reject] = field(default_factory=list)
+    seen: Counter[Seen] = field(default_factory=Counter)
+    shown: list[Shown] = field(default_factory=list)
+
+    def accept(self, sample: Input, seen: Seen) -> None:
+        self.seen[seen] += 1
+        if len(self.shown) < SHOWN and isinstance(sample, RawSample):
+            with suppress(SampleError):  # a file that went after it was packed
+                self.shown.append(show(sample))
+
+    @property
+    def teaching(self) -> Teaching:
+        """What the samples of this run teach."""
+        teaching = Teaching()
+        for seen, times in self.seen.items():
+            teaching.add(seen, times)
+        return teaching
 
     def reject(self, reject: Reject) -> None:
         self.rejected += 1
@@ -157,6 +177,7 @@ class Sequencer:
             stop += 1
             self.saved_bytes += outcome.saved
             self.count.add(taken)
+            self.tally.accept(taken, outcome.seen)
             if self.rejected:
                 self._judge(at_end=False)
         if stop > row:

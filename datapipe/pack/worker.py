@@ -17,6 +17,7 @@ from datapipe.index.rows import Rows
 from datapipe.pack.arena import Arena
 from datapipe.pack.prepare import PrepareOptions, prepare
 from datapipe.pack.raw import RawSample, Reject
+from datapipe.pack.teaching import Seen
 
 Input = RawSample | Reject
 
@@ -26,10 +27,17 @@ SEGMENTS = 4
 
 
 class Outcome(NamedTuple):
-    """What became of an input that was accepted: bytes in the shard, bytes that shrinking saved."""
+    """What became of an input that was accepted.
+
+    Attributes:
+        bytes: in the shard.
+        saved: by shrinking its images.
+        seen: what it teaches.
+    """
 
     bytes: int
     saved: int
+    seen: Seen
 
 
 class Part(NamedTuple):
@@ -79,7 +87,7 @@ class Preparer:
                 self._outcomes.append(done)
             else:
                 self._rows.append(done.row, done.start)
-                self._outcomes.append(Outcome(done.bytes, done.saved_bytes))
+                self._outcomes.append(Outcome(done.bytes, done.saved_bytes, done.seen))
         self._arena.flush()
         if self._outcomes:
             self.full(memoryview(b""), own=False)

@@ -11,6 +11,7 @@ import pytest
 import datapipe
 
 KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
+KEYS += ["teaching", "notes"]
 
 
 def command(*arguments):
@@ -31,8 +32,9 @@ def test_json_prints_exactly_one_object(run, tmp_path, make_folder, make_broken)
     assert result.stdout.count("\n") == 1
     report = json.loads(result.stdout)
     assert list(report) == KEYS
+    assert report.pop("teaching")["with_labels"] == 5
     assert report | {"bytes": 0, "seconds": 0} == dict(
-        zip(KEYS, [5, 5, 4, 3, 0, 0, 0, str(tmp_path / "out")], strict=True)
+        zip(KEYS[:8] + KEYS[9:], [5, 5, 4, 3, 0, 0, 0, str(tmp_path / "out"), []], strict=True)
     )
     assert report["bytes"] == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.tar"))
     assert report["seconds"] >= 0

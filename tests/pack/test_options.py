@@ -51,8 +51,17 @@ def test_max_rejects_is_a_number_or_a_share(text, rejected, inputs, exceeded):
 
 
 def test_a_share_of_few_inputs_is_judged_at_the_end():
-    assert parse_max_rejects("5%").exceeded(1, 19, at_end=True)
-    assert not parse_max_rejects("5%").exceeded(1, 20, at_end=True)
+    assert parse_max_rejects("5%").exceeded(6, 119, at_end=True)
+    assert not parse_max_rejects("5%").exceeded(6, 120, at_end=True)
+
+
+def test_of_few_inputs_five_may_be_rejected_unless_a_third_are_or_none_may():
+    text = "5%"
+    assert not parse_max_rejects(text).exceeded(1, 3, at_end=True)
+    assert parse_max_rejects(text).exceeded(1, 2, at_end=True)
+    assert not parse_max_rejects(text).exceeded(5, 15, at_end=True)
+    assert parse_max_rejects(text).exceeded(6, 18, at_end=True)
+    assert parse_max_rejects("0%").exceeded(1, 100, at_end=True)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "many", "101%", "-5%", "1.5", "nan%", "inf%", "%"])

@@ -57,7 +57,7 @@ def test_a_text_that_is_no_unicode_costs_one_sample_and_not_the_pack(
     (raw / "001.txt").unlink()
     (raw / "001.json").write_text(r'{"caption": "\ud800"}')
     assert pack_dataset(raw, tmp_path / "out", max_rejects=1).samples == 1
-    assert "cannot be written as UTF-8" in rejects(tmp_path / "out")[0]["reason"]
+    assert "lone surrogate" in rejects(tmp_path / "out")[0]["reason"]
 
 
 def test_header_check_lets_damaged_pixels_through_and_decode_does_not(

@@ -76,8 +76,8 @@ def take_images(record: Record, *, by_name: bool = True) -> tuple[list[Any], Rec
     """Return the images beside the text of a record, and the record with names in their places.
 
     They stand in the field `images` or `image`; where it has neither, and `by_name` is given, in
-    the one that its name or its values tell of, such as `img_path`. MiniCPM-V's object of images by their places,
-    `{"<image_00>": path}`, is a list in that order.
+    the one that its name or its values tell of, such as `img_path`. MiniCPM-V's object of images
+    by their places, `{"<image_00>": path}`, is a list in that order.
 
     Raises:
         SampleError: several fields have images, one has something else, or they are addresses.

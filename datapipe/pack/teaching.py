@@ -1,0 +1,230 @@
+"""What a model will be taught by the samples of a pack: counts over all, and a few written out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from datapipe.decode.text.messages import SampleText, read_turns
+from datapipe.index.conversation import conversation
+from datapipe.index.places import IMAGE_PLACE
+from datapipe.index.text import parse_json, parse_text
+from datapipe.pack.raw import Blob, Inline, RawSample
+
+_TEXTLESS = 0.01  # share of samples without text from which on a report warns
+_FIELDS = 12
+_DEEP = 4
+_MOST_IMAGES = 8  # more images a sample are counted together
+_WIDTH = 200  # characters of a turn that are shown
+
+
+class Seen(NamedTuple):
+    """What a sample teaches, in numbers.
+
+    Attributes:
+        images: how many it has.
+        text: whether it has any.
+        labels: how many of its turns are learnt.
+        roles: the first letter of each turn's role, such as "sua"; "" of a caption.
+        unread: fields with text in them, of a sample that has images and no text.
+    """
+
+    images: int
+    text: bool
+    labels: int
+    roles: str = ""
+    unread: tuple[str, ...] = ()
+
+
+_CAPTIONED = {images: Seen(images, True, 1) for images in range(_MOST_IMAGES)}
+
+
+def look(caption: str | None, record: Any, images: int) -> Seen:
+    """Return what a sample teaches, read as a loader reads it.
+
+    Raises:
+        DecodeError: a loader would refuse the text: an unknown role, or other places than images.
+    """
+    if caption is not None and "<" not in caption and "[IMG]" not in caption:
+        if caption.strip():  # most samples there are; what follows comes to the same
+            return _CAPTIONED.get(images) or Seen(images, True, 1)
+        return Seen(images, False, 0, "", _texts_in(record))
+    turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
+    text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
+    labels = sum(turn.trained for turn in turns)
+    spoken = caption is None and isinstance(record, Mapping) and bool(conversation(record))
+    roles = "".join(turn.role[0] for turn in turns) if spoken else ""
+    return Seen(images, text, labels, roles, () if text else _texts_in(record))
+
+
+@dataclass(kw_only=True)
+class Teaching:
+    """What the samples of a pack teach, added up.
+
+    Attributes:
+        samples: how many there are.
+        with_text: samples with text.
+        with_labels: samples of which something is learnt.
+        text_only: samples with text and without images.
+        without_text: samples with images and without text, of which nothing is learnt.
+        turns: how many turns each role has.
+        images: how many samples have so many images; 8 stands for all from 8 on.
+        unread: fields that hold text, by how many samples without text have them.
+    """
+
+    samples: int = 0
+    with_text: int = 0
+    with_labels: int = 0
+    text_only: int = 0
+    without_text: int = 0
+    turns: Counter[str] = field(default_factory=Counter)
+    images: Counter[int] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
+
+    def add(self, seen: Seen, times: int = 1) -> None:
+        """Count samples that are alike."""
+        self.samples += times
+        self.with_text += times * seen.text
+        self.with_labels += times * bool(seen.labels)
+        self.text_only += times * (seen.text and not seen.images)
+        self.without_text += times * (not seen.text and seen.images > 0)
+        self.images[min(seen.images, _MOST_IMAGES)] += times
+        for letter in seen.roles:
+            self.turns[_ROLES[letter]] += times
+        for name in seen.unread:
+            self.unread[name] += times
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts as JSON has them."""
+        counts = vars(self) | {"images": {str(n): c for n, c in sorted(self.images.items())}}
+        return {name: dict(v) if isinstance(v, dict) else v for name, v in counts.items()}
+
+    def rows(self) -> dict[str, str]:
+        """Return lines for a report, by name."""
+        rows = {
+            "with text": f"{self.with_text:,}",
+            "with labels": f"{self.with_labels:,}",
+            "text only": f"{self.text_only:,}",
+            "images without text": f"{self.without_text:,}",
+        }
+        if self.turns:
+            rows["turns"] = ", ".join(f"{role} {self.turns[role]:,}" for role in self.turns)
+        rows["images a sample"] = ", ".join(
+            f"{number}{'+' if number == _MOST_IMAGES else ''}: {count:,}"
+            for number, count in sorted(self.images.items())
+        )
+        return rows
+
+    def warnings(self) -> list[str]:
+        """Return what a person should look at before training."""
+        said = []
+        if self.without_text > _TEXTLESS * self.samples:
+            said.append(
+                f"{self.without_text:,} of {self.samples:,} samples "
+                f"({self.without_text / self.samples:.0%}) have images and no text, so nothing is "
+                f"learnt from them{self._fields()}"
+            )
+        if self.with_text - self.with_labels > _TEXTLESS * self.samples:
+            said.append(
+                f"{self.with_text - self.with_labels:,} of {self.samples:,} samples have text of "
+                "which nothing is learnt: no turn is the assistant's, or it is marked so"
+            )
+        return said
+
+    def _fields(self) -> str:
+        if not self.unread:
+            return ""
+        names = ", ".join(f"`{name}`" for name, _ in self.unread.most_common(_FIELDS))
+        return f"; fields with text that nothing reads: {names} (--map says what they are)"
+
+
+_ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A sample as training will see it.
+
+    Attributes:
+        source: where it came from.
+        images: how many it has.
+        turns: (role, text, learnt) in order, with `<image>` at the place of each image. The role of
+            a caption's text is "caption".
+    """
+
+    source: str
+    images: int
+    turns: tuple[tuple[str, str, bool], ...]
+
+    def lines(self) -> list[str]:
+        """Return the sample written out; `*` stands before what the model learns to write."""
+        images = "no image" if not self.images else "1 image"
+        lines = [f"{self.source}: {f'{self.images} images' if self.images > 1 else images}"]
+        for role, text, learnt in self.turns:
+            text = " / ".join(text.split("\n"))
+            short = (
+                text if len(text) <= _WIDTH else f"{text[:_WIDTH]}... ({len(text):,} characters)"
+            )
+            lines.append(f"  {'*' if learnt else ' '} {role:<10} {short}")
+        if not any(learnt for _, _, learnt in self.turns):
+            lines.append("    (nothing is learnt from this sample)")
+        return lines
+
+
+def show(sample: RawSample) -> Shown:
+    """Return a sample as training will see it.
+
+    Raises:
+        SampleError: a file of it cannot be read, or its text makes no sense.
+    """
+    caption: Any = sample.caption
+    if isinstance(caption, Blob | Inline):
+        caption = parse_text(caption.read())
+    record: Any = sample.record
+    if isinstance(record, Blob | Inline):
+        record = as_record(parse_json(record.read()))
+    images = len(sample.images)
+    turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
+    written = [
+        (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
+        for turn in turns
+    ]
+    spoken = caption is None and isinstance(record, Mapping) and conversation(record)
+    if not spoken:  # a loader's template puts the images into a turn of the user's
+        written = [("caption", text, learnt) for role, text, learnt in written if role != "user"]
+        written = [line for line in written if line[1].strip()]
+    return Shown(source=sample.source, images=images, turns=tuple(written))
+
+
+def as_record(record: Any) -> Any:
+    """Return what a JSON file holds as a record; a list of turns is one with `messages`."""
+    if isinstance(record, list) and conversation({"messages": record}):
+        return {"messages": record}
+    return record
+
+
+def _texts_in(record: Any) -> tuple[str, ...]:
+    """Names of the fields of a record that hold words."""
+    if not isinstance(record, Mapping):
+        return ()
+    return tuple(str(name) for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]
+
+
+def _has_words(value: Any, deep: int) -> bool:
+    if isinstance(value, str):
+        return any(c.isalpha() for c in value) and "://" not in value and not _is_path(value)
+    if not deep:
+        return False
+    if isinstance(value, list):
+        return any(_has_words(item, deep - 1) for item in value[:_FIELDS])
+    if isinstance(value, Mapping):
+        return any(_has_words(item, deep - 1) for item in value.values())
+    return False
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text is one word with an extension, as file names are."""
+    stem, dot, ext = text.rpartition(".")
+    return bool(dot and stem) and len(text.split()) == 1 and ext.isalnum()

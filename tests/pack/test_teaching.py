@@ -1,0 +1,117 @@
+"""What training will see: the counts of a report, its warnings, and the samples it writes out."""
+
+import json
+
+import pytest
+
+from datapipe import pack_dataset
+
+
+@pytest.fixture
+def raw(tmp_path, jpeg):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+
+    def write(*rows):
+        path = tmp_path / "raw" / "data.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def chat(*turns, **more):
+    messages = [{"role": role, "content": text} for role, text in turns]
+    return {"messages": messages, **more}
+
+
+def test_a_report_counts_what_is_learnt(raw, tmp_path):
+    path = raw(
+        chat(("system", "Be kind."), ("user", "<image>What?"), ("assistant", "A."), images="a.jpg"),
+        chat(("user", "1+1?"), ("assistant", "2"), ("user", "2+2?"), ("assistant", "4")),
+        chat(("user", "<image><image>What?"), images=["a.jpg", "a.jpg"]),
+    )
+    report = pack_dataset(path, tmp_path / "out")
+    assert report.teaching.rows() == {
+        "with text": "3",
+        "with labels": "2",
+        "text only": "1",
+        "images without text": "0",
+        "turns": "system 1, user 4, assistant 3",
+        "images a sample": "0: 1, 1: 1, 2: 1",
+    }
+    (warning,) = report.teaching.warnings()
+    assert warning.startswith("1 of 3 samples have text of which nothing is learnt")
+
+
+def test_samples_without_text_are_warned_of_with_the_fields_that_nothing_reads(raw, tmp_path):
+    path = raw({"image": "a.jpg", "kind": "cat", "box": [1, 2]})
+    report = pack_dataset(path, tmp_path / "out")
+    assert report.teaching.without_text == 1
+    (warning,) = report.teaching.warnings()
+    assert "1 of 1 samples (100%) have images and no text" in warning
+    assert "`kind`" in warning
+    assert "`box`" not in warning
+    assert "`image`" not in warning
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_first_samples_are_written_out_as_training_sees_them(raw, tmp_path, dry_run):
+    path = raw(
+        chat(("user", "<ImageHere>What\nis it?"), ("assistant", "A cat."), images=["a.jpg"]),
+        *[chat(("user", "Hm?"), ("assistant", "")) for _ in range(3)],
+    )
+    report = pack_dataset(path, tmp_path / "out", dry_run=dry_run)
+    assert len(report.shown) == 3
+    assert report.shown[0].lines() == [
+        "data.jsonl#0: 1 image",
+        "    user       <image>What / is it?",
+        "  * assistant  A cat.",
+    ]
+    assert report.shown[1].lines()[-1] == "    (nothing is learnt from this sample)"
+    assert report.teaching.samples == 4
+
+
+def test_a_caption_is_written_out_as_one(tmp_path, jpeg):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    (tmp_path / "raw" / "a.txt").write_text("A cat.")
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
+    assert report.shown[0].lines() == ["a.jpg: 1 image", "  * caption    A cat."]
+
+
+def test_what_a_loader_would_refuse_is_a_reject(tmp_path, jpeg, rejects):
+    (tmp_path / "raw").mkdir()
+    for stem, text in (("a", "A <image> and <image>."), ("b", "A cat."), ("c", "A cat.")):
+        (tmp_path / "raw" / f"{stem}.jpg").write_bytes(jpeg(0))
+        (tmp_path / "raw" / f"{stem}.txt").write_text(text)
+    assert pack_dataset(tmp_path / "raw", tmp_path / "out").samples == 2
+    (line,) = rejects(tmp_path / "out")
+    assert line["source"] == "a.jpg"
+    assert "2 <image> and the sample 1 images" in line["reason"]
+
+
+def test_a_sidecar_of_turns_is_a_conversation_and_other_lists_are_rejects(tmp_path, jpeg, rejects):
+    (tmp_path / "raw").mkdir()
+    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat."}]
+    for stem, held in (("a", turns), ("b", [{"image": "b.jpg", "conversations": turns}])):
+        (tmp_path / "raw" / f"{stem}.jpg").write_bytes(jpeg(0))
+        (tmp_path / "raw" / f"{stem}.json").write_text(json.dumps(held))
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out", max_rejects=1)
+    assert (report.samples, report.teaching.with_labels) == (1, 1)
+    (line,) = rejects(tmp_path / "out")
+    assert "list of records" in line["reason"]
+
+
+def test_a_map_shows_what_it_makes_before_anything_is_written(raw, tmp_path, capsys):
+    path = raw({"image": "a.jpg", "q": "What?", "a": "A cat."}, {"image": "a.jpg", "q": "What?"})
+    pack_dataset(
+        path, tmp_path / "out", map="image=image,user=q,assistant=a", max_rejects=1, workers=1
+    )
+    assert capsys.readouterr().err.splitlines() == [
+        "--map 'image=image,user=q,assistant=a' makes of the first records:",
+        "data.jsonl#0: 1 image",
+        "    user       <image>What?",
+        "  * assistant  A cat.",
+        "data.jsonl#1: rejected, field `a`, the assistant's turn, is empty",
+    ]

@@ -26,6 +26,7 @@ from datapipe.pack.readers import choose_reader
 from datapipe.pack.report import PackReport
 from datapipe.pack.run import Job
 from datapipe.pack.stage import Stage, local_path, open_stage
+from datapipe.pack.unpack import refuse_url
 
 
 def pack_dataset(
@@ -62,7 +63,7 @@ def pack_dataset(
     bytes, whatever `workers` is.
 
     Args:
-        raw: file or folder of raw data.
+        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar".
         out: folder or URL for the shards; new, or that of the same pack interrupted.
         format: name of the reader; recognised where None.
         image_root: where relative image paths of annotation files start.
@@ -97,6 +98,7 @@ def pack_dataset(
         IndexMismatch: what is in `out` is not what its manifest says.
     """
     started = time.monotonic()
+    refuse_url(raw)
     raw = Path(raw)
     stage = open_stage(out, staging, storage_options, append=append)
     place = str(out) if stage else str(local_path(out))

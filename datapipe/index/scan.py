@@ -70,6 +70,8 @@ def index_shards(
     """
     tars = tars_at(folder)
     refuse_unfinished(tars.folder)
+    if not tars.shards and not (tars.folder / MANIFEST).exists():
+        raise IndexMismatch(f"{folder}: no .tar file is here or below; give the folder of the tars")
     home = home or index_home(tars)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):

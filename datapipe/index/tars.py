@@ -23,7 +23,7 @@ from datapipe.index.columns import cache_folder
 logger = logging.getLogger(__name__)
 
 _COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
-_SIGNS = re.compile(r"::|\{.*\}|[*?\[]", re.DOTALL)
+_SIGNS = re.compile(r"::|[{}*?\[]")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _DEPTH = 10  # variables whose values name variables; webdataset's own limit
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
@@ -146,7 +146,8 @@ def _listed(text: str) -> Tars:
     if others:
         raise IndexMismatch(
             f"{text} names {len(others):,} of {len(paths):,} that are no .tar file, for example "
-            f"{others[0]}; name .tar files alone, such as 'data/*.tar'"
+            f"{others[0]}; name .tar files alone, such as 'data/*.tar', or "
+            "give the folder"
         )
     missing = [path for path in paths if not path.is_file()]
     if missing:

@@ -48,5 +48,6 @@ def check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
         key = keys[int(np.flatnonzero(same)[0])].as_py()
         raise IndexMismatch(
             f"{shard.name}: two samples one after the other have the key {key!r}, and {reader} "
-            "would take them for one: repack the shards with `datapipe pack`, which gives each its own"
+            "would take them for one: repack the shards with `datapipe pack`, which gives each its "
+            "own"
         )

@@ -16,7 +16,9 @@ from datapipe.remote.folder import is_remote
 _TAR = re.compile(r"\.(tar\.(gz|bz2|xz|zst|lz4)|tgz|tbz2?|txz|tzst|tar)$", re.IGNORECASE)
 _OTHER = re.compile(r"\.(zip|7z|rar)$", re.IGNORECASE)
 # Parts as `split` and the uploaders of large files name them.
-_PART = re.compile(r"(\.(?:tar(?:\.\w+)?|tgz|zip|7z))[.-]?(?:part)?[-_.]?(?:\d{1,4}|[a-z]{2})$")
+_PART = re.compile(
+    r"(\.(?:tar(?:\.(?:gz|bz2|xz|zst))?|tgz|zip|7z))[._-]?(?:part)?[._-]?(?:\d{1,4}|[a-z]{2})$"
+)
 _TOOLS = {"gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd"}
 _NAMED = 3
 _LOOKED_AT = 10_000
@@ -79,7 +81,7 @@ def packed_images(folders: Iterable[Path], into: Path | None = None) -> str:
             continue
         for name in sorted(names):
             if not name.startswith(".") and is_archive(name):
-                found.setdefault(_PART.sub(r"\1", name), folder / name)
+                found.setdefault(_whole(name), folder / name)
     if not found:
         return ""
     paths = list(found.values())
@@ -95,7 +97,7 @@ def packed_images(folders: Iterable[Path], into: Path | None = None) -> str:
 
 def is_archive(name: str) -> bool:
     """Return whether a file's name is that of an archive, or of a part of one."""
-    return any(pattern.search(name) for pattern in (_TAR, _OTHER, _PART))
+    return any(pattern.search(_whole(name)) for pattern in (_TAR, _OTHER))
 
 
 def unpack_command(path: Path, into: Path | None = None) -> str | None:
@@ -112,9 +114,9 @@ def unpack_command(path: Path, into: Path | None = None) -> str | None:
     if not is_archive(path.name):
         return None
     folder = quote(str(into or _folder(path)))
-    if (match := _PART.search(path.name)) and not _OTHER.search(path.name):
-        whole = path.with_name(path.name[: match.end(1)])
-        parts = f"{quote(str(whole))}{path.name[match.end(1)]}*"
+    whole = path.with_name(_whole(path.name))
+    if whole != path:
+        parts = f"{quote(str(whole))}{path.name[len(whole.name)]}*"
         return f"cat {parts} > {quote(str(whole))} && {unpack_command(whole, into)}"
     name = quote(str(path))
     kind = path.name.lower().rpartition(".")[2]
@@ -129,5 +131,11 @@ def unpack_command(path: Path, into: Path | None = None) -> str | None:
 
 def _folder(path: Path) -> Path:
     """The folder beside an archive that has its name."""
-    whole = _PART.sub(r"\1", path.name)
-    return path.with_name(_OTHER.sub("", _TAR.sub("", whole)) or "unpacked")
+    return path.with_name(_OTHER.sub("", _TAR.sub("", _whole(path.name))) or "unpacked")
+
+
+def _whole(name: str) -> str:
+    """The name of the archive that a file is a part of; that of any other file as it is."""
+    if _TAR.search(name) or _OTHER.search(name):  # `gz` of `.tar.gz` could name a part
+        return name
+    return _PART.sub(r"\1", name)

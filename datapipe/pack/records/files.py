@@ -327,7 +327,8 @@ def _require_images(records: RecordFiles) -> None:
     if said := packed_images({start, records.root}, into=records.root):
         raise PackError(
             f"{name_below(records.raw, records.files[0])}: its images, such as "
-            f"{printable(names[0])}, are not in {records.root} and not near it; {said}"
+            f"{printable(names[0])}, are not in {records.root} and not near it; say "
+            f"where with --image-root, or: {said}"
         )
 
 

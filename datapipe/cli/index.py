@@ -55,6 +55,10 @@ def index(
         kinds = parse_sidecars(sidecars)
         encoder = text_encoder(tokenizer, template)
         packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
+        if packed and packed.arrays is not None and kinds:
+            raise DatapipeError(
+                f"--sidecars are of tars, and {shards} holds arrays; leave them out"
+            )
         if packed:
             manifest = packed
             write_sidecars(Path(shards), manifest, kinds)

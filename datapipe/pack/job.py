@@ -26,7 +26,7 @@ from datapipe.pack.readers import choose_reader
 from datapipe.pack.report import PackReport
 from datapipe.pack.run import Job
 from datapipe.pack.stage import Stage, local_path, open_stage
-from datapipe.pack.unpack import refuse_url
+from datapipe.pack.unpack import refuse_beside_tars, refuse_url
 
 
 def pack_dataset(
@@ -122,6 +122,7 @@ def pack_dataset(
         raise PackError(f"--workers {workers}: at least 1 is needed")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
         raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
+    refuse_beside_tars(raw, out)
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))

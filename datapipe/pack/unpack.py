@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.index.tars import download_command, expand, names_shards, refuse_urls
+from datapipe.index.tars import download_command, expand, names_shards, refuse_urls, tars_at
 from datapipe.pack.raw import printable
 from datapipe.remote.folder import is_remote
 
@@ -63,6 +63,20 @@ def refuse_url(raw: object) -> None:
             f"{raw}: raw data is read from files; fetch it first, for example with "
             f"{download_command(raw)}, and give what was fetched"
         )
+
+
+def refuse_beside_tars(raw: Path, out: Path) -> None:
+    """Refuse to write to a folder of tars that a list names: a pattern would fit those to come.
+
+    Raises:
+        PackError: `out` is one.
+        IndexMismatch: tars of the list are missing.
+    """
+    if not names_shards(raw):
+        return
+    there = out.resolve()
+    if any(path.parent.resolve() == there for path in tars_at(raw).shards):
+        raise PackError(f"{out} holds the tars that {raw} names; give a folder of its own")
 
 
 def packed_images(folders: Iterable[Path], into: Path | None = None) -> str:

@@ -276,3 +276,6 @@ def test_sidecars_of_a_pack_need_no_tokenizer(run, tmp_path, make_folder):
     ]  # fmt: skip
     assert (tmp_path / "out" / "shardindex.json").exists()
     assert run("index", tmp_path / "out").exit_code == 1  # there is nothing to do
+    run("convert", tmp_path / "out", tmp_path / "arrays", "--image-size", 32)
+    result = run("index", tmp_path / "arrays", "--sidecars", "dali")
+    assert (result.exit_code, "holds arrays" in result.stderr) == (1, True)

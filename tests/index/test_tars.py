@@ -172,3 +172,9 @@ def test_names_of_tars_are_relative_to_their_folder(shards):
     tars = tars_at("data/train-{000003..000004}.tar")
     assert tars.names() == ["train-000003.tar", "train-000004.tar"]
     assert tars_at(shards).names() == [f"train-{n:06d}.tar" for n in range(10)]
+
+
+def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path):
+    with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
+        datapipe.pack_dataset("data/*.tar", "data")
+    assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _SIGNS = re.compile(r"::|[{}*?\[]")
+_URL_SIGNS = re.compile(r"::|\{.*\}|\*")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _DEPTH = 10  # variables whose values name variables; webdataset's own limit
 _URL = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
@@ -58,6 +59,8 @@ def names_shards(path: object) -> bool:
     text = os.fspath(path)
     if not isinstance(text, str) or not _SIGNS.search(text):
         return False
+    if "://" in text and not (".tar" in text and _URL_SIGNS.search(text)):
+        return False  # `?` begins a query, and `::` chains filesystems of fsspec
     try:
         return not os.path.exists(text)
     except ValueError:  # a NUL

@@ -115,6 +115,8 @@ def _smaller(
     if is_remote(source):
         # Shards are packed from files that are here.
         source, out, note = "RAW", "OUT", "of the raw data"
+    elif names_shards(source) or source.endswith(".tar"):
+        out = f"shards-{side}"
     yield forecast.remedy(
         "smaller images",
         f"images of at most {side} pixels a side in the shards, {after / before:.0%} of the pixels",

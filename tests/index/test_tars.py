@@ -178,3 +178,19 @@ def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path
     with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
         datapipe.pack_dataset("data/*.tar", "data")
     assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "is_list"),
+    [
+        ("https://host/shards?signature=a*b", False),
+        ("simplecache::s3://bucket/shards", False),
+        ("s3://bucket/[2024]/shards", False),
+        ("s3://bucket/{0..9}.tar", True),
+        ("s3://bucket/a.tar::s3://bucket/b.tar", True),
+        ("data/shards", False),
+        ("pipe:cat a.tar::b.tar", True),
+    ],
+)
+def test_signs_in_urls_mean_what_they_mean_there(text, is_list):
+    assert names_shards(text) == is_list

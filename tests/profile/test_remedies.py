@@ -332,3 +332,10 @@ def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless: Make) -> None:
     figures = measured(cold, ONE_MS | {COLD: (2.05, 0.05)})
     how = found(endless(), figures, "a/{0..1}.tar::b/*.tar")["page cache"].how
     assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"
+    loader = endless()
+    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    remedies = found(loader, figures, "a/{0..1}.tar")
+    assert remedies["smaller images"].how == (
+        "datapipe pack 'a/{0..1}.tar' shards-96 --max-side 96"
+    )
+    assert "convert 'a/{0..1}.tar' arrays --image" in remedies["memmap arrays"].how

@@ -25,10 +25,11 @@ import numpy as np
 from benchmarks.data import scratch
 from datapipe.errors import DatapipeError
 from datapipe.index.dataset import open_dataset
+from datapipe.index.grouping import split_name
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.manifest import MANIFEST
-from datapipe.index.scan import index_home, split_name
 from datapipe.index.sidecars import KINDS, write_sidecars
+from datapipe.index.tars import index_home, tars_at
 from datapipe.pack.job import pack_dataset
 from tools.make_sample_data import make_sample_data
 
@@ -119,7 +120,7 @@ def look(folder: Path, links: Path) -> View:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to((folder / shard.name).resolve())
         shards.append(str(link))
-    home = folder if (folder / MANIFEST).exists() else index_home(folder)
+    home = folder if (folder / MANIFEST).exists() else index_home(tars_at(folder))
     write_sidecars(links, manifest, KINDS, home=home)
     expected: dict[str, dict[str, bytes]] = {}
     for path in shards:

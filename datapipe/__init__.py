@@ -24,6 +24,8 @@ from datapipe.errors import (
 )
 
 if TYPE_CHECKING:
+    from datapipe import plan as plan
+    from datapipe import testing as testing
     from datapipe.cache.spec import CacheSpec
     from datapipe.convert.job import convert_dataset
     from datapipe.convert.packing import pack_arrays
@@ -90,8 +92,13 @@ _LAZY = {
     "tune_workers": "datapipe.tune.job",
 }
 
+# Modules whose functions docs show, such as `datapipe.plan.pack_lengths`.
+_MODULES = frozenset({"plan", "testing"})
+
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"datapipe.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,6 +36,15 @@ def test_nobody_waits_for_torch_who_does_not_need_it(statement: str) -> None:
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
 
 
+def test_modules_that_docs_name_are_there_after_a_plain_import() -> None:
+    program = (
+        "import sys, datapipe; assert 'datapipe.plan' not in sys.modules; "
+        "datapipe.plan.pack_lengths; assert 'torch' not in sys.modules; "
+        "datapipe.testing.assert_resumes_exactly"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
 def test_every_error_is_a_value_error_and_survives_a_process_border() -> None:
     kinds = [
         kind

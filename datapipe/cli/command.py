@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
 import datapipe
+from datapipe.cli.closed import EXIT_CODE, discard, ending_quietly, is_closed
 from datapipe.cli.convert import convert
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _command in (pack, convert, inspect, index, plan, profile, tune_workers):
-    app.command()(_command)
+    app.command()(ending_quietly(_command))
 
 
 def run() -> None:
@@ -35,7 +36,23 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    app()
+    stdout = sys.stdout
+    try:
+        app()
+    finally:
+        _flush(stdout)
+
+
+def _flush(stdout: TextIO) -> None:
+    """Write what is left in the buffer, of texts such as the version that no command has."""
+    broken = sys.stdout is not stdout  # typer puts a wrapper there when it meets a broken pipe
+    try:
+        stdout.flush()
+    except BrokenPipeError:
+        broken = True
+    if broken and is_closed():
+        discard()
+        raise SystemExit(EXIT_CODE) from None
 
 
 def _version(wanted: bool) -> None:

@@ -20,13 +20,19 @@ from datapipe.cli.text import (
 )
 from datapipe.errors import DatapipeError
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
-from datapipe.index.scan import index_home
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
+from datapipe.index.tars import index_home, names_shards, refuse_urls, tars_at
 from datapipe.progress import readable_size
+from datapipe.remote.folder import is_remote
 
 
 def index(
-    shards: Annotated[Path, typer.Argument(help="Folder of .tar shards.")],
+    shards: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of .tar shards, or a list in quotes: 'data/train-{000..099}.tar'."
+        ),
+    ],
     force: Annotated[
         bool, typer.Option("--force", help="Index again where there is an index already.")
     ] = False,
@@ -41,17 +47,25 @@ def index(
 ) -> None:
     """Index WebDataset tars without repacking them, so that make_loader opens them.
 
-    With --tokenizer, also count the tokens of every text, of shards that datapipe packed too.
+    With --tokenizer, also count the tokens of every text, and with --sidecars write index files for
+    other readers; both also of shards that datapipe packed.
     """
     with user_errors("run the same command again; shards that are done are kept"):
-        if not shards.is_dir():
-            what = "is a file" if shards.exists() else "no such folder"
-            raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
+        _refuse_others(shards)
         kinds = parse_sidecars(sidecars)
         encoder = text_encoder(tokenizer, template)
-        packed = _packed_here(shards) if encoder and not force else None
-        manifest = packed or datapipe.index_shards(shards, force=force)
-        write_sidecars(shards, manifest, kinds, home=shards if packed else index_home(shards))
+        packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
+        if packed and packed.arrays is not None and kinds:
+            raise DatapipeError(
+                f"--sidecars are of tars, and {shards} holds arrays; leave them out"
+            )
+        if packed:
+            manifest = packed
+            write_sidecars(Path(shards), manifest, kinds)
+        else:
+            manifest = datapipe.index_shards(shards, force=force)
+            tars = tars_at(shards)
+            write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
         counted = count(shards, encoder) if encoder else None
     if as_json:
         result: dict[str, Any] = {
@@ -59,7 +73,7 @@ def index(
             "images": manifest.images,
             "shards": len(manifest.shards),
             "bytes": manifest.bytes,
-            "output": str(shards),
+            "output": shards,
         }
         print(json.dumps(result | ({"tokens": counted[1].to_dict()} if counted else {})))
         return
@@ -69,10 +83,28 @@ def index(
         "shards": f"{len(manifest.shards):,}",
         "size": readable_size(manifest.bytes),
     }
-    title = f"Counted the tokens of {shards}" if packed else f"Indexed {shards}"
+    title = _title(shards, kinds, packed=packed is not None, counted=counted is not None)
     print_table(title, rows | (token_rows(counted[1]) if counted else {}))
     if counted:
         print_failures(counted[0])
+
+
+def _refuse_others(shards: str) -> None:
+    path = Path(shards)
+    if names_shards(shards) or path.is_dir() or (path.suffix == ".tar" and path.is_file()):
+        return
+    if is_remote(shards):
+        refuse_urls([shards])
+    what = "is a file" if path.exists() else "no such folder"
+    raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
+
+
+def _title(shards: str, kinds: tuple[str, ...], *, packed: bool, counted: bool) -> str:
+    if not packed:
+        return f"Indexed {shards}"
+    if not counted:
+        return f"Wrote the sidecars of {shards} ({', '.join(kinds)})"
+    return f"Counted the tokens of {shards}"
 
 
 def _packed_here(shards: Path) -> Manifest | None:

@@ -34,7 +34,12 @@ _JSON_KEYS = (
 
 
 def pack(
-    raw: Annotated[Path, typer.Argument(help="File or folder of raw image-text data.")],
+    raw: Annotated[
+        str,
+        typer.Argument(
+            help="File or folder of raw image-text data, or tars as 'data/train-{000..099}.tar'."
+        ),
+    ],
     out: Annotated[
         str,
         typer.Argument(

@@ -60,7 +60,7 @@ def text_encoder(tokenizer: str | None, template: str | None) -> TextEncoder | N
 
 
 def count(
-    folder: Path, encoder: TextEncoder, workers: int | None = None
+    folder: str | Path, encoder: TextEncoder, workers: int | None = None
 ) -> tuple[TokenColumns, TokenStats]:
     """Count the tokens of a dataset where that was not done, and look at them."""
     from datapipe.index.dataset import open_dataset

@@ -11,7 +11,8 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns, open_columns
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, refuse_unfinished
 from datapipe.index.mirror import mirror_index
-from datapipe.index.scan import check_same, find_shards, index_home, index_shards
+from datapipe.index.scan import check_same, index_shards
+from datapipe.index.tars import Tars, index_home, names_shards, tars_at
 from datapipe.remote.folder import RemoteFolder, is_remote
 
 logger = logging.getLogger(__name__)
@@ -39,47 +40,58 @@ class Dataset:
 
 
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
-    """Open the dataset in `folder`, a path or a URL.
+    """Open the dataset in `folder`, a path or a URL, or a list of tars of someone else.
 
     Raises:
         IndexMismatch: there is no finished dataset, or the shards are not those of the index.
         StoreError: foreign shards cannot be indexed, or a server does not answer.
         PlanError: nothing that is installed knows such URLs.
     """
-    if isinstance(folder, str) and is_remote(folder):
+    if isinstance(folder, str) and is_remote(folder) and not names_shards(folder):
         folder = RemoteFolder(folder)
     if isinstance(folder, RemoteFolder):
         home, manifest = mirror_index(folder)
         columns = open_columns(home, manifest)
         return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
     root = Path(folder)
-    home = _home(root)
-    if not (home / MANIFEST).exists():
-        logger.info("%s has no index yet; making it once", root)
-        index_shards(root, home=home)
-    manifest = read_manifest(home)
-    if manifest.foreign:
-        check_same(root, manifest, find_shards(root))
-    check_shards(root, manifest)
+    if (root / MANIFEST).exists():
+        home, manifest = root, read_manifest(root)
+        tars = tars_at(root) if manifest.foreign else None
+    else:
+        tars = _foreign(folder)
+        home = index_home(tars)
+        if not (home / MANIFEST).exists():
+            logger.info("%s has no index yet; making it once", tars.name)
+            index_shards(folder, home=home)
+        manifest = read_manifest(home)
+    if tars is None:
+        check_shards(root, manifest)
+    else:
+        check_same(tars, manifest)
+        root = tars.folder
     return Dataset(folder=root, home=home, manifest=manifest, columns=open_columns(home, manifest))
 
 
-def _home(root: Path) -> Path:
-    """Where the index of the shards in `root` lies or will lie."""
+def _foreign(path: str | os.PathLike[str]) -> Tars:
+    """The tars of someone else at `path`."""
+    root = Path(path)
+    if names_shards(path):
+        return tars_at(path)
     if not root.exists():
         raise IndexMismatch(f"{root}: no such folder; give the one that `datapipe pack` wrote")
-    if not root.is_dir():
+    if root.is_file():
+        if root.suffix == ".tar":
+            return tars_at(root)
         raise IndexMismatch(f"{root} is a file; give the folder that holds the shards")
-    if (root / MANIFEST).exists():
-        return root
     refuse_unfinished(root)
-    if not find_shards(root):
+    tars = tars_at(root)
+    if not tars.shards:
         found = sorted(path.name for path in root.iterdir())[:5]
         raise IndexMismatch(
             f"{root}: neither {MANIFEST} nor a .tar file is here (found: "
             f"{', '.join(found) or 'nothing'}); pack raw data with `datapipe pack RAW {root}`"
         )
-    return index_home(root)
+    return tars
 
 
 def check_shards(root: Path, manifest: Manifest) -> None:
@@ -91,9 +103,6 @@ def check_shards(root: Path, manifest: Manifest) -> None:
     if manifest.arrays is not None:
         sizes = manifest.arrays.files
         remedy = "restore it, or convert the shards again into a new folder"
-    elif manifest.foreign:
-        sizes = {shard.name: shard.bytes for shard in manifest.shards}
-        remedy = f"restore it, or index again with `datapipe index --force {root}`"
     else:
         sizes = {shard.name: shard.bytes for shard in manifest.shards}
         remedy = "restore it, or pack the raw data again into a new folder"

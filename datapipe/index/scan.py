@@ -7,18 +7,17 @@ way; pixels are not. Checksums are left out, since they would need every byte.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from datapipe.errors import DecodeError, IndexMismatch
-from datapipe.index.columns import cache_folder
+from datapipe.index.grouping import Group, group_members, split_name
 from datapipe.index.imageinfo import NeedMoreData, is_image_extension, probe
 from datapipe.index.manifest import (
     MANIFEST,
@@ -30,88 +29,23 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
-from datapipe.index.tarscan import TarMember, TarScanner
+from datapipe.index.tars import Tars, index_home, tars_at
+from datapipe.index.tarscan import TarMember, TarScanner, check_ends
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
 from datapipe.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-# WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files, such as
-# the `._name` that macOS adds beside every file, have no key.
-_NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
-_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _PEEK = 16 * 1024 - 512
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A member that no sample has, or an image whose header says nothing."""
+    """A member that no sample has, or an image or a text that cannot be read."""
 
     shard: str
     member: str
     reason: str
-
-
-def split_name(name: str) -> tuple[str, str] | None:
-    """Split a member's name into key and extension; None where WebDataset sees no sample in it."""
-    match = _NAME.match(name.removeprefix("./"))
-    return (match[1], match[2]) if match else None
-
-
-def group_members(members: Iterator[TarMember]) -> tuple[dict[str, list[TarMember]], list[str]]:
-    """Gather a tar's members by key, in order of first appearance; and the names without a key."""
-    groups: dict[str, list[TarMember]] = {}
-    nameless = []
-    for member in members:
-        parts = split_name(member.name)
-        if parts is None:
-            nameless.append(member.name)
-        else:
-            groups.setdefault(parts[0], []).append(member)
-    return groups, nameless
-
-
-def find_shards(folder: Path) -> list[Path]:
-    """The tar files of a folder and of those below it, in order of name; hidden ones are left out.
-
-    Raises:
-        IndexMismatch: some are compressed, or have a name that cannot be written down.
-    """
-    visible = [
-        path
-        for path in sorted((*folder.rglob("*.tar*"), *folder.rglob("*.tgz")))
-        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
-    ]
-    compressed = [path for path in visible if path.name.lower().endswith(_COMPRESSED)]
-    if compressed:
-        raise IndexMismatch(
-            f"{folder}: {len(compressed)} shards are compressed (for example "
-            f"{compressed[0].name}), and samples cannot be read from the middle of them; "
-            "decompress them first, images gain nothing from it, or move them elsewhere"
-        )
-    shards = [path for path in visible if path.suffix == ".tar"]
-    for path in shards:
-        if not _is_text(path.name):
-            raise IndexMismatch(f"{path!r}: the name is not UTF-8; rename the file")
-    return shards
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def index_home(folder: Path) -> Path:
-    """Where the index of foreign shards in `folder` goes: beside them, if that can be written."""
-    if os.access(folder, os.W_OK):
-        return folder
-    digest = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
-    elsewhere = cache_folder() / digest[:32]
-    logger.warning("%s cannot be written; its index goes to %s", folder, elsewhere)
-    return elsewhere
 
 
 def index_shards(
@@ -120,19 +54,25 @@ def index_shards(
     """Index every tar in `folder` and write the manifest.
 
     Args:
-        folder: where the shards lie.
-        home: where index files and manifest go; by default `folder` itself, or the user's cache
-            folder where it cannot be written.
+        folder: where the shards lie; or a list of shards, such as "data/train-{000..099}.tar".
+        home: where index files and manifest go; by default `folder` itself, for a list a folder of
+            its own beside the shards, or the user's cache folder where these cannot be written.
         force: index again where there is a manifest already.
 
     Raises:
         IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, or shards
-            changed since they were indexed and `force` is not given.
-        StoreError: a shard is compressed, damaged or cut off.
+            are missing or changed since they were indexed and `force` is not given.
+        StoreError: a shard is compressed, damaged, empty or cut off.
+
+    Example:
+        >>> index_shards("their-tars/").samples  # doctest: +SKIP
+        100000
     """
-    folder = Path(folder)
-    refuse_unfinished(folder)
-    home = home or index_home(folder)
+    tars = tars_at(folder)
+    refuse_unfinished(tars.folder)
+    if not tars.shards and not (tars.folder / MANIFEST).exists():
+        raise IndexMismatch(f"{folder}: no .tar file is here or below; give the folder of the tars")
+    home = home or index_home(tars)
     home.mkdir(parents=True, exist_ok=True)
     with _locked(home):
         manifest = None
@@ -143,13 +83,13 @@ def index_shards(
                     f"{folder} was packed by datapipe and has its index; to make it anew, run "
                     "`datapipe pack` into another folder"
                 )
-        shards = find_shards(folder)
-        if not shards:
+        if not tars.shards:
             raise IndexMismatch(f"{folder}: no .tar file is here or below")
         if manifest and not force:
-            check_same(folder, manifest, shards)
+            check_same(tars, manifest)
             return manifest  # another rank was quicker
-        manifest, skipped = _index_all(folder, home, shards)
+        check_ends(tars.shards)
+        manifest, skipped = _index_all(tars, home)
         for item in skipped[:5]:
             logger.warning("%s: %s: %s", item.shard, item.member, item.reason)
         if len(skipped) > 5:
@@ -158,31 +98,33 @@ def index_shards(
         return manifest
 
 
-def check_same(folder: Path, manifest: Manifest, shards: list[Path]) -> None:
-    """Make sure that `shards` are those that were indexed, by name and size.
+def check_same(tars: Tars, manifest: Manifest) -> None:
+    """Make sure that `tars` are those that were indexed, by name and size.
 
     Raises:
         IndexMismatch: they are others.
     """
     before = {shard.name: shard.bytes for shard in manifest.shards}
-    now = {path.relative_to(folder).as_posix(): path.stat().st_size for path in shards}
+    sizes = (path.stat().st_size for path in tars.shards)
+    now = dict(zip(tars.names(), sizes, strict=True))
     if before != now:
         name = min(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
         raise IndexMismatch(
-            f"{folder}: its shards changed after they were indexed, for example {name}; index "
-            f"again with `datapipe index --force {folder}`"
+            f"{tars.name}: its shards changed after they were indexed, for example {name}; index "
+            f"again with `datapipe index --force {quote(tars.name)}`"
         )
 
 
-def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, list[Skipped]]:
+def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
     entries, skipped = [], []
-    total = sum(path.stat().st_size for path in shards)
+    again: list[str] = []
+    total = sum(path.stat().st_size for path in tars.shards)
     with Progress("indexing", unit="sample", total=total, total_unit="bytes") as progress:
-        for path in shards:
-            name = path.relative_to(folder).as_posix()
+        for path, name in zip(tars.shards, tars.names(), strict=True):
             index = f"{name.removesuffix('.tar')}.index.parquet"
             rows, trouble = scan_shard(path, name, progress)
             skipped += trouble
+            again += [row.source for row in rows if row.source != f"{name}:{row.key}"]
             target = home / index
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.with_name(f".{target.name}.tmp-{os.getpid()}")
@@ -198,6 +140,12 @@ def _index_all(folder: Path, home: Path, shards: list[Path]) -> tuple[Manifest, 
                     index_sha256=digest,
                 )
             )
+    if again:
+        logger.warning(
+            "%d samples have the key of an earlier one in their shard, for example %s; each is a "
+            "sample of its own, as for WebDataset",
+            *(len(again), again[0]),
+        )
     return Manifest(shards=tuple(entries)), skipped
 
 
@@ -218,12 +166,12 @@ def scan_shard(
                 reached = member.offset + member.size
                 yield member
 
-        groups, nameless = group_members(watched())
+        found = group_members(watched())
         skipped += [Skipped(name, member, reason) for member, reason in tar.unread]
-    skipped += [Skipped(name, member, "has no key and extension") for member in nameless]
+    skipped += [Skipped(name, member, reason) for member, reason in found.left_out]
     rows = []
-    for key, members in groups.items():
-        rows.append(_row(key, members, facts, name, skipped))
+    for group in found.samples:
+        rows.append(_row(group, facts, name, skipped))
         if progress:
             progress.advance(1)
     return rows, skipped
@@ -253,15 +201,14 @@ def _peek(tar: TarScanner, member: TarMember) -> Any:
 
 
 def _row(
-    key: str,
-    members: list[TarMember],
+    group: Group,
     facts: dict[int, Any],
     shard: str,
     skipped: list[Skipped],
 ) -> Row:
     images, caption, record = [], None, None
     listed = []
-    for member in members:
+    for member in group.members:
         ext = (split_name(member.name) or ("", ""))[1]
         fact = facts[member.offset]
         listed.append(Member(ext, member.offset, member.size, None))
@@ -277,7 +224,7 @@ def _row(
             record = fact if record is None else record
     text = sample_text(caption, record)
     length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
-    return Row(key, tuple(listed), tuple(images), length, f"{shard}:{key}")
+    return Row(group.key, tuple(listed), tuple(images), length, f"{shard}:{group.name}")
 
 
 @contextmanager

@@ -7,9 +7,10 @@ Source: POSIX.1-2001 pax(1), "ustar Interchange Format"; GNU tar manual, "Basic 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from datapipe.errors import StoreError
 
@@ -43,7 +44,7 @@ class TarScanner:
     what else was passed over, apart from folders, as (name, reason).
 
     Raises:
-        StoreError: the file is compressed, damaged or cut off.
+        StoreError: the file is compressed, damaged, empty or cut off.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,14 +78,20 @@ class TarScanner:
         position = 0
         override: dict[str, str] = {}
         defaults: dict[str, str] = {}
+        ended = False
         while True:
             header = self.read(position, BLOCK)
             if not header:
+                if not ended:
+                    raise self._endless(min(position, self.bytes))
                 return
             if not header.strip(b"\0"):
-                # The end of the archive, unless another one was appended behind it.
+                # The end of the archive, unless another one was appended behind it. POSIX has two
+                # such blocks; some writers (SharpZipLib) leave one.
+                ended = True
                 position += BLOCK
                 continue
+            ended = False
             self._check(header, position)
             kind = header[156:157]
             size = self._size(header, override, position)
@@ -118,6 +125,8 @@ class TarScanner:
         self, kind: bytes, header: bytes, name: str, override: dict[str, str]
     ) -> Iterator[TarMember]:
         target = override.get("linkpath") or _text(header[157:257])
+        if kind == b"1" and target == name and name in self._places:
+            return  # GNU tar was given the file twice, and links it to itself
         if kind == b"1" and target in self._places:
             self._places[name] = self._places[target]
             yield TarMember(name, *self._places[target])
@@ -138,10 +147,11 @@ class TarScanner:
         if position == 0:
             for magic, (kind, tool) in _COMPRESSED.items():
                 if header.startswith(magic):
+                    command = f"{tool} {quote(str(self.path))}"
                     raise StoreError(
                         f"{self.path} is compressed with {kind}, and samples cannot be read from "
-                        f"the middle of it; images gain nothing from it: run `{tool} {self.path}` "
-                        "and try again"
+                        f"the middle of it; images gain nothing from it: run `{command}` and try "
+                        "again"
                     )
         if len(header) < BLOCK:
             raise self._damaged(position, "the file ends inside a header")
@@ -153,6 +163,51 @@ class TarScanner:
 
     def _damaged(self, position: int, what: str) -> StoreError:
         return StoreError(f"{self.path}, byte {position}: {what}; copy or pack the file again")
+
+    def _endless(self, position: int) -> StoreError:
+        if not self.bytes:
+            return StoreError(
+                f"{self.path} is empty (0 bytes), as a download or a writer leaves it that was "
+                "interrupted; copy or write it again, or move it elsewhere"
+            )
+        return StoreError(
+            f"{self.path}, byte {position:,}: the file ends without the blocks of zeros that end a "
+            "tar, so it was cut off here, or its writer was never closed; copy or write it again. "
+            f"If you know that it is whole, `truncate -s +{2 * BLOCK} {quote(str(self.path))}` "
+            "adds the end"
+        )
+
+
+def check_ends(paths: Sequence[Path]) -> None:
+    """Refuse tars that are empty or cut off, before hours of work on the others; reads their ends.
+
+    Raises:
+        StoreError: with the first of them, and how many there are.
+    """
+    suspects = [path for path in paths if not _ends_in_zeros(path)]
+    for number, path in enumerate(suspects):
+        try:
+            with TarScanner(path) as tar:
+                for _ in tar:
+                    pass
+        except StoreError as error:
+            more = len(suspects) - number - 1
+            if not more:
+                raise
+            raise StoreError(
+                f"{error} ({more:,} more of the {len(paths):,} tars do not end as tars do)"
+            ) from None
+
+
+def _ends_in_zeros(path: Path) -> bool:
+    """Return whether the last block of a file is one of zeros."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - BLOCK, 0))
+            return size > 0 and not file.read(BLOCK).strip(b"\0")
+    except OSError:
+        return False  # opening it again says why
 
 
 def _number(field: bytes) -> int:

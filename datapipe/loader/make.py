@@ -19,6 +19,7 @@ from datapipe.decode.text.spec import TextSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import open_dataset
+from datapipe.index.tars import names_shards
 from datapipe.loader.arguments import check_arguments, refuse_without_text, remote_options
 from datapipe.loader.arrays import check_options
 from datapipe.loader.batchmaker import BatchMaker, OnError
@@ -105,8 +106,9 @@ def make_loader(
 
     Args:
         path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
-            of someone else; those are indexed once, on first use. Or the URL of what `datapipe
-            pack` wrote: http(s)://, s3://, gs://, hf://; its index is fetched once.
+            of someone else, or a list of these ("data/train-{000..099}.tar"); they are indexed
+            once, on first use. Or the URL of what `datapipe pack` wrote: http(s)://, s3://, gs://,
+            hf://; its index is fetched once.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch.
         image: what becomes of images; None leaves them out. For arrays it says how they are
@@ -237,7 +239,7 @@ def make_loader(
         refuse_without_text(train_tokens, options.meta)
     dataset = open_dataset(
         RemoteFolder(path, remote_options(read_concurrency, storage_options))
-        if is_remote(path)
+        if is_remote(path) and not names_shards(path)
         else path
     )
     arrays = dataset.manifest.arrays

@@ -26,6 +26,7 @@ from datapipe.pack.readers import choose_reader
 from datapipe.pack.report import PackReport
 from datapipe.pack.run import Job
 from datapipe.pack.stage import Stage, local_path, open_stage
+from datapipe.pack.unpack import refuse_beside_tars, refuse_url
 
 
 def pack_dataset(
@@ -62,7 +63,7 @@ def pack_dataset(
     bytes, whatever `workers` is.
 
     Args:
-        raw: file or folder of raw data.
+        raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar".
         out: folder or URL for the shards; new, or that of the same pack interrupted.
         format: name of the reader; recognised where None.
         image_root: where relative image paths of annotation files start.
@@ -97,6 +98,7 @@ def pack_dataset(
         IndexMismatch: what is in `out` is not what its manifest says.
     """
     started = time.monotonic()
+    refuse_url(raw)
     raw = Path(raw)
     stage = open_stage(out, staging, storage_options, append=append)
     place = str(out) if stage else str(local_path(out))
@@ -120,6 +122,7 @@ def pack_dataset(
         raise PackError(f"--workers {workers}: at least 1 is needed")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
         raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
+    refuse_beside_tars(raw, out)
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
     kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))

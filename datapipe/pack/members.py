@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from datapipe.index.grouping import split_name
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.index.scan import split_name
 from datapipe.index.text import TEXT_EXTENSIONS
 from datapipe.pack.raw import Blob, RawImage, RawSample
 

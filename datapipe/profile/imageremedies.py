@@ -9,12 +9,14 @@ from shlex import quote
 import numpy as np
 import torch
 
+from datapipe.decode.arrayspec import FORMS
 from datapipe.decode.image import Encoded
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import SampleError
 from datapipe.index.imageinfo import probe
+from datapipe.index.tars import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.costs import Measured, compare_images
 from datapipe.profile.model import SampleCost
@@ -56,7 +58,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
         )
     yield from _uint8(loader, forecast, images)
     yield from _smaller(forecast, spec, images, shards)
-    yield from _caches(loader, forecast, images)
+    yield from _caches(loader, forecast, shards)
 
 
 def _uint8(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> Iterator[Remedy]:
@@ -113,6 +115,8 @@ def _smaller(
     if is_remote(source):
         # Shards are packed from files that are here.
         source, out, note = "RAW", "OUT", "of the raw data"
+    elif names_shards(source) or source.endswith(".tar"):
+        out = f"shards-{side}"
     yield forecast.remedy(
         "smaller images",
         f"images of at most {side} pixels a side in the shards, {after / before:.0%} of the pixels",
@@ -124,7 +128,7 @@ def _smaller(
     )
 
 
-def _caches(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> Iterator[Remedy]:
+def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
     """Images that were decoded and resized before, as bytes to be copied."""
     measured, maker = forecast.measured, maker_of(loader)
     assert maker.images is not None
@@ -160,15 +164,40 @@ def _caches(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> It
         machine=replace(forecast.machine, storage=None) if part == 1 else None,
         note=f"{size}, of which {part:.0%} fit into memory",
     )
-    if transform.spec.resize in ("stretch", "pad", "crop"):
+    if transform.spec.resize in FORMS:
         yield forecast.remedy(
             "memmap arrays",
-            "decoded and resized images as an array on disk",
-            "",
+            "images decoded and resized once, into an array on disk",
+            convert_command(shards, transform.spec),
             cost=cached,
             machine=replace(forecast.machine, storage=_from_disk(measured, values, part)),
-            note=f"{size}, of which {part:.0%} fit into the page cache",
+            note=f"then give the loader that folder; {size}, of which {part:.0%} fit into the page "
+            "cache",
         )
+
+
+def convert_command(shards: str, spec: ImageSpec) -> str:
+    """The command that writes the arrays whose images a loader with `spec` would decode."""
+    source = shards.rstrip("/")
+    beside = not is_remote(source) and not names_shards(source)
+    out = f"{source.removesuffix('.tar')}-arrays" if beside else "arrays"
+    options = {"size": f"{spec.height}x{spec.width}", "resize": spec.resize}
+    if spec.interpolation != "bilinear":
+        options["interpolation"] = spec.interpolation
+    if spec.crop_from is not None:
+        options["crop_from"] = str(spec.crop_from)
+    if spec.scaled_decode:
+        options["scaled_decode"] = ""
+    if spec.resize == "pad" and isinstance(spec.normalize, str):
+        options["normalize"] = spec.normalize  # its mean is the colour of the padding
+    text = ",".join(f"{name}={value}" if value else name for name, value in options.items())
+    same = spec.resize != "pad" or (spec.fill is None and not isinstance(spec.normalize, tuple))
+    if same:
+        return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
+    # A colour that no option of the command says.
+    return (
+        f"datapipe.convert_dataset({source!r}, {out!r}, image=IMAGE), with the loader's ImageSpec"
+    )
 
 
 def _mixed(one: SampleCost, other: SampleCost, part: float) -> SampleCost:

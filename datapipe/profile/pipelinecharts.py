@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _IDLE, _OTHER, _INK = "#e3e7ea", "#c9d0d5", "#1d2429"
-_LATER = "#b9cbd9"  # what is not part of datapipe yet
 _STAGE_COLOURS = dict(
     zip(
         ("read", "decode", "resize", "transform", "tokenize", "collate", "transfer", "plan"),
@@ -163,15 +162,12 @@ def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
     axes = figure.subplots()
     most = max([profile.rate, *(remedy.rate for remedy in shown)])
     for place, remedy in enumerate(shown):
-        colour = COLOURS[2] if remedy.exists else _LATER
-        axes.barh(place, remedy.rate, height=0.62, color=colour)
+        axes.barh(place, remedy.rate, height=0.62, color=COLOURS[2])
         said = f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
         axes.text(remedy.rate + most / 100, place, said, va="center", fontsize=8, color=_INK)
     axes.barh(len(shown), profile.rate, height=0.62, color=COLOURS[0])
     axes.axvline(profile.rate, color=COLOURS[0], linewidth=1)
-    labels = [
-        remedy.name + ("" if remedy.exists else " (not yet)").replace("_", " ") for remedy in shown
-    ]
+    labels = [remedy.name.replace("_", " ") for remedy in shown]
     axes.set_yticks(range(len(shown) + 1), [*labels, "as it is"])
     axes.set_xlim(0, most * 1.2)
     axes.set_xlabel("samples/s, predicted")

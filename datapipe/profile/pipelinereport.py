@@ -32,7 +32,7 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
         PlanError: matplotlib is not installed.
         OSError: the file cannot be written.
     """
-    good, later, bad = sorted_remedies(profile)
+    good, bad = sorted_remedies(profile)
     page = Page("Where a loader's time goes", f"datapipe profile {profile.shards}")
     verdict = str(profile.bottleneck)
     page.verdict(verdict[0].upper() + verdict[1:], profile.bottleneck.level)
@@ -43,13 +43,13 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
         time_figure(profile),
         "Shares of the time of workers, and of the thread that takes batches",
     )
-    if good or later:
+    if good:
         page.figure(
             "What would make it faster",
-            remedy_figure(profile, [*good, *later]),
+            remedy_figure(profile, good),
             "Samples per second that each remedy is predicted to give",
         )
-    page.table("Remedies", *remedy_table([*good, *later, *bad]))
+    page.table("Remedies", *remedy_table([*good, *bad]))
     page.figure(
         "What this machine can do",
         roofline_figure(profile),

@@ -21,7 +21,7 @@ Table = tuple[list[str], list[list[str]]]
 
 def profile_text(profile: Profile) -> str:
     """The whole profile, in lines of at most some 100 characters."""
-    good, later, bad = sorted_remedies(profile)
+    good, bad = sorted_remedies(profile)
     fast = profile.bottleneck.stage == "step"
     parts = [
         _wrapped(str(profile.bottleneck)),
@@ -34,8 +34,6 @@ def profile_text(profile: Profile) -> str:
         ["", "What would make it faster" + (", where that is needed" if fast else "")],
         _remedies(good) or ["  nothing that datapipe knows of"],
     ]
-    if later:
-        parts += [["", "What would, and is not part of datapipe yet"], _remedies(later)]
     if bad:
         parts += [["", "What would not"], _remedies(bad, short=True)]
     return "\n".join(line for part in parts for line in part)
@@ -177,7 +175,7 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table:
     """Remedies as they are ranked."""
     rows = []
     for remedy in remedies:
-        parts = [remedy.title, remedy.how or "not part of datapipe yet", remedy.note]
+        parts = [remedy.title, remedy.how, remedy.note]
         rows.append(
             [
                 remedy.name.replace("_", " "),
@@ -190,11 +188,10 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table:
     return ["", "gain", "samples/s", "", "what"], rows
 
 
-def sorted_remedies(profile: Profile) -> tuple[list[Remedy], list[Remedy], list[Remedy]]:
-    """Remedies worth the while that can be had, those that cannot yet, and those not worth it."""
+def sorted_remedies(profile: Profile) -> tuple[list[Remedy], list[Remedy]]:
+    """Remedies worth the while, and those not worth it."""
     good = [remedy for remedy in profile.remedies if remedy.gain >= WORTH]
-    bad = [remedy for remedy in profile.remedies if remedy.gain < WORTH and remedy.exists]
-    return [r for r in good if r.exists], [r for r in good if not r.exists], bad
+    return good, [remedy for remedy in profile.remedies if remedy.gain < WORTH]
 
 
 def _remedies(remedies: Sequence[Remedy], *, short: bool = False) -> list[str]:

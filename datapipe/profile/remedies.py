@@ -7,6 +7,7 @@ from dataclasses import replace
 from shlex import quote
 
 from datapipe.errors import PlanError
+from datapipe.index.tars import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.costs import Measured
 from datapipe.profile.imageremedies import image_remedies
@@ -135,8 +136,15 @@ def _page_cache(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Rem
     yield forecast.remedy(
         "page cache",
         f"read the shards once, so that the page cache holds them ({readable_size(size)})",
-        f"cat {quote(shards.rstrip('/'))}/*.tar > /dev/null",
+        f"cat {_files(shards)} > /dev/null",
         cost=measured.cost(cold=0.0),
         machine=replace(forecast.machine, storage=None),
         note="a first epoch does the same",
     )
+
+
+def _files(shards: str) -> str:
+    """All shards, as a shell is told; it expands braces and patterns by itself."""
+    if names_shards(shards):
+        return shards.replace("::", " ")
+    return quote(shards) if shards.endswith(".tar") else f"{quote(shards.rstrip('/'))}/*.tar"

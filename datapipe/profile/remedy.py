@@ -23,7 +23,7 @@ class Remedy:
     Attributes:
         name: short, for machines.
         title: what is changed.
-        how: the command or the option of `make_loader`; empty where datapipe has none yet.
+        how: the command, or the option of `make_loader`.
         rate: samples per second, then.
         gain: rate over that of today.
         source: whether the rate was predicted, or measured in a short run.
@@ -44,17 +44,12 @@ class Remedy:
     changes: Mapping[str, Any] | None = field(default=None, compare=False)
     max_side: int | None = None
 
-    @property
-    def exists(self) -> bool:
-        """Whether it can be done with this version of datapipe."""
-        return bool(self.how)
-
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "name": self.name,
             "title": self.title,
-            "how": self.how or None,
+            "how": self.how,
             "samples_per_second": self.rate,
             "gain": self.gain,
             "source": self.source,
@@ -134,8 +129,8 @@ class Forecast:
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:
-    """By what they give, the most first; of equal ones those first that exist."""
-    return sorted(remedies, key=lambda remedy: (-round(remedy.gain, 2), not remedy.exists))
+    """By what they give, the most first."""
+    return sorted(remedies, key=lambda remedy: -round(remedy.gain, 2))
 
 
 def free_memory() -> int:

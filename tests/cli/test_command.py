@@ -199,3 +199,85 @@ main()
         check=False,
     )
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "\nInterrupted.\n")
+
+
+def piped(*arguments, **options):
+    """Runs the command with its output to a reader that has gone; exit code and what it says."""
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, text=True, **options)
+    process.stdout.close()
+    errors = process.stderr.read() if process.stderr else ""
+    return process.wait(), errors
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pack", "raw", "out"],
+        ["pack", "raw", "out", "--json"],
+        ["plan", "out", "--batch-size", 2],
+        ["inspect", "out", "--image-size", 32],
+        ["index", "out", "--sidecars", "dali"],
+        ["--version"],
+    ],
+)
+def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path, make_folder, arguments):
+    make_folder(tmp_path / "raw", 2)
+    if arguments[0] != "pack":
+        datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out")
+    code, errors = piped(*arguments, cwd=tmp_path, stderr=subprocess.PIPE)
+    assert (code, errors) == (128 + signal.SIGPIPE, "")
+
+
+def test_an_error_counts_more_than_a_reader_that_goes_away(tmp_path):
+    code, errors = piped("pack", "nowhere", "out", cwd=tmp_path, stderr=subprocess.PIPE)
+    assert code == 1
+    assert errors.startswith("Error: nowhere")
+
+
+def test_errors_that_go_to_the_closed_pipe_too_are_quiet(tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 1)
+    assert piped("pack", raw, tmp_path / "out", stderr=subprocess.STDOUT)[0] == 141
+
+
+def test_another_broken_pipe_is_an_error(run, tmp_path, make_folder, monkeypatch):
+    def broken(descriptor):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("os.fsync", broken)
+    result = run("pack", make_folder(tmp_path / "raw", 1), tmp_path / "out")
+    assert result.exit_code == 1
+    assert "Broken pipe" in result.stderr
+
+
+def test_a_list_of_shards_is_indexed(run, tmp_path, make_tar, jpeg):
+    for n in range(3):
+        make_tar(tmp_path / f"{n}.tar", [(f"{n}.jpg", jpeg(n)), (f"{n}.txt", b"text")])
+    result = run("index", f"{tmp_path}/{{0..1}}.tar", "--json", "--sidecars", "dali")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["samples"] == 2
+    assert sorted(path.name for path in tmp_path.glob("*.idx")) == ["0.idx", "1.idx"]
+    assert run("index", tmp_path / "2.tar").exit_code == 0
+    result = run("plan", f"{tmp_path}/*.tar", "--batch-size", 1)
+    assert (result.exit_code, "steps" in result.stdout) == (0, True)
+    missing = run("index", f"{tmp_path}/{{0..9}}.tar")
+    assert missing.exit_code == 1
+    assert "3.tar and 6 more of the 10 tars" in missing.stderr
+    packed = run("pack", f"{tmp_path}/{{2..0}}.tar", tmp_path / "out", "--json")
+    assert json.loads(packed.stdout)["samples"] == 3
+
+
+def test_sidecars_of_a_pack_need_no_tokenizer(run, tmp_path, make_folder):
+    run("pack", make_folder(tmp_path / "raw", 3), tmp_path / "out", "--shard-size", 2)
+    result = run("index", tmp_path / "out", "--sidecars", "dali,wids")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == (
+        f"Wrote the sidecars of {tmp_path / 'out'} (dali, wids)"
+    )
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.idx")) == [
+        "shard-000000.idx", "shard-000001.idx"
+    ]  # fmt: skip
+    assert (tmp_path / "out" / "shardindex.json").exists()
+    assert run("index", tmp_path / "out").exit_code == 1  # there is nothing to do
+    run("convert", tmp_path / "out", tmp_path / "arrays", "--image-size", 32)
+    result = run("index", tmp_path / "arrays", "--sidecars", "dali")
+    assert (result.exit_code, "holds arrays" in result.stderr) == (1, True)

@@ -4,6 +4,7 @@ import logging
 import os
 import tarfile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -81,15 +82,32 @@ def test_members_without_a_key_are_skipped_and_reported(tmp_path, make_tar, jpeg
     make_tar(tmp_path / "x.tar", [("README", b"x"), ("a/._0.jpg", b"x"), ("a/0.jpg", jpeg(0))])
     with caplog.at_level(logging.WARNING):
         assert list(samples_of(tmp_path)) == ["a/0"]
-    assert "README: has no key and extension" in caplog.text
-    assert "a/._0.jpg: has no key and extension" in caplog.text
+    assert "README: name has no key and extension" in caplog.text
+    assert "a/._0.jpg: name has no key and extension" in caplog.text
 
 
-def test_duplicate_names_are_kept_as_members_of_one_sample(tmp_path, make_tar, jpeg):
-    make_tar(tmp_path / "x.tar", [("0.jpg", jpeg(0)), ("0.jpg", jpeg(1)), ("1.jpg", jpeg(2))])
+def test_a_sample_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg, caplog):
+    pairs = [("0.jpg", jpeg(0)), ("0.txt", b"a"), ("0.jpg", jpeg(1)), ("0.txt", b"bcd")]
+    make_tar(tmp_path / "x.tar", [*pairs, ("1.jpg", jpeg(2)), *pairs])
     columns = open_dataset(tmp_path).columns
-    assert [member.ext for member in columns.members(0)] == ["jpg", "jpg"]
-    assert columns.image_width.tolist() == [40, 41, 42]
+    assert [[m.ext for m in columns.members(n)] for n in range(5)] == [
+        ["jpg", "txt"], ["jpg", "txt"], ["jpg"], ["jpg", "txt"], ["jpg", "txt"]
+    ]  # fmt: skip
+    assert columns.image_width.tolist() == [40, 41, 42, 40, 41]
+    assert columns.text_bytes.tolist() == [1, 3, 0, 1, 3]
+    assert [columns.key(n) for n in range(5)] == ["0", "0", "1", "0", "0"]
+    assert columns.sources(np.array([1, 3])) == ["x.tar:0#2", "x.tar:0#3"]
+    assert "3 samples have the key of an earlier one" in caplog.text
+
+
+def test_a_member_whose_name_the_sample_has_is_left_out_by_name(tmp_path, make_tar, jpeg, caplog):
+    make_tar(
+        tmp_path / "x.tar",
+        [("0.jpg", jpeg(0)), ("0.txt", b"one"), ("0.txt", b"second"), ("1.jpg", jpeg(1))],
+    )
+    columns = open_dataset(tmp_path).columns
+    assert columns.text_bytes.tolist() == [3, 0]
+    assert "x.tar: 0.txt: the sample holds this name twice, and the first is taken" in caplog.text
 
 
 def test_several_images_and_text_alone(tmp_path, make_tar, jpeg):

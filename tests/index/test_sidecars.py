@@ -163,6 +163,13 @@ def test_samples_that_alternate_are_refused_where_a_reader_would_split_them(fore
         foreign(members, kind)
 
 
+@pytest.mark.parametrize("kind", ["wids", "energon"])
+def test_neighbours_of_one_key_are_refused_where_a_reader_would_take_them_for_one(foreign, kind):
+    members = [("1.txt", b"a"), ("1.txt", b"b"), ("2.txt", b"c")]
+    with pytest.raises(IndexMismatch, match=r"two samples one after the other have the key '1'"):
+        foreign(members, kind)
+
+
 def test_samples_that_alternate_come_together_for_dali(foreign, tmp_path):
     foreign([("1.txt", b"a"), ("2.txt", b"b"), ("1.cls", b"c")], "dali")
     assert (tmp_path / "foreign/a.idx").read_text() == (

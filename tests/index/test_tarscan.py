@@ -1,17 +1,19 @@
 """Members are found where Python's `tarfile` finds them, whoever wrote the tar."""
 
 import io
+import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import webdataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import StoreError
-from datapipe.index.tarscan import TarScanner
+from datapipe.index.tarscan import TarScanner, check_ends
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
@@ -117,13 +119,69 @@ def test_names_that_are_not_utf8_stay_different():
     assert all(name.encode() for name in names)
 
 
-def test_a_missing_end_of_archive_is_forgiven():
-    tar = tar_bytes([("a.jpg", 600)], "ustar")
-    assert scan(tar[: 512 + 1024]) == [("a.jpg", 512, 600)]
-    assert scan(tar[: 512 + 600]) == [("a.jpg", 512, 600)]
+@pytest.mark.parametrize("size", [512 + 600, 512 + 800, 512 + 1024])
+def test_a_tar_that_is_cut_off_behind_a_member_is_refused_with_the_remedy(size, tmp_path):
+    path = tmp_path / "a shard.tar"
+    path.write_bytes(tar_bytes([("a.jpg", 600), ("b.jpg", 600)], "ustar")[:size])
+    with (
+        pytest.raises(
+            StoreError, match=r"a shard\.tar, byte .*without the blocks of zeros"
+        ) as error,
+        TarScanner(path) as tar,
+    ):
+        list(tar)
+    command = str(error.value).split("`")[1]
+    assert command.startswith("truncate -s +1024 '")
+    subprocess.run(command, shell=True, check=True)
+    assert scan(path.read_bytes()) == [("a.jpg", 512, 600)]
 
 
-@pytest.mark.parametrize("zeros", [0, 512, 10240])
+@pytest.mark.parametrize("zeros", [1, 511, 512, 513, 1024])
+def test_any_zeros_behind_the_last_member_are_the_end(zeros):
+    """SharpZipLib writes one block where POSIX has two; what is cut off in the zeros is whole."""
+    assert scan(tar_bytes([("a.jpg", 600)], "ustar")[: 1536 + zeros]) == [("a.jpg", 512, 600)]
+
+
+def test_an_empty_file_is_no_tar():
+    with pytest.raises(StoreError, match=r"is empty \(0 bytes\).*copy or write it again"):
+        scan(b"")
+
+
+def test_tars_of_webdataset_and_of_gnu_tar_end_as_they_should(tmp_path):
+    with webdataset.TarWriter(str(tmp_path / "closed.tar")) as writer:
+        for key in "ab":
+            writer.write({"__key__": key, "txt": "text", "bin": bytes(3000)})
+    unclosed = tarfile.open(tmp_path / "unclosed.tar", "w")  # noqa: SIM115
+    unclosed.add(__file__, "a.txt")
+    unclosed.fileobj.close()  # as when a script ends without closing its tar
+    (tmp_path / "x.txt").write_text("text")
+    subprocess.run(["tar", "-cf", "gnu.tar", "x.txt"], cwd=tmp_path, check=True)
+    paths = [tmp_path / f"{name}.tar" for name in ("closed", "gnu", "unclosed")]
+    check_ends(paths[:2])
+    assert [len(scan(path.read_bytes())) for path in paths[:2]] == [4, 1]
+    with pytest.raises(StoreError, match=r"unclosed.tar"):
+        check_ends(paths)
+
+
+def test_the_ends_of_all_tars_are_looked_at_before_any_is_read(tmp_path):
+    whole = tar_bytes([("a.jpg", 1), ("b.jpg", 600)], "ustar")
+    paths = [tmp_path / f"{number}.tar" for number in range(5)]
+    for path, size in zip(paths, (None, 2560, None, 0, 2560), strict=True):
+        path.write_bytes(whole[:size])
+    with pytest.raises(StoreError, match=r"1\.tar, byte 2,560.*\(2 more of the 5 tars do not end"):
+        check_ends(paths)
+    check_ends([paths[0], paths[2]])
+
+
+def test_a_file_that_gnu_tar_was_given_twice_is_one_member(tmp_path):
+    (tmp_path / "x.txt").write_text("text")
+    subprocess.run(["tar", "-cf", "x.tar", "x.txt", "x.txt"], cwd=tmp_path, check=True)
+    with TarScanner(tmp_path / "x.tar") as tar:
+        assert [member.name for member in tar] == ["x.txt"]
+        assert tar.unread == []
+
+
+@pytest.mark.parametrize("zeros", [512, 10240])
 def test_an_archive_without_members_is_empty(zeros):
     assert scan(bytes(zeros)) == []
 

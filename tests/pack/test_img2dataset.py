@@ -179,6 +179,24 @@ def test_members_that_are_no_images_are_found_out(
     assert rejects(tmp_path / "out")[0]["source"] == "00000.tar:000000000"
 
 
+def test_a_key_that_comes_again_is_a_sample_of_its_own(make_shard, rows, jpeg):
+    again = [("000000002.jpg", jpeg(9)), ("000000002.json", b"{}"), ("000000002.txt", b"9")]
+    raw = make_shard(rows, extra=[*again, ("000000000.jpg", jpeg(9))])
+    taken = read(raw)
+    assert sources(taken, RawSample) == [f"00000.tar:{key}" for key in (
+        "000000002", "000000000", "000000004", "000000002#2"
+    )]  # fmt: skip
+    lost = {one.source: one.reason for one in taken if isinstance(one, Reject)}
+    assert "with other members" in lost["00000.tar:000000000.jpg"]
+
+
+def test_a_finished_shard_without_its_end_is_refused(make_shard, rows):
+    raw = make_shard(rows)
+    (raw / "00000.tar").write_bytes(b"")
+    with pytest.raises(StoreError, match=r"00000\.tar is empty"):
+        read(raw)
+
+
 @pytest.mark.parametrize("without", [(), ("000000002.json",)])
 def test_a_key_is_taken_from_the_table(make_shard, rows, without):
     taken = read(make_shard(rows, without=without), key_from="sha256")

@@ -5,7 +5,7 @@ import re
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import pack_dataset
+from datapipe import StoreError, pack_dataset
 
 
 def turns(*texts):
@@ -153,3 +153,50 @@ def test_a_cut_off_tar_is_refused_naming_the_place(tmp_path, make_tar, jpeg):
     path.write_bytes(path.read_bytes()[:700])
     with pytest.raises(ValueError, match=r"x\.tar, byte 0: the file ends inside this member"):
         pack_dataset(path, tmp_path / "out")
+
+
+def test_a_key_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg, members):
+    pairs = [("a.jpg", jpeg(0)), ("a.txt", b"1"), ("a.jpg", jpeg(1)), ("a.txt", b"2")]
+    path = make_tar(tmp_path / "x.tar", [*pairs, ("b.jpg", jpeg(2)), *pairs[:2]])
+    report = pack_dataset(path, tmp_path / "out", max_rejects=0)
+    assert list(members(tmp_path / "out").values()) == [
+        {"jpg": jpeg(0), "txt": b"1"},
+        {"jpg": jpeg(1), "txt": b"2"},
+        {"jpg": jpeg(2)},
+        {"jpg": jpeg(0), "txt": b"1"},
+    ]
+    sources = [row["source"] for row in index_of(tmp_path / "out")]
+    assert sources == ["x.tar:a", "x.tar:a#2", "x.tar:b", "x.tar:a#3"]
+    assert any("2 samples have the key of an earlier one" in note for note in report.notes)
+
+
+def test_a_name_that_a_sample_has_already_is_rejected_by_name(
+    tmp_path, make_tar, packed, jpeg, rejects
+):
+    texts = [("a.txt", b"first"), ("a.txt", b"second")]
+    images = [("b.jpg", jpeg(1)), ("a.jpg", jpeg(2))]
+    first, second = packed(make_tar(tmp_path / "x.tar", [("a.jpg", jpeg(5)), *texts, *images]))
+    assert first == {"jpg": jpeg(5), "txt": b"first"}
+    assert second == {"jpg": jpeg(1)}
+    lines = rejects(tmp_path / "out")
+    assert [(line["source"], line["reason"].partition(";")[0]) for line in lines] == [
+        ("x.tar:a.txt", "the sample holds this name twice, and the first is taken"),
+        (
+            "x.tar:a.jpg",
+            "the tar holds a sample of this name before, with other members, so that what belongs "
+            "together cannot be told",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("give", ["folder", "file"])
+@pytest.mark.parametrize(("size", "what"), [(0, "is empty"), (2048, "without the blocks of zeros")])
+def test_a_tar_without_its_end_is_refused_before_anything_is_packed(
+    tmp_path, make_tar, jpeg, size, what, give
+):
+    make_tar(tmp_path / "raw" / "a.tar", [("a.jpg", jpeg(0))])
+    path = make_tar(tmp_path / "raw" / "b.tar", [(f"{n}.txt", b"text") for n in range(4)])
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(StoreError, match=rf"b\.tar.*{what}.*copy or write it again"):
+        pack_dataset(path if give == "file" else path.parent, tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("*.tar*"))

@@ -14,6 +14,7 @@ import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 from datapipe.profile.job import Profile, profile_loader
 from datapipe.profile.pipeline import record_events, run_pipeline
+from datapipe.profile.pipelinecharts import remedy_figure
 from datapipe.profile.pipelinereport import write_report
 from datapipe.profile.pipelinetext import profile_text
 from datapipe.profile.stagecost import COLD
@@ -66,13 +67,22 @@ def test_the_text_begins_with_the_verdict_and_keeps_its_columns(profiled: Profil
     assert "training's pace" in profile_text(profiled)
 
 
-def test_what_does_not_exist_yet_has_no_command(profiled: Profile) -> None:
+def test_every_remedy_says_how_and_arrays_with_the_command_that_makes_them(
+    profiled: Profile,
+) -> None:
+    assert all(remedy.how for remedy in profiled.remedies)
     text = profile_text(profiled)
-    assert "What would, and is not part of datapipe yet" in text
-    later = text.split("not part of datapipe yet")[1].split("\n\n")[0]
-    assert "array on disk" in later
-    assert "make_loader" not in later
-    assert "datapipe " not in later
+    assert "not part of datapipe yet" not in text
+    assert "datapipe convert " in text
+
+
+def test_the_names_of_remedies_in_the_figure_are_words(profiled: Profile) -> None:
+    pytest.importorskip("matplotlib")
+    axes = remedy_figure(profiled, profiled.remedies).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert "memmap arrays" in labels
+    assert "scaled decode" in labels
+    assert not [label for label in labels if "_" in label]
 
 
 def test_json_has_figures_for_all_of_it(profiled: Profile) -> None:

@@ -17,11 +17,13 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe import ImageSpec, Loader
 from datapipe.cli.command import app
+from datapipe.cli.image import parse_image
+from datapipe.decode.arrayspec import image_identity
 from datapipe.decode.dali_graph import installed
 from datapipe.decode.transform import make_transform
 from datapipe.profile.alone import measure_alone
 from datapipe.profile.costs import Measured, compare_images
-from datapipe.profile.imageremedies import sufficient_side
+from datapipe.profile.imageremedies import convert_command, sufficient_side
 from datapipe.profile.parts import ReadSample
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.profile.remedies import other_decoder, predict_remedies
@@ -168,7 +170,9 @@ def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endl
     assert remedies["smaller images"].gain > 1.5  # of 320x240
     assert remedies["decoded cache"].gain > 1.5
     assert "CacheSpec(memory=" in remedies["decoded cache"].how
-    assert not remedies["memmap arrays"].exists
+    assert remedies["memmap arrays"].how == (
+        "datapipe convert shards shards-arrays --image size=64x64,resize=stretch"
+    )
     changed = remedies["scaled_decode"].changes
     assert changed is not None
     assert changed["image"].scaled_decode
@@ -256,13 +260,13 @@ def test_a_decoder_that_cannot_do_it_is_not_run(endless: Make) -> None:
     assert other_decoder(endless(image=None), endless, rate=1.0, seconds=0.1) == []
 
 
-def test_remedies_are_ranked_by_gain_and_of_equal_ones_those_first_that_exist() -> None:
-    def remedy(name: str, gain: float, how: str = "x") -> Remedy:
-        return Remedy(name=name, title=name, how=how, rate=gain, gain=gain)
+def test_remedies_are_ranked_by_gain_and_equal_ones_keep_their_order() -> None:
+    def remedy(name: str, gain: float) -> Remedy:
+        return Remedy(name=name, title=name, how="x", rate=gain, gain=gain)
 
-    ranked = rank([remedy("a", 1.1), remedy("b", 2.0, ""), remedy("c", 2.001), remedy("d", 0.5)])
-    assert [entry.name for entry in ranked] == ["c", "b", "a", "d"]
-    assert json.loads(json.dumps(ranked[1].to_dict()))["how"] is None
+    ranked = rank([remedy("a", 1.1), remedy("b", 2.0), remedy("c", 2.001), remedy("d", 0.5)])
+    assert [entry.name for entry in ranked] == ["b", "c", "a", "d"]
+    assert json.loads(json.dumps(ranked[1].to_dict()))["how"] == "x"
 
 
 # Images in another form.
@@ -298,3 +302,40 @@ def test_damaged_images_are_left_out_of_comparisons(encode: Any, crop: Any) -> N
 )
 def test_a_side_suffices_where_no_photograph_has_to_be_enlarged(spec: ImageSpec, side: int) -> None:
     assert sufficient_side(spec) == side
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ImageSpec(size=64, normalize="imagenet"),
+        ImageSpec(size=(48, 64), resize="pad", normalize="clip", interpolation="bicubic"),
+        ImageSpec(size=64, resize="pad"),
+        ImageSpec(size=224, resize="crop", crop_from=256, scaled_decode=True, flip=0.5),
+        ImageSpec.preset("clip"),
+    ],
+)
+def test_the_command_for_arrays_makes_those_that_the_loader_would_decode(spec: ImageSpec) -> None:
+    words = shlex.split(convert_command("my shards/", spec))
+    assert words[:5] == ["datapipe", "convert", "my shards", "my shards-arrays", "--image"]
+    made = parse_image(words[5])
+    assert made is not None
+    assert image_identity(made) == image_identity(spec)
+
+
+def test_a_colour_that_the_command_cannot_say_is_left_to_python() -> None:
+    how = convert_command("s3://b/shards", ImageSpec(size=64, resize="pad", fill=(1, 2, 3)))
+    assert how.startswith("datapipe.convert_dataset('s3://b/shards', 'arrays', image=")
+
+
+def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless: Make) -> None:
+    cold = run({"read": (19.0, 0.5), "decode": (0.8, 0.8)}, read=10_000_000)
+    figures = measured(cold, ONE_MS | {COLD: (2.05, 0.05)})
+    how = found(endless(), figures, "a/{0..1}.tar::b/*.tar")["page cache"].how
+    assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"
+    loader = endless()
+    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    remedies = found(loader, figures, "a/{0..1}.tar")
+    assert remedies["smaller images"].how == (
+        "datapipe pack 'a/{0..1}.tar' shards-96 --max-side 96"
+    )
+    assert "convert 'a/{0..1}.tar' arrays --image" in remedies["memmap arrays"].how

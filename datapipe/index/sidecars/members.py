@@ -28,7 +28,7 @@ def check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
     `reader` takes every change of the key for the next sample, so that it would count others.
 
     Raises:
-        IndexMismatch: they do not, or a member is a link to another.
+        IndexMismatch: they do not, a member is a link to another, or neighbours have one key.
     """
     offsets = pc.list_flatten(table["offset"]).to_numpy()
     misplaced = np.flatnonzero(np.diff(offsets) <= 0)
@@ -41,4 +41,13 @@ def check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
             f"samples alternate or one links to another; {reader} reads a tar from front to back "
             "and would see other samples: repack the shards with `datapipe pack`, which brings "
             "members together"
+        )
+    keys = table["key"].combine_chunks()
+    same = pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+    if same.any():
+        key = keys[int(np.flatnonzero(same)[0])].as_py()
+        raise IndexMismatch(
+            f"{shard.name}: two samples one after the other have the key {key!r}, and {reader} "
+            "would take them for one: repack the shards with `datapipe pack`, which gives each its "
+            "own"
         )

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from datapipe.errors import PackError
+from datapipe.index.tars import names_shards
 from datapipe.pack.overlooked import advice, describe, lists_of_images
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
+from datapipe.pack.unpack import packed_images, refuse_archive
 
 _FOLDERS = 20
 
@@ -70,7 +72,15 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     known = "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
     if name is not None and name not in readers:
         raise PackError(f"format {name!r} is not known; the formats are\n{known}")
-    if not raw.exists():
+    refuse_archive(raw)
+    if names_shards(raw):
+        name = name or "webdataset"
+        if name != "webdataset":
+            raise PackError(
+                f"{raw} is a list of tars, which --format {name} does not read; give one file or "
+                "folder, or leave --format out"
+            )
+    elif not raw.exists():
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
         return readers[name]
@@ -88,12 +98,18 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     if not chosen:
         raise PackError(
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
-            f"{known}{advice(raw, options)}{_below(raw, options, readers)}"
+            f"{known}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
         )
     raise PackError(
         f"{raw} looks like several formats: {', '.join(reader.name for reader in chosen)} "
         f"(found: {look_at(raw)}); name one with --format"
     )
+
+
+def _packed(raw: Path) -> str:
+    """What to do with archives in a folder, where there are any."""
+    said = packed_images([raw])
+    return f"\n{said}" if said else ""
 
 
 def _below(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> str:

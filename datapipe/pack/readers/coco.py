@@ -19,6 +19,7 @@ from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject, printabl
 from datapipe.pack.records.fields import image_blob, rejected
 from datapipe.pack.records.files import key_of_record, plain
 from datapipe.pack.records.jsonmembers import read_member_arrays
+from datapipe.pack.unpack import packed_images
 
 _ARRAYS = ("images", "annotations")
 _LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays
@@ -182,6 +183,7 @@ def _image_root(path: Path, given: Path | None) -> Path:
     raise PackError(
         f"{path}: its images (the first is {printable(names[0])}) lie in none of "
         f"{', '.join(map(str, tried.values()))}; name their folder with --image-root"
+        + (f", or: {said}" if (said := packed_images((here, here.parent))) else "")
     )
 
 

@@ -9,10 +9,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
-from datapipe.index.scan import group_members, split_name
+from datapipe.index.grouping import group_members, split_name
 from datapipe.index.tarscan import TarMember, TarScanner
 from datapipe.index.text import parse_json
 from datapipe.pack.members import extension_of, sample_of_members
@@ -28,6 +28,14 @@ _INTERRUPTED = "img2dataset was interrupted in this shard; run it again to finis
 
 _Row = Mapping[str, Any]
 _Members = list[tuple[str, Blob]]
+
+
+class _Found(NamedTuple):
+    """What a shard holds of a sample; `key` is that of its row, `name` tells it from others."""
+
+    key: str
+    name: str
+    members: _Members
 
 
 class Img2DatasetReader:
@@ -137,19 +145,20 @@ def _read_shard(shard: _Shard, options: ReadOptions) -> Iterator[RawSample | Rej
     elif shard.tar.exists():
         samples, rejects = _read_tar(shard.tar, interrupted)
     else:
-        samples, rejects = {}, []
+        samples, rejects = [], []
     home = shard.folder.name if shard.folder.is_dir() else shard.tar.name
-    width = max(map(len, samples), default=0)
+    keys = {sample.key for sample in samples}
+    width = max(map(len, keys), default=0)
     keyed = [(_key(row, width), row) for row in rows]
     by_key = {key: row for key, row in keyed if isinstance(row, Mapping)}
     slash = "/" if shard.folder.is_dir() else ":"
-    for key, members in samples.items():
-        yield _sample(f"{home}{slash}{printable(key)}", members, by_key.get(key), options)
+    for key, name, members in samples:
+        yield _sample(f"{home}{slash}{printable(name)}", members, by_key.get(key), options)
     yield from rejects
     for number, (key, row) in enumerate(keyed):
         if isinstance(row, Reject):
             yield row
-        elif key not in samples:
+        elif key not in keys:
             place = key or f"row {number}"
             yield _failed(f"{shard.table.name}:{printable(place)}", row, home)
 
@@ -187,8 +196,8 @@ def _failed(source: str, row: _Row, home: str) -> Reject:
 # --- what was downloaded ----------------------------------------------------------------------
 
 
-def _read_tar(path: Path, interrupted: bool) -> tuple[dict[str, _Members], list[Reject]]:
-    """Members by key, and what fits in no sample.
+def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]]:
+    """The samples of a tar, and what fits in none.
 
     Raises:
         StoreError: the tar is compressed or damaged, or cut off although it was finished.
@@ -203,27 +212,30 @@ def _read_tar(path: Path, interrupted: bool) -> tuple[dict[str, _Members], list[
             if not (interrupted and is_tar):
                 raise
             cut = True
-        groups, nameless = group_members(iter(members))
+        found = group_members(members)
         rejects = [
-            Reject(f"{path.name}:{name}", "name has no key and extension", "DecodeError")
-            for name in nameless
+            Reject(f"{path.name}:{name}", reason, "DecodeError") for name, reason in found.left_out
         ]
         rejects += [
             Reject(f"{path.name}:{name}", reason, "MissingMember") for name, reason in tar.unread
         ]
-    samples = {
-        key: [(extension_of(m.name), Blob(path, m.offset, m.size, m.name)) for m in group]
-        for key, group in groups.items()
-    }
+    samples = [
+        _Found(
+            group.key,
+            group.name,
+            [(extension_of(m.name), Blob(path, m.offset, m.size, m.name)) for m in group.members],
+        )
+        for group in found.samples
+    ]
     if cut and samples:
         # Members of a sample stand behind each other: only the last can lack some.
-        key, _ = samples.popitem()
+        last = samples.pop().name
         reason = f"may lack members, as the tar is cut off behind it: {_INTERRUPTED}"
-        rejects.append(Reject(f"{path.name}:{printable(key)}", reason, "MissingMember"))
+        rejects.append(Reject(f"{path.name}:{printable(last)}", reason, "MissingMember"))
     return samples, rejects
 
 
-def _read_folder(folder: Path, interrupted: bool) -> tuple[dict[str, _Members], list[Reject]]:
+def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]]:
     """Files by key, in order of name, and what fits in no sample; hidden ones are left out."""
     samples: dict[str, _Members] = {}
     rejects = []
@@ -241,7 +253,7 @@ def _read_folder(folder: Path, interrupted: bool) -> tuple[dict[str, _Members], 
             del samples[key]
             reason = f"has no metadata yet: {_INTERRUPTED}"
             rejects.append(Reject(f"{folder.name}/{printable(key)}", reason, "MissingMember"))
-    return samples, rejects
+    return [_Found(key, key, members) for key, members in samples.items()], rejects
 
 
 def _sample(

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.index.scan import find_shards, group_members
-from datapipe.index.tarscan import TarMember, TarScanner
+from datapipe.index.grouping import group_members
+from datapipe.index.tars import Tars, names_shards, tars_at
+from datapipe.index.tarscan import TarMember, TarScanner, check_ends
 from datapipe.pack.members import extension_of, sample_of_members
 from datapipe.pack.raw import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.img2dataset import is_img2dataset
 
 
 class WebDatasetReader:
-    """A folder of tar files, or one: members that share a name up to its first dot are a sample.
+    """A folder of tar files, a list of them, or one.
 
-    The members of a sample need not stand next to each other.
+    Members that share a name up to its first dot are a sample; they need not stand next to each
+    other. A key that comes again with the same kinds of members is the next sample.
     """
 
     name = "webdataset"
@@ -25,6 +27,8 @@ class WebDatasetReader:
     takes: frozenset[str] = frozenset()
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
+        if names_shards(raw):
+            return True
         if raw.is_file():
             return ".tar" in raw.suffixes[-2:]
         # Compressed ones are recognised too, so that reading them can say what to do.
@@ -32,31 +36,41 @@ class WebDatasetReader:
         return found and not is_img2dataset(raw)
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        shards = _shards(raw)
+        shards = _tars(raw).shards
         with TarScanner(shards[0]) as tar:
-            samples = len(group_members(iter(tar))[0])
+            samples = len(group_members(tar).samples)
         total = sum(path.stat().st_size for path in shards)
         return round(samples * total / max(shards[0].stat().st_size, 1))
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        for shard in _shards(raw):
-            name = shard.name if raw.is_file() else shard.relative_to(raw).as_posix()
-            name = printable(name)
+        tars = _tars(raw)
+        check_ends(tars.shards)
+        again: list[str] = []
+        for shard, name in zip(tars.shards, map(printable, tars.names()), strict=True):
             with TarScanner(shard) as tar:
-                groups, nameless = group_members(iter(tar))
-            for key, members in groups.items():
-                yield _sample(f"{name}:{key}", shard, members)
-            for member in nameless:
-                yield Reject(f"{name}:{member}", "name has no key and extension", "DecodeError")
+                found = group_members(tar)
+            for group in found.samples:
+                if group.number > 1:
+                    again.append(f"{name}:{group.name}")
+                yield _sample(f"{name}:{group.name}", shard, group.members)
+            for member, reason in found.left_out:
+                yield Reject(f"{name}:{member}", reason, "DecodeError")
             for member, reason in tar.unread:
                 yield Reject(f"{name}:{member}", reason, "MissingMember")
+        if again:
+            options.notes.decide(
+                f"{len(again):,} samples have the key of an earlier one in their tar, for example "
+                f"{again[0]}; each is a sample of its own, as for WebDataset"
+            )
 
 
-def _shards(raw: Path) -> list[Path]:
-    shards = [raw] if raw.is_file() else find_shards(raw)
-    if not shards:
+def _tars(raw: Path) -> Tars:
+    if raw.is_file():  # whatever it is called
+        return Tars(name=str(raw), folder=raw.parent, shards=(raw,), listed=True)
+    tars = tars_at(raw)
+    if not tars.shards:
         raise PackError(f"{raw}: no .tar file is here or below")
-    return shards
+    return tars
 
 
 def _sample(source: str, shard: Path, members: list[TarMember]) -> RawSample:

@@ -30,6 +30,7 @@ from datapipe.pack.records.locate import (
     name_below,
     require_one,
 )
+from datapipe.pack.unpack import packed_images
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
@@ -323,6 +324,12 @@ def _require_images(records: RecordFiles) -> None:
                 f"not in {records.root}, where their paths start, but in {folder}; say so with "
                 f"--image-root {str(folder)!r}"
             )
+    if said := packed_images({start, records.root}, into=records.root):
+        raise PackError(
+            f"{name_below(records.raw, records.files[0])}: its images, such as "
+            f"{printable(names[0])}, are not in {records.root} and not near it; say "
+            f"where with --image-root, or: {said}"
+        )
 
 
 def _holds_bytes(record: Mapping[str, Any]) -> bool:

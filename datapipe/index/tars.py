@@ -1,0 +1,255 @@
+"""The tars of someone else that are a dataset: those in a folder, or a list of them.
+
+A list is written as webdataset's users write it: `data/train-{000000..000099}.tar`, several parts
+with `::` between them, patterns such as `data/*.tar`.
+Source: `expand_urls` of webdataset 1.0.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.columns import cache_folder
+
+logger = logging.getLogger(__name__)
+
+_COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
+_SIGNS = re.compile(r"::|[{}*?\[]")
+_URL_SIGNS = re.compile(r"::|\{.*\}|\*")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_DEPTH = 10  # variables whose values name variables; webdataset's own limit
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/|pipe:", re.IGNORECASE)
+_FILE = re.compile(r"file:(//(localhost)?)?(?=/)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tars:
+    """Tars that someone else wrote.
+
+    Attributes:
+        name: what a user calls them.
+        folder: what the names of shards are relative to.
+        shards: in order.
+        listed: whether they were named one by one, and not by their folder.
+    """
+
+    name: str
+    folder: Path
+    shards: tuple[Path, ...]
+    listed: bool
+
+    def names(self) -> list[str]:
+        """Names of the shards, relative to the folder, with forward slashes."""
+        return [path.relative_to(self.folder).as_posix() for path in self.shards]
+
+
+def names_shards(path: object) -> bool:
+    """Return whether a path is a list of shards, and no file or folder of that name is there."""
+    if not isinstance(path, str | os.PathLike):
+        return False
+    text = os.fspath(path)
+    if not isinstance(text, str) or not _SIGNS.search(text):
+        return False
+    if "://" in text and not (".tar" in text and _URL_SIGNS.search(text)):
+        return False  # `?` begins a query, and `::` chains filesystems of fsspec
+    try:
+        return not os.path.exists(text)
+    except ValueError:  # a NUL
+        return False
+
+
+def tars_at(path: str | os.PathLike[str]) -> Tars:
+    """The tars in a folder, or those that a list or the name of one tar names.
+
+    Raises:
+        IndexMismatch: some are missing, compressed, elsewhere, or have a name that cannot be
+            written down.
+    """
+    if names_shards(path) or (str(path).endswith(".tar") and Path(path).is_file()):
+        return _listed(os.fspath(path))
+    folder = Path(path)
+    return Tars(name=str(path), folder=folder, shards=tuple(find_shards(folder)), listed=False)
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The tar files of a folder and of those below it, in order of name; hidden ones are left out.
+
+    Raises:
+        IndexMismatch: some are compressed, or have a name that cannot be written down.
+    """
+    visible = [
+        path
+        for path in sorted((*folder.rglob("*.tar*"), *folder.rglob("*.tgz")))
+        if path.is_file() and not any(p.startswith(".") for p in path.relative_to(folder).parts)
+    ]
+    _refuse_compressed(str(folder), visible)
+    shards = [path for path in visible if path.suffix == ".tar"]
+    _refuse_unwritable(shards)
+    return shards
+
+
+def index_home(tars: Tars) -> Path:
+    """Where the index of foreign tars goes: beside them, if that can be written.
+
+    That of a list goes to a hidden folder of its own, since a folder has lists as many as you like.
+    """
+    folder = tars.folder.resolve()
+    names = "\n".join(tars.names()).encode() if tars.listed else b""
+    if os.access(tars.folder, os.W_OK) and folder != Path(folder.anchor):
+        digest = hashlib.sha256(names).hexdigest()[:16]
+        return tars.folder / f".datapipe-{digest}" if tars.listed else tars.folder
+    identity = os.fsencode(folder) + (b"\0" + names if tars.listed else b"")
+    elsewhere = cache_folder() / hashlib.sha256(identity).hexdigest()[:32]
+    logger.warning("%s cannot be written; its index goes to %s", tars.folder, elsewhere)
+    return elsewhere
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+def expand(text: str) -> list[str]:
+    """The names that a list stands for, in its order, as webdataset expands it.
+
+    Raises:
+        IndexMismatch: a variable is not set, or a pattern fits no file.
+    """
+    from braceexpand import braceexpand
+
+    names: list[str] = []
+    for part in filter(None, text.split("::")):
+        named = part
+        for _ in range(_DEPTH):
+            before, named = named, _VARIABLE.sub(_variable, named)
+            if named == before:
+                break
+        try:
+            expanded = list(braceexpand(named))
+        except ValueError as error:
+            raise IndexMismatch(f"{text}: {error}; close every brace that is opened") from None
+        for name in expanded:
+            names += _fitting(name)
+    return names
+
+
+def _listed(text: str) -> Tars:
+    names = expand(text)
+    refuse_urls(names)
+    paths = [Path(name) for name in names]
+    _refuse_compressed(text, paths)
+    others = [path for path in paths if path.suffix != ".tar"]
+    if others:
+        raise IndexMismatch(
+            f"{text} names {len(others):,} of {len(paths):,} that are no .tar file, for example "
+            f"{others[0]}; name .tar files alone, such as 'data/*.tar', or "
+            "give the folder"
+        )
+    missing = [path for path in paths if not path.is_file()]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise IndexMismatch(
+            f"{missing[0]}{more} of the {len(paths):,} tars that {text} names: no such file; fetch "
+            "what is missing, or name those that are there, for example with 'data/*.tar'"
+        )
+    _refuse_unwritable(paths)
+    if len({path.parent for path in paths}) > 1:
+        paths = [Path(os.path.abspath(path)) for path in paths]
+    repeated = next((path for path, count in Counter(paths).items() if count > 1), None)
+    if repeated is not None:
+        raise IndexMismatch(f"{text} names {repeated} more than once; name each tar once")
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    return Tars(name=text, folder=folder, shards=tuple(paths), listed=True)
+
+
+def _fitting(name: str) -> list[str]:
+    """The files that a pattern fits, by name; a name that is none as it is."""
+    name = _FILE.sub("", name, count=1)
+    if not glob.has_magic(name) or os.path.exists(name) or _URL.match(name):
+        return [name]
+    found = sorted(glob.glob(name, recursive=True))
+    if not found:
+        raise IndexMismatch(
+            f"{name} fits no file; look at the pattern, which starts at {os.getcwd()} where it is "
+            "relative"
+        )
+    return found
+
+
+def _variable(match: re.Match[str]) -> str:
+    variable = f"WDS_{match[1]}"
+    if variable not in os.environ:
+        raise IndexMismatch(
+            f"{match[0]} stands for the environment variable {variable}, as in webdataset, and it "
+            "is not set; set it, or write the path"
+        )
+    return os.environ[variable]
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def refuse_urls(names: list[str]) -> None:
+    """Refuse tars that are not files here, with what to do.
+
+    Raises:
+        IndexMismatch: some are not.
+    """
+    far = [name for name in names if _URL.match(name)]
+    if not far:
+        return
+    if far[0].startswith("pipe:"):
+        raise IndexMismatch(
+            f"{far[0]}: commands are not run; run it yourself into a file (`> shard.tar`) and give "
+            "the files"
+        )
+    raise IndexMismatch(
+        f"{far[0]}: tars behind a URL are read only where their index lies beside them; "
+        f"download the {len(names):,} tars ({download_command(far[0])}) and give the files, or run "
+        "`datapipe index` where they are files, copy dataset.json and the index files to the URL "
+        "and give make_loader the URL of the folder"
+    )
+
+
+def download_command(url: str) -> str:
+    """A command that fetches what lies in the folder of a URL, or the file of an address."""
+    parent = url.rpartition("/")[0]
+    protocol = url.partition("://")[0].lower()
+    if protocol == "s3":
+        return f"`aws s3 cp --recursive {shlex.quote(parent)} data/`"
+    if protocol in ("gs", "gcs"):
+        return f"`gcloud storage cp -r {shlex.quote(parent)} data/`"
+    if protocol == "hf":
+        return "`hf download --repo-type dataset OWNER/NAME --local-dir data/`"
+    return f"`wget -P data/ {shlex.quote(url)}`, each"
+
+
+def _refuse_compressed(said: str, paths: list[Path]) -> None:
+    compressed = [path for path in paths if path.name.lower().endswith(_COMPRESSED)]
+    if compressed:
+        raise IndexMismatch(
+            f"{said}: {len(compressed)} shards are compressed (for example "
+            f"{compressed[0].name}), and samples cannot be read from the middle of them; "
+            f"decompress them first, for example with `{_tool(compressed[0])}` (images gain "
+            "nothing from it), or move them elsewhere"
+        )
+
+
+def _tool(path: Path) -> str:
+    tools = {".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
+    return f"{tools.get(path.suffix.lower(), 'gunzip')} {shlex.quote(str(path))}"
+
+
+def _refuse_unwritable(shards: list[Path]) -> None:
+    for path in shards:
+        try:
+            path.name.encode()
+        except UnicodeEncodeError:
+            raise IndexMismatch(f"{path!r}: the name is not UTF-8; rename the file") from None

@@ -1,0 +1,196 @@
+"""Shards named as the field names them: braces, lists, patterns; and where their index goes."""
+
+import os
+
+import pytest
+from webdataset.shardlists import expand_urls
+
+import datapipe
+from datapipe.errors import IndexMismatch
+from datapipe.index.dataset import open_dataset
+from datapipe.index.scan import index_shards
+from datapipe.index.tars import expand, names_shards, tars_at
+
+
+@pytest.fixture
+def shards(tmp_path, make_tar, jpeg, monkeypatch):
+    """Ten shards of one sample each, in the working folder, and an empty home for the cache."""
+    for n in range(10):
+        make_tar(tmp_path / "data" / f"train-{n:06d}.tar", [(f"{n}.jpg", jpeg(n))])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
+def keys(path):
+    columns = open_dataset(path).columns
+    return [columns.key(number) for number in range(len(columns.sample_key) - 1)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data/train-{000000..000009}.tar",
+        "data/{a,b}-{0..2}.tar",
+        "a.tar::b.tar",
+        "x/{00000..00003}.tar::y/{00004..00005}.tar",
+        "${ROOT}/{0..1}.tar",
+    ],
+)
+def test_lists_stand_for_what_they_do_for_webdataset(text, monkeypatch):
+    monkeypatch.setenv("WDS_ROOT", "/data/${DEEPER}")
+    monkeypatch.setenv("WDS_DEEPER", "x")
+    assert expand(text) == expand_urls(text)
+    assert names_shards(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data/train-{000003..000005}.tar", "345"),
+        ("data/train-000007.tar::data/train-000002.tar", "72"),
+        ("data/train-00000{9,1}.tar", "91"),
+        ("data/train-00000[12].tar", "12"),
+        ("data/*.tar", "0123456789"),
+        ("data/*-00000{8,0}.tar::data/train-000003.tar", "803"),
+        ("data/train-000004.tar", "4"),
+        ("file:{cwd}/data/train-000004.tar::file://{cwd}/data/train-000005.tar", "45"),
+    ],
+)
+def test_the_order_is_that_of_the_list(shards, text, expected):
+    assert keys(text.replace("{cwd}", os.getcwd())) == list(expected)
+
+
+def test_a_loader_and_a_pack_take_a_list_too(shards, tmp_path, members, jpeg):
+    text = "data/train-{000008..000009}.tar::data/train-000001.tar"
+    loader = datapipe.make_loader(text, batch_size=1, shuffle=False, num_workers=0)
+    assert [batch["key"][0] for batch in loader] == ["8", "9", "1"]
+    report = datapipe.pack_dataset(text, tmp_path / "out")
+    assert report.samples == 3
+    assert [s["jpg"] for s in members(tmp_path / "out").values()] == [jpeg(8), jpeg(9), jpeg(1)]
+    again = datapipe.pack_dataset(text, tmp_path / "out")
+    assert again.finished_before
+
+
+def test_shards_of_several_folders_are_one_dataset(shards, tmp_path, make_tar, jpeg):
+    make_tar(tmp_path / "more" / "train-000000.tar", [("more.jpg", jpeg(0))])
+    text = "more/train-000000.tar::data/train-000000.tar"
+    assert keys(text) == ["more", "0"]
+    shards = open_dataset(text).manifest.shards
+    assert [shard.name for shard in shards] == ["more/train-000000.tar", "data/train-000000.tar"]
+    (home,) = tmp_path.glob(".datapipe-*")
+    assert (home / "more" / "train-000000.index.parquet").exists()
+
+
+def test_every_list_has_an_index_of_its_own_beside_the_shards(shards, contents):
+    before = contents(shards)
+    one, other = "data/train-{000000..000001}.tar", "data/train-{000001..000002}.tar"
+    assert (keys(one), keys(other), keys("data")) == (["0", "1"], ["1", "2"], list("0123456789"))
+    assert len(list(shards.glob(".datapipe-*/dataset.json"))) == 2
+    assert keys(one) == ["0", "1"]  # once more, from its index
+    assert keys(os.path.abspath(one)) == ["0", "1"]
+    assert len(list(shards.glob(".datapipe-*/dataset.json"))) == 2
+    kept = {name: data for name, data in contents(shards).items() if name in before}
+    assert kept == before
+
+
+def test_the_index_of_a_list_in_a_read_only_folder_goes_to_the_cache(shards, monkeypatch, tmp_path):
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: access(path, mode) and not str(path).endswith("data")
+    )
+    assert keys("data/train-{000000..000001}.tar") == ["0", "1"]
+    assert keys("data/train-{000001..000000}.tar") == ["1", "0"]
+    assert not list(shards.glob(".datapipe-*"))
+    assert len(list((tmp_path / "cache").rglob("dataset.json"))) == 2
+
+
+def test_a_shard_that_changed_is_noticed(shards, make_tar, jpeg):
+    text = "data/train-{000000..000001}.tar"
+    assert len(keys(text)) == 2
+    make_tar(shards / "train-000001.tar", [(f"{n}.jpg", jpeg(n)) for n in range(20)])
+    with pytest.raises(
+        IndexMismatch, match=r"index --force 'data/train-\{000000\.\.000001\}\.tar'"
+    ):
+        keys(text)
+    index_shards(text, force=True)
+    assert len(keys(text)) == 21
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "data/train-{000008..000013}.tar",
+            r"train-000010\.tar and 3 more of the 6 tars that .* names: no such file; fetch",
+        ),
+        ("data/train-{000009..000010}.tar", r"train-000010\.tar of the 2 tars that"),
+        ("data/none-*.tar", r"data/none-\*\.tar fits no file; look at the pattern"),
+        ("data/*", r"names 1 of 11 that are no \.tar file, for example data/notes\.txt"),
+        ("data/*.tar::data/train-000003.tar", r"names data/train-000003\.tar more than once"),
+        ("data/train-{0..1.tar", r"Unbalanced braces.*close every brace"),
+        ("${SHARDS}/{0..1}.tar", r"environment variable WDS_SHARDS, .*is not set; set it"),
+        ("data/{0..3}.tar.gz", r"4 shards are compressed.*`gunzip data/0\.tar\.gz`"),
+        (
+            "s3://bucket/a/{0..3}.tar",
+            r"download the 4 tars .*`aws s3 cp --recursive s3://bucket/a ",
+        ),
+        ("https://host/{0..3}.tar", r"s://host/0\.tar: tars behind a URL.*`wget -P data/ https://"),
+        ("data/*.tar::gs://b/x.tar", r"gs://b/x\.tar: tars behind a URL .*gcloud storage cp"),
+        ("pipe:cat data/{0..3}.tar", r"pipe:cat data/0\.tar: commands are not run"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_the_remedy(shards, text, message):
+    (shards / "notes.txt").touch()
+    for action in (index_shards, open_dataset, lambda path: datapipe.pack_dataset(path, "out")):
+        with pytest.raises(IndexMismatch, match=message):
+            action(text)
+    with pytest.raises(IndexMismatch, match=message):
+        datapipe.make_loader(text, batch_size=1)
+
+
+def test_a_folder_whose_name_looks_like_a_list_is_a_folder(tmp_path, make_tar, jpeg):
+    folder = tmp_path / "a::{0..1}[x]"
+    make_tar(folder / "x.tar", [("0.jpg", jpeg(0))])
+    assert not names_shards(folder)
+    assert keys(folder) == ["0"]
+    make_tar(tmp_path / "x[1].tar", [("7.jpg", jpeg(0))])
+    assert keys(tmp_path / "x[1].tar") == ["7"]
+
+
+def test_a_list_of_several_formats_is_not_guessed(shards):
+    with pytest.raises(datapipe.PackError, match=r"--format llava does not read"):
+        datapipe.pack_dataset("data/train-{000000..000001}.tar", "out", format="llava")
+
+
+def test_raw_data_behind_a_url_is_refused_with_a_command_that_fetches_it():
+    with pytest.raises(datapipe.PackError, match=r"fetch it first.*`aws s3 cp --recursive s3://b"):
+        datapipe.pack_dataset("s3://b/raw/data.json", "out")
+
+
+def test_names_of_tars_are_relative_to_their_folder(shards):
+    tars = tars_at("data/train-{000003..000004}.tar")
+    assert tars.names() == ["train-000003.tar", "train-000004.tar"]
+    assert tars_at(shards).names() == [f"train-{n:06d}.tar" for n in range(10)]
+
+
+def test_a_pack_of_a_list_does_not_go_to_the_folder_of_its_tars(shards, tmp_path):
+    with pytest.raises(datapipe.PackError, match=r"data holds the tars that data/\*\.tar names"):
+        datapipe.pack_dataset("data/*.tar", "data")
+    assert datapipe.pack_dataset("data/*.tar", "data/packed").samples == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "is_list"),
+    [
+        ("https://host/shards?signature=a*b", False),
+        ("simplecache::s3://bucket/shards", False),
+        ("s3://bucket/[2024]/shards", False),
+        ("s3://bucket/{0..9}.tar", True),
+        ("s3://bucket/a.tar::s3://bucket/b.tar", True),
+        ("data/shards", False),
+        ("pipe:cat a.tar::b.tar", True),
+    ],
+)
+def test_signs_in_urls_mean_what_they_mean_there(text, is_list):
+    assert names_shards(text) == is_list

@@ -1,0 +1,123 @@
+"""Archives as raw data are refused with the command that unpacks them; the command works."""
+
+import json
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.pack.unpack import is_archive, unpack_command
+
+TURNS = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "A cat."}]
+
+
+def command_in(error):
+    return str(error.value).split("`")[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("a.zip", "unzip -q a.zip -d a"),
+        ("A.ZIP", "unzip -q A.ZIP -d A"),
+        ("a b.7z", "7z x 'a b.7z' -o'a b'"),
+        ("a.rar", "mkdir -p a && unrar x a.rar a/"),
+        ("a.tgz", "mkdir -p a && tar -xf a.tgz -C a"),
+        ("v1.5.tar.zst", "mkdir -p v1.5 && tar -xf v1.5.tar.zst -C v1.5"),
+        ("a.tar", "mkdir -p a && tar -xf a.tar -C a"),
+        ("a.zip.001", "cat a.zip.* > a.zip && unzip -q a.zip -d a"),
+        (
+            "a.tar.gz.part-aa",
+            "cat a.tar.gz.* > a.tar.gz && mkdir -p a && tar -xf a.tar.gz -C a",
+        ),
+        ("a.tar.part_00", "cat a.tar.* > a.tar && mkdir -p a && tar -xf a.tar -C a"),
+        ("a.jsonl.gz", None),
+        ("a.json", None),
+        ("a.targets", None),
+        ("zip", None),
+    ],
+)
+def test_each_archive_has_a_command(name, command):
+    assert unpack_command(Path(name)) == command
+    assert is_archive(name) == (command is not None)
+
+
+@pytest.mark.parametrize("format", [None, "webdataset", "folder"])
+@pytest.mark.parametrize("name", ["x.zip", "x.7z", "x.tgz", "x.tar.gz", "x.tar.bz2", "x.rar"])
+def test_an_archive_given_as_raw_data_is_refused_with_its_command(tmp_path, name, format):
+    (tmp_path / name).write_bytes(b"content")
+    with pytest.raises(PackError, match=r"unpack it with `.*` and give .*/x") as error:
+        pack_dataset(tmp_path / name, tmp_path / "out", format=format)
+    assert command_in(error) == unpack_command(tmp_path / name)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_brings_what_can_be_packed(tmp_path, make_folder, members):
+    raw = make_folder(tmp_path / "photos", 3)
+    with tarfile.open(tmp_path / "my photos.tgz", "w:gz") as tar:
+        tar.add(raw, "photos")
+    with pytest.raises(PackError) as error:
+        pack_dataset(tmp_path / "my photos.tgz", tmp_path / "out")
+    subprocess.run(command_in(error), shell=True, check=True)
+    assert pack_dataset(tmp_path / "my photos", tmp_path / "out").samples == 3
+
+
+def test_a_compressed_shard_is_named_with_the_other_command_too(tmp_path, make_tar, jpeg):
+    path = make_tar(tmp_path / "shard.tar", [("0.jpg", jpeg(0)), ("0.txt", b"text")])
+    subprocess.run(["gzip", path], check=True)
+    with pytest.raises(PackError, match=r"shard of WebDataset") as error:
+        pack_dataset(tmp_path / "shard.tar.gz", tmp_path / "out")
+    subprocess.run(str(error.value).split("`")[3], shell=True, check=True)
+    assert pack_dataset(path, tmp_path / "out").samples == 1
+
+
+def test_images_that_are_still_packed_are_named_beside_their_records(
+    tmp_path, make_llava, members, jpeg
+):
+    raw = tmp_path / "raw"
+    make_llava(raw, [{"image": f"images/{n}.jpg", "conversations": TURNS} for n in range(3)])
+    with tarfile.open(raw / "images.tar.gz", "w:gz") as tar:
+        tar.add(raw / "images", "images")
+    subprocess.run(["rm", "-r", raw / "images"], check=True)
+    with pytest.raises(
+        PackError, match=r"data\.json: its images, such as images/0\.jpg, are not in"
+    ) as error:
+        pack_dataset(raw / "data.json", tmp_path / "out")
+    subprocess.run(command_in(error), shell=True, check=True)
+    assert pack_dataset(raw / "data.json", tmp_path / "out", max_rejects=0).images == 3
+
+
+@pytest.mark.parametrize("format", ["llava", "table", "coco"])
+@pytest.mark.parametrize("name", ["train2017.zip", "train2017.7z", "images.zip.001"])
+def test_records_beside_an_archive_alone_are_refused_at_once(tmp_path, format, name):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    if format == "llava":
+        records = [{"image": f"{n}.jpg", "conversations": TURNS} for n in range(3)]
+    elif format == "table":
+        records = [{"image": f"{n}.jpg", "text": "a"} for n in range(3)]
+    else:
+        images = [{"id": n, "file_name": f"{n}.jpg"} for n in range(3)]
+        captions = [{"id": n, "image_id": n, "caption": "a"} for n in range(3)]
+        records = {"images": images, "annotations": captions}
+    (raw / "captions.json").write_text(json.dumps(records))
+    (raw / name).write_bytes(b"content")
+    with pytest.raises(PackError, match=r"images are not read from inside of archives: unpack "):
+        pack_dataset(raw, tmp_path / "out")
+
+
+def test_records_without_images_do_not_mind_an_archive(tmp_path, make_llava):
+    path = make_llava(tmp_path / "raw", [{"conversations": TURNS[1:]}])
+    (path.parent / "videos.zip").write_bytes(b"content")
+    assert pack_dataset(path.parent, tmp_path / "out").samples == 1
+
+
+def test_an_archive_beside_nothing_known_is_named(tmp_path):
+    (tmp_path / "raw").mkdir()
+    with zipfile.ZipFile(tmp_path / "raw" / "all.zip", "w") as archive:
+        archive.writestr("a.txt", "text")
+    with pytest.raises(PackError, match=r"(?s)no known format.*unpack all\.zip first, with `unzip"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out")

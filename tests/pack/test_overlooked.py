@@ -29,10 +29,9 @@ KARPATHY = {"images": [{"filename": "0.jpg", "sentences": [{"raw": "A"}]}], "dat
 @pytest.mark.parametrize(
     ("name", "content", "remedy"),
     [
-        ("captions.txt", "image,caption\n0.jpg,A dog\n", "write it as CSV or JSONL"),
-        ("Flickr8k.token.txt", "0.jpg#0\tA dog\n", "write it as CSV or JSONL"),
-        ("captions.tsv", "0.jpg\tA dog\n1.jpg\tA cat\n", "records with '0.jpg', 'A dog'"),
-        ("results.csv", "image_name| comment\n0.jpg| A dog, a cat\n", "'image_name', 'comment'"),
+        ("train.txt", "0.jpg\n1.jpg\n", "write it as CSV or JSONL"),
+        ("labels.txt", "0.jpg 3\n1.jpg 5\n", "write it as CSV or JSONL"),
+        ("scores.tsv", "0.jpg\t3\t1\n1.jpg\t4\t2\n", "records with '0.jpg', '3', '1'"),
         ("a.jsonlines", '{"image_file": "0.jpg"}\n' * 2, "--image-column"),
         ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
         ("data.json", json.dumps({"n": 1, "data": [{"image": "0.jpg"}]}), "array of records"),

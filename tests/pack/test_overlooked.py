@@ -23,9 +23,6 @@ def images(tmp_path, jpeg):
     return raw
 
 
-KARPATHY = {"images": [{"filename": "0.jpg", "sentences": [{"raw": "A"}]}], "dataset": "flickr30k"}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "remedy"),
     [
@@ -35,7 +32,6 @@ KARPATHY = {"images": [{"filename": "0.jpg", "sentences": [{"raw": "A"}]}], "dat
         ("a.jsonlines", '{"image_file": "0.jpg"}\n' * 2, "--image-column"),
         ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
         ("data.json", json.dumps({"n": 1, "data": [{"image": "0.jpg"}]}), "array of records"),
-        ("dataset_flickr30k.json", json.dumps(KARPATHY), "array of records"),
     ],
 )
 def test_captions_that_no_format_reads_are_not_left_behind(images, name, content, remedy):

@@ -33,6 +33,11 @@ class Images:
     folders: tuple[Path, ...]
     spellings: tuple[Spelling, ...]
 
+    def has(self, image: Any) -> bool:
+        """Whether an image's file is there."""
+        names = [spelling(image) for spelling in self.spellings]
+        return any(_is_file(folder, name) for name in names if name for folder in self.folders)
+
     def blob(self, image: Any, source: str) -> Blob | Inline:
         """Return where an image's bytes are: the first file that is there, else the likeliest.
 

@@ -309,6 +309,40 @@ def test_docvqa_and_clevr_name_files(make):
     assert conversation(sample.record)[1] == ("assistant", "yes")
 
 
+def test_visual_genome_lists_the_questions_of_each_image(make):
+    def qa(image, number, question, answer):
+        return {
+            "a_objects": [],
+            "question": question,
+            "image_id": image,
+            "qa_id": number,
+            "answer": answer,
+            "q_objects": [],
+        }
+
+    images = [
+        {
+            "id": 1,
+            "qas": [qa(1, 986768, "What color?", "Green."), qa(1, 986777, "Where?", "Here.")],
+        },
+        {"id": 2, "qas": []},
+        {"id": 3, "qas": [qa(3, 986778, "Who?", "A man.")]},
+        {"id": 4},
+    ]
+    raw = make({"question_answers.json": images}, ["VG_100K/1.jpg", "VG_100K_2/3.jpg"])
+    assert choose_reader(raw) is READER
+    first, second, line = read(raw)
+    assert [text for _, text in conversation(first.record)] == [
+        "What color?", "Green.", "Where?", "Here."
+    ]  # fmt: skip
+    assert [s.images[0].blob.name for s in (first, second)] == ["1.jpg", "3.jpg"]
+    assert second.images[0].blob.read()
+    assert (line.source, line.reason) == (
+        "question_answers.json: qas[3]",
+        "entry is a NoneType, not an object",
+    )
+
+
 def test_questions_of_a_split_without_answers_are_refused(make):
     data = [{"question": "what?", "image_id": "0a"}]
     raw = make({"TextVQA_0.5.1_test.json": {"data": data}}, ["test_images/0a.jpg"])

@@ -70,7 +70,7 @@ def _is_named(path: Path) -> bool:
 
 
 def _lie_near(path: Path, raw: Path, options: ReadOptions) -> bool:
-    """Whether the members are stems of images, and not the settings of something else."""
+    """Return whether the members are stems of images, and not the settings of something else."""
     try:
         images = _find_images(path, raw, options)
         blobs = [images.blob(name, "") for name, _ in _first(path, _PROBES)]

@@ -69,7 +69,7 @@ class Mmc4Reader:
 
 
 def fits(record: Any) -> bool:
-    """Whether a record has sentences, and images matched to them."""
+    """Return whether a record has sentences, and images matched to them."""
     if not isinstance(record, Mapping) or not isinstance(record.get("text_list"), list):
         return False
     images = record.get("image_info")

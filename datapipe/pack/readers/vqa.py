@@ -1,4 +1,4 @@
-"""Questions about images: VQA, OK-VQA, GQA, TextVQA, DocVQA, CLEVR (see `questionfiles`)."""
+"""Questions about images: VQA, GQA, TextVQA and others whose files `questionfiles` knows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from datapipe.pack.records.questionfiles import (
     open_questions,
 )
 
-_IDS = ("question_id", "questionId", "question_index")
+_IDS = ("question_id", "questionId", "question_index", "qa_id")
 _FIRST = 5000  # questions among which the first images are looked for
 _BROKEN, _MISSING = "DecodeError", "MissingMember"
 
@@ -46,7 +46,7 @@ class VqaReader:
     """
 
     name = "vqa"
-    summary = "questions about images: VQA, OK-VQA, GQA, TextVQA, DocVQA, CLEVR"
+    summary = "questions about images: VQA, OK-VQA, GQA, TextVQA, DocVQA, CLEVR, Visual Genome"
     fallback = False
     takes = frozenset({"image_root", "include", "key_from"})
 
@@ -80,12 +80,12 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
     for _, _, value in islice(file.questions(), _FIRST):
         if isinstance(value, dict) and (field := image_field(value)):
             found[str(value[field])] = None
-            if len(found) == PROBED:
-                break
+    # Not the first alone, as images may lie in several folders in turn.
+    names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
     hints = [hint for hint in (file.subtype, f"images/{file.subtype}") if file.subtype]
     hints.append("train_images")  # of TextVQA, for its splits train and val
-    spellings = _spellings(file, list(found))
-    return find_images(file.path, raw, options, list(found), spellings, hints=hints)
+    spellings = _spellings(file, names)
+    return find_images(file.path, raw, options, names, spellings, hints=hints)
 
 
 def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:

@@ -106,7 +106,7 @@ def read_lines(path: Path, shape: Shape) -> Iterator[Line]:
 
 
 def names_image(name: str) -> bool:
-    """Whether a text ends as the names of image files do."""
+    """Return whether a text ends as the names of image files do."""
     stem, _, extension = name.strip().rpartition(".")
     return bool(stem) and is_image_extension(extension)
 
@@ -197,7 +197,7 @@ def _whole(
 
 
 def _is_open(data: bytes, delimiter: str) -> bool:
-    """Whether a line ends inside a field that began with a quotation mark."""
+    """Return whether a line ends inside a field that began with a quotation mark."""
     if b'"' not in data:
         return False
     text = data.decode(errors="replace").splitlines(keepends=True)

@@ -34,7 +34,7 @@ class Images:
     spellings: tuple[Spelling, ...]
 
     def has(self, image: Any) -> bool:
-        """Whether an image's file is there."""
+        """Return whether an image's file is there."""
         names = [spelling(image) for spelling in self.spellings]
         return any(_is_file(folder, name) for name in names if name for folder in self.folders)
 

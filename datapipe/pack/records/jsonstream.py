@@ -82,7 +82,7 @@ def _is_one_object(file: BinaryIO) -> bool:
 
 
 def _is_lists(file: BinaryIO) -> bool:
-    """Whether each line is a list of its own, as where a line is a conversation."""
+    """Return whether each line is a list of its own, as where a line is a conversation."""
     line = file.readline(_LONGEST_FIRST).removeprefix(_BOM)
     more = file.read(4096).strip()
     file.seek(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 
 from datapipe.index.imageinfo import is_image_extension
@@ -72,7 +73,7 @@ def _levels(raw: Path) -> Iterator[list[tuple[Path, list[str]]]]:
             names: list[str] = []
             try:
                 with os.scandir(folder) as entries:
-                    for entry in entries:
+                    for entry in islice(entries, _FILES):
                         if entry.name.startswith("."):
                             continue
                         if is_folder(entry):

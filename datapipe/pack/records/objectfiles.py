@@ -10,7 +10,7 @@ from datapipe.pack.raw import ReadOptions
 from datapipe.pack.records.locate import levels, name_below
 
 FitsFile = Callable[[Path], bool]
-"""Whether a file is of a format; must look at its start alone, and not raise."""
+"""Return whether a file is of a format; must look at its start alone, and not raise."""
 
 LOOK = 1 << 20
 """Bytes of a file that tell its format."""

@@ -6,9 +6,11 @@
 | CLEVR | `questions: [{image_filename, question, answer}]` | in the questions |
 | TextVQA, DocVQA | `data: [{image_id, question, answers}]` | in the questions |
 | GQA | `{"07333408": {imageId, question, answer}}` | in the questions |
+| Visual Genome | `[{qas: [{image_id, question, answer, qa_id}]}]` | in the questions |
 
 Sources of the layouts: https://visualqa.org/download.html, https://textvqa.org/dataset,
-https://cs.stanford.edu/people/dorarad/gqa/download.html.
+https://cs.stanford.edu/people/dorarad/gqa/download.html,
+https://homes.cs.washington.edu/~ranjay/visualgenome/api.html.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.raw import ReadOptions
+from datapipe.pack.raw import ReadOptions, Reject
+from datapipe.pack.records.containers import read_file
 from datapipe.pack.records.jsonmembers import read_member_arrays, read_members
 from datapipe.pack.records.objectfiles import LOOK, find_objects, only_one
 
@@ -34,6 +37,7 @@ IMAGES = ("image_id", "imageId", "image_filename", "image", "image_local_name", 
 """Fields that name the image of a question, by id or by file."""
 
 _ARRAYS = ("questions", "data")
+_OF_IMAGES = "qas"
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
 _MOST = 100  # folders beside the questions, and files in each
@@ -45,7 +49,8 @@ class QuestionFile:
 
     Attributes:
         path: the file.
-        array: member that holds the questions; "" where each is a member of its own.
+        array: member that holds the questions; "" where each is a member of its own; "qas" where
+            the file is an array of images with theirs.
         answered: whether the questions hold their answers.
         data_type, subtype: what VQA says of its images, such as "mscoco" and "val2014"; may be "".
     """
@@ -56,13 +61,15 @@ class QuestionFile:
     data_type: str
     subtype: str
 
-    def questions(self, most: int | None = None) -> Iterator[tuple[int, str, Any]]:
+    def questions(self) -> Iterator[tuple[int, str, Any]]:
         """Yield number, name and value of the questions; the name is "" in an array."""
-        if self.array:
-            for _, number, value in read_member_arrays(self.path, {self.array}, most=most):
+        if self.array == _OF_IMAGES:
+            yield from ((n, "", value) for n, value in enumerate(_of_images(self.path)))
+        elif self.array:
+            for _, number, value in read_member_arrays(self.path, {self.array}):
                 yield number, "", value
         else:
-            for number, (name, value) in enumerate(read_members(self.path, most=most)):
+            for number, (name, value) in enumerate(read_members(self.path)):
                 yield number, name, value
 
 
@@ -72,12 +79,12 @@ def image_field(question: Mapping[str, Any]) -> str:
 
 
 def holds_questions(path: Path) -> bool:
-    """Whether a file holds questions about images, or the answers to such; does not raise."""
+    """Return whether a file holds questions about images, or answers to them; does not raise."""
     return _sniff(path) is not None or holds_answers(path)
 
 
 def holds_answers(path: Path) -> bool:
-    """Whether a file holds `annotations` with answers to questions; does not raise."""
+    """Return whether a file holds `annotations` with answers to questions; does not raise."""
     with suppress(PackError), closing(_first(path, "annotations")) as entries:
         entry = next(entries, None)
         return (
@@ -103,7 +110,7 @@ def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path 
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
     files = [file for file in map(_sniff, found) if file]
-    paired = [(f, None) if f.answered else (f, _answers(f, raw, options)) for f in files]
+    paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
         raise _unanswered(files[0])
@@ -123,7 +130,28 @@ def _sniff(path: Path) -> QuestionFile | None:
         _, value = next(members, ("", None))
         if _is_question(value):
             return _file(path, "", [value, *(v for _, v in islice(members, _MOST))])
+    if _is_array(path):
+        with suppress(PackError), closing(_of_images(path)) as entries:
+            if _is_question(entry := next(entries, None)):
+                return _file(path, _OF_IMAGES, [entry])
     return None
+
+
+def _is_array(path: Path) -> bool:
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    return False
+
+
+def _of_images(path: Path) -> Generator[Any]:
+    """Yield the questions of an array of images, and what is no such image as it is."""
+    with closing(read_file(path, path.name)) as records:
+        for _, record in records:
+            questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
+            if isinstance(questions, list):
+                yield from questions
+            else:
+                yield None
 
 
 def _first(path: Path, array: str) -> Generator[Any]:
@@ -176,7 +204,7 @@ def _answers_name(path: Path) -> str:
     return name.replace("questions", "annotations")
 
 
-def _answers(file: QuestionFile, raw: Path, options: ReadOptions) -> Path | None:
+def _answers(file: QuestionFile, raw: Path) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images.
 
     Raises:

@@ -126,6 +126,11 @@ def test_lists_are_written_in_many_ways(make_list, name, content):
     assert all(s.images[0].blob.read() for s in READER.read(raw, ReadOptions()))
 
 
+def test_captions_without_blanks_are_captions_too(make_list):
+    raw = make_list(f"{NAMES[0]}\t简单可依赖\n{NAMES[1]}\tfusionopolis\n", "rec_gt_train.txt")
+    assert [caption for _, caption in pairs(raw)[0]] == ["简单可依赖", "fusionopolis"]
+
+
 def test_lines_of_an_image_need_not_follow_each_other(make_list):
     lines = [f"{name}#{number}\tcaption {number} of it\n" for number in range(3) for name in NAMES]
     raw = make_list("".join(lines))
@@ -151,7 +156,9 @@ def test_a_line_that_is_no_text_and_an_image_that_is_missing_cost_themselves(
     [
         "\n".join(NAMES),
         "".join(f"{name} 3\n" for name in NAMES),
-        "".join(f"{name}\tcat\n" for name in NAMES),
+        "".join(f"{name}\t3\n" for name in NAMES),
+        "".join(f"{name},cat\n" for name in NAMES),
+        "".join(f'{name}\t[{{"transcription": "MASA", "points": [1, 2]}}]\n' for name in NAMES),
         EXPERTS,
         "Photographs of Flickr, see https://example.org/a.jpg\n",
         "",

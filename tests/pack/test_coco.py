@@ -22,6 +22,7 @@ ANNOTATIONS = [
     {"image_id": 522418, "id": 38, "caption": "Größe \U0001f600\n"},
     {"image_id": 184613, "id": 1, "caption": ""},
     {"image_id": 522418, "id": 53, "caption": "A third one."},
+    {"image_id": 318219, "id": 7, "caption": "A street at night."},
 ]
 
 
@@ -88,13 +89,11 @@ def test_a_dataset_as_coco_unpacks_gives_a_sample_for_each_caption(
     report = pack_dataset(make_coco(), tmp_path / "out")
     assert (report.samples, report.rejected, report.captions_unused) == (5, 0, 0)
     assert any("a sample for each" in note for note in report.notes)
-    *first, without, last = members(tmp_path / "out").values()
+    *first, second, last = members(tmp_path / "out").values()
     assert [sample["jpg"] for sample in first] == [jpeg(0)] * 3
-    assert (without["jpg"], last["jpg"]) == (jpeg(1), jpeg(2))
+    assert (second["jpg"], last["jpg"]) == (jpeg(1), jpeg(2))
     assert [sample["txt"].decode() for sample in first] == RECORD["captions"]
     assert [json.loads(sample["json"]) for sample in first] == [RECORD] * 3
-    assert "txt" not in without
-    assert json.loads(without["json"]) == IMAGES[1] | {"captions": [], "annotations": []}
     assert last["txt"].decode() == "A child with an umbrella."
     assert json.loads(last["json"])["captions"] == ["A child with an umbrella.", ""]
 
@@ -104,6 +103,11 @@ def test_the_samples_of_an_image_have_sources_of_their_own(make_coco):
     assert [sample.source for sample in read(make_coco(), captions="all")] == [
         f"{name}#522418", f"{name}#522418:1", f"{name}#522418:2", f"{name}#318219", f"{name}#184613"
     ]  # fmt: skip
+
+
+def test_an_image_without_a_caption_is_rejected_by_name(make_coco):
+    _, line = read(make_coco(IMAGES[:2], [*ANNOTATIONS[:1], {**ANNOTATIONS[-1], "caption": " "}]))
+    assert line == Reject("captions_val2017.json#318219", "image has no caption", "MissingMember")
 
 
 def test_the_first_caption_alone_is_taken_on_request_and_the_others_are_counted(
@@ -140,7 +144,7 @@ def test_samples_follow_images_whatever_the_order_of_members(make_coco, order, d
     assert [sample.source for sample in samples] == names
     assert [sample.caption for sample in samples] == [
         "A woman cutting a cake.",
-        None,
+        "A street at night.",
         "A child with an umbrella.",
     ]
 
@@ -154,7 +158,7 @@ def test_fields_of_annotations_are_kept(make_coco):
 @pytest.mark.parametrize("given", ["522418", 522418.0])
 def test_ids_written_in_another_way_are_the_same(make_coco, given):
     raw = make_coco(annotations=[{"id": 1, "image_id": given, "caption": "c"}])
-    assert [sample.caption for sample in read(raw)] == ["c", None, None]
+    assert [taken.caption for taken in read(raw) if isinstance(taken, RawSample)] == ["c"]
 
 
 def test_ids_may_be_text(make_coco):
@@ -172,7 +176,8 @@ def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
 
 
 def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
-    (line,) = rejects_of(make_coco([image(522418, name="a"), image(184613)]), key_from="name")
+    images = [image(522418, name="a"), image(318219, name="b"), image(184613)]
+    (line,) = rejects_of(make_coco(images), key_from="name")
     assert (line.source, line.error) == ("captions_val2017.json#184613", "MissingMember")
 
 
@@ -216,10 +221,10 @@ def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
     raw = make_coco(annotations=[entry, *ANNOTATIONS, entry])
     *samples, first, last = read(raw)
     assert [sample.caption for sample in samples] == [
-        "A woman cutting a cake.", None, "A child with an umbrella."
+        "A woman cutting a cake.", "A street at night.", "A child with an umbrella."
     ]  # fmt: skip
     assert first.source == "captions_val2017.json: annotations[0]"
-    assert last.source == "captions_val2017.json: annotations[6]"
+    assert last.source == "captions_val2017.json: annotations[7]"
     assert (first.error, first.reason) == (last.error, last.reason)
     assert first.error == error
     assert reason in first.reason
@@ -236,7 +241,8 @@ def test_a_missing_image_is_rejected_by_name(tmp_path, make_coco, rejects):
 
 def test_a_text_that_is_no_unicode_costs_its_sample_only(tmp_path, make_coco, rejects):
     bad = {"image_id": 318219, "id": 2, "caption": "\ud800"}
-    report = pack_dataset(make_coco(annotations=[*ANNOTATIONS, bad]), tmp_path / "o", max_rejects=1)
+    raw = make_coco(annotations=[*ANNOTATIONS[:-1], bad])
+    report = pack_dataset(raw, tmp_path / "o", max_rejects=1)
     assert (report.samples, report.rejected) == (4, 1)
     assert "written as UTF-8" in rejects(tmp_path / "o")[0]["reason"]
 

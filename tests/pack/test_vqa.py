@@ -343,6 +343,12 @@ def test_visual_genome_lists_the_questions_of_each_image(make):
     )
 
 
+def test_answers_that_are_indices_of_choices_are_not_taken_for_answers(make):
+    problem = {"question": "Which?", "choices": ["a", "b"], "answer": 0, "image": "image.png"}
+    raw = make({"problems.json": {"1": problem}}, ["images/1/image.png"])
+    assert not READER.recognises(raw, ReadOptions())
+
+
 def test_questions_of_a_split_without_answers_are_refused(make):
     data = [{"question": "what?", "image_id": "0a"}]
     raw = make({"TextVQA_0.5.1_test.json": {"data": data}}, ["test_images/0a.jpg"])

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.readers.interleaved import unpack
 from datapipe.pack.records.containers import first_records
@@ -120,7 +120,12 @@ def _find_images(raw: Path, options: ReadOptions) -> Images:
     if files is None:
         files = open_records(raw, options, fits, _WHAT)  # says what is wrong
     names = [name for record in first_records(files.files[0]) for name in _names(record)]
-    return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
+    try:
+        return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
+    except PackError as error:
+        raise PackError(
+            f"{error}, or download them first: `raw_url` of each, as its `image_name`"
+        ) from error
 
 
 def _names(record: Record) -> list[str]:

@@ -19,7 +19,7 @@ class Captioned(NamedTuple):
     Attributes:
         source: where it came from.
         image: what the annotation says of the image, as the spellings of `Images` take it.
-        captions: in order; blank ones do not count, an image without any is packed without text.
+        captions: in order; blank ones do not count, and an image without any is rejected.
         fields: that `--key-from` may name.
         record: what is kept beside the captions; None for nothing.
     """
@@ -49,6 +49,10 @@ def caption_samples(
         if isinstance(item, Reject):
             yield item
             continue
+        captions = [caption for caption in item.captions if caption.strip()]
+        if not captions:
+            yield Reject(item.source, "image has no caption", "MissingMember")
+            continue
         try:
             blob = images.blob(item.image, item.source)
             key = key_of_record(item.fields, options)
@@ -57,5 +61,4 @@ def caption_samples(
             yield rejected(item.source, error)
             continue
         sample = RawSample(item.source, (RawImage(blob),), record=record, key=key)
-        captions = [caption for caption in item.captions if caption.strip()]
         yield from with_captions(sample, captions, mode, options.notes)

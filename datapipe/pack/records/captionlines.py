@@ -134,15 +134,19 @@ def _with_header(lines: list[str]) -> Shape | None:
 def _without_header(lines: list[str]) -> Shape | None:
     for delimiter in _DELIMITERS:
         shape = Shape(delimiter=delimiter)
-        if delimiter in ("\t", "|") and any(line.count(delimiter) != 1 for line in lines):
+        once = delimiter not in _QUOTING
+        if once and any(line.count(delimiter) != 1 for line in lines):
             continue
-        texts = [_fields(line, shape)[1:] for line in lines]
-        # Lists of labels look alike: a caption has words.
-        if _named(lines, shape) >= 0.9 and sum(" " in " ".join(t).strip() for t in texts) * 2 > len(
-            lines
-        ):
+        captions = [" ".join(_fields(line, shape)[1:]).strip() for line in lines]
+        # Numbers are labels, JSON is boxes and what is read in them; commas also part short labels.
+        like = [_is_text(c) and (once or " " in c or not c.isascii()) for c in captions]
+        if _named(lines, shape) >= 0.75 and sum(like) > 0.5 * len(lines):
             return shape
     return None
+
+
+def _is_text(caption: str) -> bool:
+    return any(map(str.isalpha, caption)) and not caption.startswith(("[", "{"))
 
 
 def _named(lines: list[str], shape: Shape) -> float:

@@ -177,6 +177,8 @@ def _is_question(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("question"), str)
         and bool(image_field(entry))
+        # The answer is an index here, as in ScienceQA.
+        and not (isinstance(entry.get("choices"), list) and isinstance(entry.get("answer"), int))
     )
 
 

@@ -231,7 +231,10 @@ def _encode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:  # a lone surrogate, which JSON can spell
-        raise DecodeError(f"text cannot be written as UTF-8: {error}") from error
+        raise DecodeError(
+            f"text has the lone surrogate U+{ord(text[error.start]):04X}, half of a character that "
+            "was cut in two, and cannot be written as UTF-8; repair the text"
+        ) from error
 
 
 def _plain(text: str) -> str:

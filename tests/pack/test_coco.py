@@ -22,6 +22,7 @@ ANNOTATIONS = [
     {"image_id": 522418, "id": 38, "caption": "Größe \U0001f600\n"},
     {"image_id": 184613, "id": 1, "caption": ""},
     {"image_id": 522418, "id": 53, "caption": "A third one."},
+    {"image_id": 318219, "id": 7, "caption": "A street at night."},
 ]
 
 
@@ -41,7 +42,8 @@ IMAGES = [image(522418), image(318219), image(184613)]
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    """What is read with the first caption of each image, unless another mode is given."""
+    return list(READER.read(raw, ReadOptions(**{"captions": "first"} | options)))
 
 
 def rejects_of(raw, **options):
@@ -75,20 +77,54 @@ def make_coco(tmp_path, jpeg):
     return make
 
 
-def test_a_dataset_as_coco_unpacks_is_packed(tmp_path, make_coco, members, jpeg):
+RECORD = IMAGES[0] | {
+    "captions": ["A woman cutting a cake.", "Größe \U0001f600\n", "A third one."],
+    "annotations": [{"id": 49}, {"id": 38}, {"id": 53}],
+}
+
+
+def test_a_dataset_as_coco_unpacks_gives_a_sample_for_each_caption(
+    tmp_path, make_coco, members, jpeg
+):
     report = pack_dataset(make_coco(), tmp_path / "out")
-    assert (report.samples, report.rejected) == (3, 0)
-    first, second, third = members(tmp_path / "out").values()
-    assert (first["jpg"], second["jpg"], third["jpg"]) == (jpeg(0), jpeg(1), jpeg(2))
+    assert (report.samples, report.rejected, report.captions_unused) == (5, 0, 0)
+    assert any("a sample for each" in note for note in report.notes)
+    *first, second, last = members(tmp_path / "out").values()
+    assert [sample["jpg"] for sample in first] == [jpeg(0)] * 3
+    assert (second["jpg"], last["jpg"]) == (jpeg(1), jpeg(2))
+    assert [sample["txt"].decode() for sample in first] == RECORD["captions"]
+    assert [json.loads(sample["json"]) for sample in first] == [RECORD] * 3
+    assert last["txt"].decode() == "A child with an umbrella."
+    assert json.loads(last["json"])["captions"] == ["A child with an umbrella.", ""]
+
+
+def test_the_samples_of_an_image_have_sources_of_their_own(make_coco):
+    name = "captions_val2017.json"
+    assert [sample.source for sample in read(make_coco(), captions="all")] == [
+        f"{name}#522418", f"{name}#522418:1", f"{name}#522418:2", f"{name}#318219", f"{name}#184613"
+    ]  # fmt: skip
+
+
+def test_an_image_without_a_caption_is_rejected_by_name(make_coco):
+    _, line = read(make_coco(IMAGES[:2], [*ANNOTATIONS[:1], {**ANNOTATIONS[-1], "caption": " "}]))
+    assert line == Reject("captions_val2017.json#318219", "image has no caption", "MissingMember")
+
+
+def test_the_first_caption_alone_is_taken_on_request_and_the_others_are_counted(
+    tmp_path, make_coco, members
+):
+    report = pack_dataset(make_coco(), tmp_path / "out", captions="first")
+    assert (report.samples, report.captions_unused) == (3, 2)
+    first, *_ = members(tmp_path / "out").values()
     assert first["txt"].decode() == "A woman cutting a cake."
-    assert third["txt"].decode() == "A child with an umbrella."
-    assert "txt" not in second
-    assert json.loads(first["json"]) == IMAGES[0] | {
-        "captions": ["A woman cutting a cake.", "Größe \U0001f600\n", "A third one."],
-        "annotations": [{"id": 49}, {"id": 38}, {"id": 53}],
-    }
-    assert json.loads(second["json"]) == IMAGES[1] | {"captions": [], "annotations": []}
-    assert json.loads(third["json"])["captions"] == ["A child with an umbrella.", ""]
+    assert json.loads(first["json"]) == RECORD
+
+
+def test_captions_are_joined_on_request(tmp_path, make_coco, members):
+    report = pack_dataset(make_coco(), tmp_path / "out", captions="join")
+    assert (report.samples, report.captions_unused) == (3, 0)
+    first, *_ = members(tmp_path / "out").values()
+    assert first["txt"].decode() == "A woman cutting a cake.\nGröße \U0001f600\n\nA third one."
 
 
 @pytest.mark.parametrize(
@@ -108,7 +144,7 @@ def test_samples_follow_images_whatever_the_order_of_members(make_coco, order, d
     assert [sample.source for sample in samples] == names
     assert [sample.caption for sample in samples] == [
         "A woman cutting a cake.",
-        None,
+        "A street at night.",
         "A child with an umbrella.",
     ]
 
@@ -122,7 +158,7 @@ def test_fields_of_annotations_are_kept(make_coco):
 @pytest.mark.parametrize("given", ["522418", 522418.0])
 def test_ids_written_in_another_way_are_the_same(make_coco, given):
     raw = make_coco(annotations=[{"id": 1, "image_id": given, "caption": "c"}])
-    assert [sample.caption for sample in read(raw)] == ["c", None, None]
+    assert [taken.caption for taken in read(raw) if isinstance(taken, RawSample)] == ["c"]
 
 
 def test_ids_may_be_text(make_coco):
@@ -140,7 +176,8 @@ def test_a_key_is_taken_from_a_field_of_the_image(make_coco, field, key):
 
 
 def test_an_image_without_the_field_of_the_key_is_rejected(make_coco):
-    (line,) = rejects_of(make_coco([image(522418, name="a"), image(184613)]), key_from="name")
+    images = [image(522418, name="a"), image(318219, name="b"), image(184613)]
+    (line,) = rejects_of(make_coco(images), key_from="name")
     assert (line.source, line.error) == ("captions_val2017.json#184613", "MissingMember")
 
 
@@ -184,10 +221,10 @@ def test_an_annotation_that_makes_no_sense_is_rejected_behind_the_images(
     raw = make_coco(annotations=[entry, *ANNOTATIONS, entry])
     *samples, first, last = read(raw)
     assert [sample.caption for sample in samples] == [
-        "A woman cutting a cake.", None, "A child with an umbrella."
+        "A woman cutting a cake.", "A street at night.", "A child with an umbrella."
     ]  # fmt: skip
     assert first.source == "captions_val2017.json: annotations[0]"
-    assert last.source == "captions_val2017.json: annotations[6]"
+    assert last.source == "captions_val2017.json: annotations[7]"
     assert (first.error, first.reason) == (last.error, last.reason)
     assert first.error == error
     assert reason in first.reason
@@ -204,8 +241,9 @@ def test_a_missing_image_is_rejected_by_name(tmp_path, make_coco, rejects):
 
 def test_a_text_that_is_no_unicode_costs_its_sample_only(tmp_path, make_coco, rejects):
     bad = {"image_id": 318219, "id": 2, "caption": "\ud800"}
-    report = pack_dataset(make_coco(annotations=[*ANNOTATIONS, bad]), tmp_path / "o", max_rejects=1)
-    assert (report.samples, report.rejected) == (2, 1)
+    raw = make_coco(annotations=[*ANNOTATIONS[:-1], bad])
+    report = pack_dataset(raw, tmp_path / "o", max_rejects=1)
+    assert (report.samples, report.rejected) == (4, 1)
     assert "written as UTF-8" in rejects(tmp_path / "o")[0]["reason"]
 
 
@@ -232,13 +270,28 @@ def test_images_are_found_where_datasets_keep_them(make_coco, name, folder):
         assert sample.images[0].blob.read()
 
 
-def test_images_that_are_nowhere_are_refused_with_what_was_tried(make_coco):
+def test_images_in_another_folder_nearby_are_found_and_the_report_says_where(tmp_path, make_coco):
+    raw = make_coco(folder="deep/elsewhere")
+    report = pack_dataset(raw, tmp_path / "out")
+    assert report.rejected == 0
+    assert f"images are read from {raw / 'deep/elsewhere'}" in report.notes
+
+
+def test_images_that_are_nowhere_are_refused_with_what_was_tried(tmp_path, make_coco):
     raw = make_coco(folder="elsewhere")
+    (raw / "elsewhere").rename(tmp_path / "away")
     with pytest.raises(
         PackError, match=r"000000522418.jpg\) lie in none of .*raw/val2017.*--image-"
     ):
         read(raw)
-    assert len(read(raw, image_root=raw / "elsewhere")) == 3
+    assert len(read(raw, image_root=tmp_path / "away")) == 3
+
+
+def test_images_in_two_folders_of_which_each_has_others_are_all_found(make_coco):
+    raw = make_coco()
+    (raw / "images").mkdir()
+    (raw / "val2017" / IMAGES[2]["file_name"]).rename(raw / "images" / IMAGES[2]["file_name"])
+    assert all(sample.images[0].blob.read() for sample in read(raw))
 
 
 def test_images_in_two_places_are_not_guessed(make_coco):
@@ -325,17 +378,18 @@ def test_memory_stays_flat_however_many_annotations(tmp_path):
         count = 0
         for number, sample in enumerate(READER.read(path, ReadOptions(scratch=tmp_path))):
             count += len(sample.record["captions"])
-            assert sample.caption.startswith(f"{number} ")
+            assert sample.caption.startswith(f"{number // 10 + number % 10 * 5_000} ")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert count == 50_000
+    assert (count, number) == (500_000, 49_999)
     assert peak < 6 * 2**20
 
 
-def test_the_estimate_is_the_number_of_images(tmp_path):
+def test_the_estimate_is_the_number_of_samples(tmp_path):
     path = write_large(tmp_path / "captions.json", 1000, 2)
-    assert READER.estimate(path, ReadOptions()) == 1000
+    assert READER.estimate(path, ReadOptions()) == 2000
+    assert READER.estimate(path, ReadOptions(captions="first")) == 1000
 
 
 def test_a_file_broken_anywhere_gives_no_sample(make_coco):

@@ -23,18 +23,14 @@ def images(tmp_path, jpeg):
     return raw
 
 
-KARPATHY = {"images": [{"filename": "0.jpg", "sentences": [{"raw": "A"}]}], "dataset": "flickr30k"}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "remedy"),
     [
-        ("captions.txt", "image,caption\n0.jpg,A dog\n", "write it as CSV or JSONL"),
-        ("Flickr8k.token.txt", "0.jpg#0\tA dog\n", "write it as CSV or JSONL"),
-        ("captions.tsv", "0.jpg\tA dog\n1.jpg\tA cat\n", "records with '0.jpg', 'A dog'"),
+        ("train.txt", "0.jpg\n1.jpg\n", "write it as CSV or JSONL"),
+        ("labels.txt", "0.jpg 3\n1.jpg 5\n", "write it as CSV or JSONL"),
+        ("scores.tsv", "0.jpg\t3\t1\n1.jpg\t4\t2\n", "records with '0.jpg', '3', '1'"),
         ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
         ("data.json", json.dumps({"n": 1, "data": [{"image": "0.jpg"}]}), "array of records"),
-        ("dataset_flickr30k.json", json.dumps(KARPATHY), "array of records"),
     ],
 )
 def test_captions_that_no_format_reads_are_not_left_behind(images, name, content, remedy):

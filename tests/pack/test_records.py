@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe import pack_dataset
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.raw import Inline, ReadOptions, Reject
 from datapipe.pack.records import containers, parquetstream
@@ -294,3 +295,41 @@ def test_a_key_is_taken_from_a_field(value, key):
 def test_a_record_without_the_field_of_its_key_is_rejected(record):
     with pytest.raises(MissingMember, match="`id`, which the key is taken from, is"):
         key_of_record(record, ReadOptions(key_from="id"))
+
+
+# --- conversations without a record around them -------------------------------------------------
+
+TURNS = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]
+SHARED = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]
+CALL = [TURNS[0], {"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz"])
+def test_a_list_of_turns_is_a_record_of_them(tmp_path, name):
+    path = write(tmp_path / name, [TURNS, SHARED, CALL])
+    expected = [{"messages": TURNS}, {"conversations": SHARED}, {"messages": CALL}]
+    assert [record for _, record in containers.read_file(path, name)] == expected
+    assert list(containers.first_records(path)) == expected
+    assert containers.estimate_file(path) == 3
+
+
+def test_an_array_of_lists_on_one_line_is_read_too(tmp_path):
+    (tmp_path / "x.json").write_text(json.dumps([TURNS, SHARED]))
+    records = [record for _, record in containers.read_file(tmp_path / "x.json", "x")]
+    assert records == [{"messages": TURNS}, {"conversations": SHARED}]
+
+
+@pytest.mark.parametrize("value", [[], [1], ["a"], [{"role": "user"}], [{"from": "x"}], [TURNS]])
+def test_other_lists_are_no_records(tmp_path, value):
+    path = write(tmp_path / "x.jsonl", [{"a": 1}, value])
+    (_, record), (source, reject) = containers.read_file(path, "x")
+    assert (record, source) == ({"a": 1}, "x#1")
+    assert reject.reason == "record is a list, not an object"
+
+
+def test_conversations_a_line_are_packed_as_chats(tmp_path, members):
+    path = write(tmp_path / "raw" / "chats.jsonl", [TURNS, CALL])
+    pack_dataset(path.parent, tmp_path / "out")
+    first, second = members(tmp_path / "out").values()
+    assert json.loads(first["json"]) == {"messages": TURNS}
+    assert json.loads(second["json"]) == {"messages": CALL}

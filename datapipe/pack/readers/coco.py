@@ -12,47 +12,53 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from datapipe.errors import PackError, SampleError
+from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.captionjoin import CaptionJoin, caption_join, identity
-from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject, printable
-from datapipe.pack.records.fields import image_blob, rejected
-from datapipe.pack.records.files import key_of_record, plain
+from datapipe.pack.captions import parse_captions
+from datapipe.pack.diskjoin import Entries, Entry, disk_join, identity
+from datapipe.pack.raw import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.records.captioned import Captioned, caption_samples
+from datapipe.pack.records.imagesnear import PROBED, Images, find_images
 from datapipe.pack.records.jsonmembers import read_member_arrays
-from datapipe.pack.unpack import packed_images
 
 _ARRAYS = ("images", "annotations")
 _LOOK = 8 << 20  # `info`, `licenses` and `categories` may stand before the arrays
-_PROBED = 50  # images whose files are looked for
+_BROKEN, _MISSING = "DecodeError", "MissingMember"
 
 
 class CocoReader:
     """`{images: [{id, file_name}], annotations: [{id, image_id, caption}]}`, in either order.
 
-    A sample is an image: its caption is the first of its annotations', its record holds them all.
+    A sample is an image with one of its captions; its record holds them all.
     """
 
     name = "coco"
     summary = "COCO captions JSON: images and annotations joined by image id (see --image-root)"
     fallback = False
-    takes = frozenset({"image_root", "key_from"})
+    takes = frozenset({"image_root", "key_from", "captions"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return any(map(_fits, _json_files(raw)))
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return sum(_marks(_annotations(raw), b'"file_name"'))
+        path = _annotations(raw)
+        images = sum(_marks(path, b'"file_name"'))
+        if parse_captions(options.captions) != "all":
+            return images
+        return max(images, sum(_marks(path, b'"caption"')))
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         path = _annotations(raw)
-        root = _image_root(path, options.image_root)
+        images = _find_images(path, raw, options)
         arrays = read_member_arrays(path, _ARRAYS)
-        annotations = ((number, entry) for name, number, entry in arrays if name == _ARRAYS[1])
-        with caption_join(options.scratch) as join:
+        annotations = (
+            _entry(number, value) for name, number, value in arrays if name == _ARRAYS[1]
+        )
+        with disk_join(options.scratch, "annotation") as (join,):
             if not join.load(annotations):
                 raise _without_captions(path)
-            yield from _images(path, root, options, join)
-            yield from join.left_over(f"{printable(path.name)}: annotations")
+            yield from caption_samples(_images(path, join), images, options)
+            yield from _left_over(path, join)
 
 
 # --- which file -------------------------------------------------------------------------------
@@ -148,107 +154,78 @@ def _without_captions(path: Path) -> PackError:
 # --- where the images lie ---------------------------------------------------------------------
 
 
-def _image_root(path: Path, given: Path | None) -> Path:
-    """The folder that file names start from: the given one, or the only one that holds some.
-
-    Raises:
-        PackError: it is not there, or which it is cannot be told.
-    """
-    if given is not None:
-        if not given.is_dir():
-            raise PackError(f"--image-root {given}: no such folder")
-        return given
-    names = _first_names(path)
-    here = path.absolute().parent
-    if not names:
-        return here
-    split = path.stem.rpartition("_")[2]
-    tried = {
-        folder.resolve(): folder
-        for base in (here, here.parent)
-        for folder in (base, base / split, base / "images")
-    }
-    holding = [
-        folder
-        for folder in tried.values()
-        if any(os.path.isfile(os.path.join(folder, name)) for name in names)
-    ]
-    if len(holding) == 1:
-        return holding[0]
-    if holding:
-        raise PackError(
-            f"{path}: images of these names lie in several folders "
-            f"({', '.join(map(str, holding))}); name one with --image-root"
-        )
-    raise PackError(
-        f"{path}: its images (the first is {printable(names[0])}) lie in none of "
-        f"{', '.join(map(str, tried.values()))}; name their folder with --image-root"
-        + (f", or: {said}" if (said := packed_images((here, here.parent))) else "")
-    )
-
-
-def _first_names(path: Path) -> list[str]:
-    """Relative file names of the first images."""
+def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
     with closing(read_member_arrays(path, {"images"})) as entries:
-        first = [entry for _, _, entry in itertools.islice(entries, _PROBED)]
+        first = [entry for _, _, entry in itertools.islice(entries, PROBED)]
     names = [entry.get("file_name") for entry in first if isinstance(entry, dict)]
-    texts = [name for name in names if isinstance(name, str) and name]
-    return [name for name in texts if not name.startswith("/") and "://" not in name]
+    texts = [name for name in names if isinstance(name, str)]
+    split = path.stem.rpartition("_")[2]
+    return find_images(path, raw, options, texts, (str,), hints=(split, f"images/{split}"))
 
 
 # --- samples ---------------------------------------------------------------------------------
 
 
-def _images(
-    path: Path, root: Path, options: ReadOptions, join: CaptionJoin
-) -> Iterator[RawSample | Reject]:
+def _images(path: Path, join: Entries) -> Iterator[Captioned | Reject]:
     started = False
     for name, number, image in read_member_arrays(path, _ARRAYS):
         if name == "images":
             started = True
-            yield _sample(path, number, image, root, options, join)
+            yield _image(path, number, image, join)
         elif started:
             return
 
 
-def _sample(
-    path: Path,
-    number: int,
-    image: Any,
-    root: Path,
-    options: ReadOptions,
-    join: CaptionJoin,
-) -> RawSample | Reject:
+def _image(path: Path, number: int, image: Any, join: Entries) -> Captioned | Reject:
     place = f"{printable(path.name)}: images[{number}]"
     if not isinstance(image, dict):
-        return Reject(place, f"entry is a {type(image).__name__}, not an object", "DecodeError")
+        return Reject(place, f"entry is a {type(image).__name__}, not an object", _BROKEN)
     known = identity(image.get("id"))
     if known is None:
-        reason = "`id` is missing, or is neither integer nor text"
-        return Reject(place, reason, "MissingMember")
-    if not join.add_image(known):
+        return Reject(place, "`id` is missing, or is neither integer nor text", _MISSING)
+    if not join.claim(known):
         reason = f"an image before it has the same id {known}; the captions are with that one"
-        return Reject(place, reason, "DecodeError")
+        return Reject(place, reason, _BROKEN)
     file_name = image.get("file_name")
     if not isinstance(file_name, str) or not file_name:
-        return Reject(place, "image has no `file_name`", "MissingMember")
-    source = f"{printable(path.name)}#{known}"
-    annotations = join.captions(known)
+        return Reject(place, "image has no `file_name`", _MISSING)
+    annotations = [body for _, body in join.of(known)]
     captions = [caption for caption, _ in annotations]
-    rest = [rest for _, rest in annotations]
-    try:
-        blob = image_blob(file_name, root, source)
-        key = key_of_record(image, options)
-        record, _ = plain({**image, "captions": captions, "annotations": rest})
-    except SampleError as error:
-        return rejected(source, error)
-    return RawSample(
-        source=source,
-        images=(RawImage(blob),),
-        caption=captions[0] if captions else None,
-        record=record,
-        key=key,
+    return Captioned(
+        source=f"{printable(path.name)}#{known}",
+        image=file_name,
+        captions=captions,
+        fields=image,
+        record={**image, "captions": captions, "annotations": [rest for _, rest in annotations]},
     )
+
+
+def _entry(number: int, annotation: Any) -> Entry:
+    """Return an annotation by its image: [caption, other fields], or what is wrong with it."""
+    if not isinstance(annotation, dict):
+        reason = f"entry is a {type(annotation).__name__}, not an object"
+        return Entry(number, None, None, reason, _BROKEN)
+    caption = annotation.get("caption")
+    if caption is None:
+        return Entry(number, None, None, "annotation has no `caption`", _MISSING)
+    if not isinstance(caption, str):
+        reason = f"`caption` is a {type(caption).__name__}, not text"
+        return Entry(number, None, None, reason, _BROKEN)
+    image = identity(annotation.get("image_id"))
+    if image is None:
+        reason = "`image_id` is missing, or is neither integer nor text"
+        return Entry(number, None, None, reason, _MISSING)
+    rest = {name: annotation[name] for name in annotation if name not in ("caption", "image_id")}
+    return Entry(number, image, [caption, rest])
+
+
+def _left_over(path: Path, join: Entries) -> Iterator[Reject]:
+    for entry in join.left_over():
+        source = f"{printable(path.name)}: annotations[{entry.number}]"
+        if entry.id is None:
+            yield Reject(source, entry.reason, entry.error)
+        else:
+            yield Reject(source, f"none of the images has the id {entry.id}", _MISSING)
 
 
 READER = CocoReader()

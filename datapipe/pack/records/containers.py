@@ -134,9 +134,23 @@ def _numbered(records: Iterator[Any], name: str) -> Iterator[tuple[str, dict[str
             yield record.source, record
         elif isinstance(record, dict):
             yield source, record
+        elif (turns := _bare_turns(record)) is not None:
+            yield source, turns
         else:
             reason = f"record is a {type(record).__name__}, not an object"
             yield source, Reject(source, reason, "DecodeError")
+
+
+def _bare_turns(record: Any) -> dict[str, Any] | None:
+    """Return a record around a list that is a conversation by itself; None for other values."""
+    if not isinstance(record, list) or not record or not all(isinstance(t, dict) for t in record):
+        return None
+    if all("from" in turn and "value" in turn for turn in record):
+        return {"conversations": record}
+    # A message that only calls tools has no content.
+    if all("role" in turn for turn in record) and any("content" in turn for turn in record):
+        return {"messages": record}
+    return None
 
 
 def _refuse(path: Path, head: bytes) -> PackError | None:

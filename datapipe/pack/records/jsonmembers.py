@@ -1,4 +1,4 @@
-"""Entries of the arrays of one large JSON object, one at a time, so that memory stays flat."""
+"""Members of one large JSON object, one at a time, so that memory stays flat."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -42,36 +43,66 @@ def read_member_arrays(
         PackError: the file cannot be read, is no JSON object, is broken, holds something else than
             an array in one of these members or one of them twice; or `most` bytes are used up.
     """
+    seen: set[str] = set()
+    with _open(path, most) as text:
+        for name in _names(text):
+            if name not in names:
+                text.skip()
+                continue
+            if name in seen:
+                raise PackError(f"{path}: `{name}` stands in it twice; leave one")
+            seen.add(name)
+            for index, entry in enumerate(_entries(text, name)):
+                yield name, index, entry
+
+
+def read_members(path: Path, *, most: int | None = None) -> Generator[tuple[str, Any], None, None]:
+    """Members of the JSON object in a file, in the file's order, one at a time.
+
+    Args:
+        path: the file, in UTF-8.
+        most: bytes to look through, all where None.
+
+    Yields:
+        (name of the member, its value); a name that stands there twice comes twice.
+
+    Raises:
+        PackError: the file cannot be read, is no JSON object or is broken; or `most` bytes are
+            used up.
+    """
+    with _open(path, most) as text:
+        for name in _names(text):
+            yield name, text.value()
+
+
+@contextmanager
+def _open(path: Path, most: int | None) -> Iterator[_Text]:
     try:
         file = path.open("rb")
     except OSError as error:
         raise PackError(f"{path}: cannot be read: {error.strerror}") from error
     with file:
-        text = _Text(path, file, most)
-        text.expect("{", "an object")
-        seen: set[str] = set()
-        if text.peek() == "}":
-            text.expect("}", "the end of the object")
-        else:
-            while True:
-                if text.peek() != '"':
-                    raise text.broken("the name of a member")
-                name = text.value()
-                text.expect(":", "a colon")
-                if name not in names:
-                    text.skip()
-                else:
-                    if name in seen:
-                        raise PackError(f"{path}: `{name}` stands in it twice; leave one")
-                    seen.add(name)
-                    for index, entry in enumerate(_entries(text, name)):
-                        yield name, index, entry
-                if text.peek() == "}":
-                    break
-                text.expect(",", "a comma or the end of the object")
-            text.expect("}", "the end of the object")
-        if text.peek():
-            raise text.broken("nothing behind the object's end")
+        yield _Text(path, file, most)
+
+
+def _names(text: _Text) -> Iterator[str]:
+    """Names of the members of the object, whose values the caller takes in between."""
+    text.expect("{", "an object")
+    if text.peek() == "}":
+        text.expect("}", "the end of the object")
+    else:
+        while True:
+            if text.peek() != '"':
+                raise text.broken("the name of a member")
+            name: str = text.value()
+            text.expect(":", "a colon")
+            yield name
+            if text.peek() == "}":
+                break
+            text.expect(",", "a comma or the end of the object")
+        text.expect("}", "the end of the object")
+    if text.peek():
+        raise text.broken("nothing behind the object's end")
 
 
 def _entries(text: _Text, name: str) -> Iterator[Any]:

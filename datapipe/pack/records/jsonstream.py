@@ -39,7 +39,7 @@ def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
     """
     head = file.read(4096).removeprefix(_BOM).lstrip()
     file.seek(0)
-    if head[:1] == b"[":
+    if head[:1] == b"[" and not _is_lists(file):
         yield from _read_array(file, path, name)
         return
     if path.suffix.lower() == ".json" and _is_one_object(file):
@@ -79,6 +79,19 @@ def _is_one_object(file: BinaryIO) -> bool:
     return isinstance(record, dict) and all(
         isinstance(record.get(field), list) for field in ("images", "annotations")
     )
+
+
+def _is_lists(file: BinaryIO) -> bool:
+    """Return whether each line is a list of its own, as where a line is a conversation."""
+    line = file.readline(_LONGEST_FIRST).removeprefix(_BOM)
+    more = file.read(4096).strip()
+    file.seek(0)
+    if not line.endswith(b"\n") or not more.startswith(b"["):
+        return False
+    try:
+        return isinstance(json.loads(line), list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:

@@ -1,0 +1,153 @@
+"""MMC4: documents as sentences, and images that name the sentence they belong to.
+
+Source of the layout: https://github.com/allenai/mmc4. Its images are addresses; a downloader keeps
+them under their `image_name`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
+from datapipe.pack.raw import RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.readers.interleaved import unpack
+from datapipe.pack.records.containers import first_records
+from datapipe.pack.records.fields import rejected
+from datapipe.pack.records.files import find_records, key_of_record, open_records, plain
+from datapipe.pack.records.imagesnear import Images, find_images
+from datapipe.pack.records.reader import Record
+
+_PROBED = 500  # as few of them may have been downloaded
+_WHAT = "`text_list` and `image_info`"
+
+
+class Mmc4Reader:
+    """`{text_list, image_info: [{image_name, matched_text_index}]}`, as `texts` and `images`.
+
+    An image stands before the sentence it is matched to. One whose file is not there is left out of
+    its document; a document that loses all of its images so is rejected.
+    """
+
+    name = "mmc4"
+    summary = "MMC4: documents of text_list and image_info, images under their image_name"
+    fallback = False
+    takes = frozenset({"image_root", "include", "key_from"})
+
+    def recognises(self, raw: Path, options: ReadOptions) -> bool:
+        return find_records(raw, options, fits) is not None
+
+    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
+        records = find_records(raw, options, fits)
+        return None if records is None else records.estimate()
+
+    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        images = _find_images(raw, options)
+        options = replace(options, image_root=images.folders[0])
+        missing = 0
+        for source, record in open_records(raw, options, fits, _WHAT):
+            if isinstance(record, Reject):
+                yield record
+                continue
+            try:
+                sample, left_out = _sample(source, record, images, options)
+            except SampleError as error:
+                yield rejected(source, error)
+                continue
+            except RecursionError:
+                yield Reject(source, "record is nested too deeply", "DecodeError")
+                continue
+            missing += left_out
+            yield sample
+        if missing:
+            options.notes.decide(
+                f"{missing:,} images that were not downloaded are left out of documents that "
+                "have others"
+            )
+
+
+def fits(record: Any) -> bool:
+    """Return whether a record has sentences, and images matched to them."""
+    if not isinstance(record, Mapping) or not isinstance(record.get("text_list"), list):
+        return False
+    images = record.get("image_info")
+    return isinstance(images, list) and all(isinstance(image, Mapping) for image in images)
+
+
+def document(record: Record, there: set[str] | None = None) -> Record:
+    """Return the record with `texts` and `images` in turn, as OBELICS has them.
+
+    Args:
+        record: `text_list` and `image_info`; all but the first stays in it.
+        there: names of the images that are there; all where None.
+
+    Raises:
+        SampleError: it is no such document, or none of its images is there.
+    """
+    if not fits(record):
+        raise MissingMember(f"record has no {_WHAT} as lists")
+    sentences, found = record["text_list"], list(record["image_info"])
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise DecodeError("`text_list` holds something else than texts")
+    before: dict[int, list[str]] = {}
+    for number, image in enumerate(found):
+        name, index = image.get("image_name"), image.get("matched_text_index")
+        if not isinstance(name, str) or not name:
+            raise MissingMember(f"image {number} has no `image_name`")
+        if type(index) is not int or not 0 <= index < len(sentences):
+            raise DecodeError(
+                f"image {number} has the `matched_text_index` {index!r} of {len(sentences)} texts"
+            )
+        if there is None or name in there:
+            before.setdefault(index, []).append(name)
+    if found and not before:
+        raise MissingMember(f"none of its {len(found)} images was downloaded")
+    texts: list[str | None] = []
+    images: list[str | None] = []
+    for index, sentence in enumerate(sentences):
+        names = before.get(index, [])
+        texts += [*(None for _ in names), sentence]
+        images += [*names, None]
+    rest = {name: value for name, value in record.items() if name != "text_list"}
+    return {**rest, "texts": texts, "images": images}
+
+
+def _find_images(raw: Path, options: ReadOptions) -> Images:
+    """Find the folder of the images, of which many may not have been downloaded."""
+    files = find_records(raw, options, fits)
+    if files is None:
+        files = open_records(raw, options, fits, _WHAT)  # says what is wrong
+    names = [name for record in first_records(files.files[0]) for name in _names(record)]
+    try:
+        return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
+    except PackError as error:
+        raise PackError(
+            f"{error}, or download them first: `raw_url` of each, as its `image_name`"
+        ) from error
+
+
+def _names(record: Record) -> list[str]:
+    """Return the names of a document's images."""
+    info = record.get("image_info")
+    images = info if isinstance(info, list) else []
+    names = [image.get("image_name") for image in images if isinstance(image, Mapping)]
+    return [name for name in names if isinstance(name, str) and name]
+
+
+def _sample(
+    source: str, record: Record, images: Images, options: ReadOptions
+) -> tuple[RawSample, int]:
+    """Return the sample of a document, and how many of its images are not there."""
+    names = _names(record)
+    found, rest = unpack(document(record, {name for name in names if images.has(name)}))
+    blobs = tuple(
+        RawImage(images.blob(name, source), str(number or "")) for number, name in enumerate(found)
+    )
+    kept, others = plain(rest, ())
+    sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))
+    return sample, len(names) - len(found)
+
+
+READER = Mmc4Reader()

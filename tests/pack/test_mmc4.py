@@ -1,0 +1,117 @@
+"""MMC4's documents: images stand before their sentences; those not downloaded are left out."""
+
+import json
+
+import pytest
+
+from datapipe import PackError, pack_dataset
+from datapipe.index.text import interleaved, sample_text
+from datapipe.pack.raw import RawSample, ReadOptions
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.readers.mmc4 import READER
+
+TEXTS = ["When you lock the door.", "Press the switch.", "When you unlock."]
+
+
+def image(name, index):
+    return {
+        "face_detections": None,
+        "image_name": name,
+        "matched_sim": 0.27,
+        "matched_text_index": index,
+        "raw_url": f"http://www.hfitinfo.com/{name}",
+    }
+
+
+def document(*images, texts=TEXTS):
+    return {
+        "image_info": [image(name, index) for name, index in images],
+        "similarity_matrix": [[0.24, 0.31, 0.27] for _ in images],
+        "text_list": texts,
+        "url": "http://www.hfitinfo.com/hofi-48.html",
+        "could_have_url_duplicate": 0,
+    }
+
+
+@pytest.fixture
+def make_mmc4(tmp_path, jpeg):
+    """Writes documents, and images a.jpg, b.jpg and c.jpg."""
+
+    def make(*documents, folder="images"):
+        raw = tmp_path / "raw"
+        (raw / folder).mkdir(parents=True, exist_ok=True)
+        for number, name in enumerate("abc"):
+            (raw / folder / f"{name}.jpg").write_bytes(jpeg(number))
+        lines = "".join(json.dumps(document) + "\n" for document in documents)
+        (raw / "docs_no_face_shard_0_v2.jsonl").write_text(lines)
+        return raw
+
+    return make
+
+
+def read(raw, **options):
+    return list(READER.read(raw, ReadOptions(**options)))
+
+
+@pytest.mark.parametrize("folder", [".", "images", "downloads/shard_0"])
+def test_images_stand_before_the_sentences_they_match(tmp_path, make_mmc4, members, jpeg, folder):
+    whole = document(("b.jpg", 2), ("a.jpg", 1), ("c.jpg", 2))
+    raw = make_mmc4(whole, folder=folder)
+    assert choose_reader(raw) is choose_reader(next(raw.glob("*.jsonl"))) is READER
+    report = pack_dataset(raw, tmp_path / "out")
+    assert (report.samples, report.images, report.rejected) == (1, 3, 0)
+    (sample,) = members(tmp_path / "out").values()
+    record = json.loads(sample["json"])
+    assert record["texts"] == [TEXTS[0], None, TEXTS[1], None, None, TEXTS[2]]
+    assert record["images"] == [None, "a.jpg", None, "b.jpg", "c.jpg", None]
+    assert [sample[name] for name in ("jpg", "1.jpg", "2.jpg")] == [jpeg(0), jpeg(1), jpeg(2)]
+    assert interleaved(record) == record["texts"]
+    assert sample_text(None, record).startswith("When you lock the door.\n\n<image>\n\nPress")
+    assert record["image_info"] == whole["image_info"]
+    assert record["url"] == whole["url"]
+
+
+def test_images_that_were_not_downloaded_are_left_out_and_counted(tmp_path, make_mmc4, rejects):
+    raw = make_mmc4(
+        document(("gone.jpg", 0), ("a.jpg", 1)),
+        document(("gone.jpg", 0), ("lost.jpg", 1)),
+        document(),
+    )
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    assert (report.samples, report.images, report.rejected) == (2, 1, 1)
+    assert any(note.startswith("1 images that were not downloaded") for note in report.notes)
+    (line,) = rejects(tmp_path / "out")
+    assert line["source"] == "docs_no_face_shard_0_v2.jsonl#1"
+    assert line["reason"] == "none of its 2 images was downloaded"
+    first, _, text = read(raw)
+    assert first.record["texts"] == [TEXTS[0], None, TEXTS[1], TEXTS[2]]
+    assert first.record["images"] == [None, "a.jpg", None, None]
+    assert (text.images, text.record["texts"]) == ((), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"image_info": [image("a.jpg", 3)]}, "image 0 has the `matched_text_index` 3 of 3 texts"),
+        ({"image_info": [image("a.jpg", None)]}, "image 0 has the `matched_text_index` None of"),
+        ({"image_info": [image("", 0)]}, "image 0 has no `image_name`"),
+        ({"image_info": None}, "record has no `text_list` and `image_info` as lists"),
+        ({"text_list": []}, "of 0 texts"),
+        ({"text_list": ["a", 1, "b"]}, "`text_list` holds something else than texts"),
+        ({"text_list": ["an <image>", "a", "b"]}, "contains <image>"),
+    ],
+)
+def test_a_document_that_makes_no_sense_is_rejected(make_mmc4, change, reason):
+    good = document(("a.jpg", 0))
+    sample, line = read(make_mmc4(good, good | change))
+    assert isinstance(sample, RawSample)
+    assert line.source == "docs_no_face_shard_0_v2.jsonl#1"
+    assert reason in line.reason
+
+
+def test_documents_of_which_no_image_was_downloaded_are_refused(make_mmc4):
+    raw = make_mmc4(document(("gone.jpg", 0)))
+    with pytest.raises(
+        PackError, match=r"the first is gone.jpg\) lie in none of .*--image-root, or down"
+    ):
+        read(raw)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from datapipe.index.grouping import split_name
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
 from datapipe.pack.raw import Blob, RawImage, RawSample
+
+_NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
 def extension_of(name: str) -> str:
@@ -17,21 +20,38 @@ def extension_of(name: str) -> str:
 
 
 def sample_of_members(source: str, members: Sequence[tuple[str, Blob]]) -> RawSample:
-    """A sample of members given as (extension, bytes).
+    """Return the sample of members given as (extension, bytes).
 
-    Of several texts or JSON members the first counts; the others are kept as they are.
+    Images that are numbered alike, such as `image_0.jpg` and `image_1.jpg`, come in the order of
+    their numbers, others in that of the members. Of several texts or JSON members the first counts,
+    and one such as `json` before one such as `meta.json`; the others are kept as they are.
     """
     images: list[RawImage] = []
     others: list[tuple[str, Blob]] = []
-    caption = record = None
     for ext, blob in members:
         prefix, _, kind = ext.rpartition(".")
         if is_image_extension(kind):
             images.append(RawImage(blob, prefix))
-        elif ext.lower() in TEXT_EXTENSIONS and caption is None:
-            caption = blob
-        elif ext.lower() == "json" and record is None:
-            record = blob
         else:
             others.append((ext, blob))
-    return RawSample(source, tuple(images), caption, record, tuple(others))
+    caption = _take(others, TEXT_EXTENSIONS)
+    record = _take(others, frozenset({"json"}))
+    return RawSample(source, tuple(_in_order(images)), caption, record, tuple(others))
+
+
+def _take(members: list[tuple[str, Blob]], kinds: frozenset[str]) -> Blob | None:
+    """Take the first member of these kinds out of a list, preferably one without a prefix."""
+    found = [entry for entry in members if entry[0].lower().rpartition(".")[2] in kinds]
+    if not found:
+        return None
+    taken = min(found, key=lambda entry: "." in entry[0])
+    members.remove(taken)
+    return taken[1]
+
+
+def _in_order(images: list[RawImage]) -> list[RawImage]:
+    numbered = [_NUMBERED.fullmatch(image.prefix) for image in images]
+    numbers = [int(found["number"]) for found in numbered if found]
+    if len(numbers) < len(images) or len({found["stem"] for found in numbered if found}) > 1:
+        return images
+    return [image for _, image in sorted(zip(numbers, images, strict=True), key=lambda p: p[0])]

@@ -187,11 +187,19 @@ def test_a_table_of_text_whose_images_are_elsewhere_is_refused(raw, record, word
     assert not sample.images
 
 
-def test_ids_name_images_where_it_is_said_how(raw, tmp_path):
-    (tmp_path / "0.jpg").rename(tmp_path / "COCO_000000000007.jpg")
-    path = raw({"image_id": 7, "caption": "A red cat"})
-    (sample,) = read(path, image_column="COCO_{image_id:012d}.jpg")
-    assert (sample.images[0].blob.label, sample.caption) == ("COCO_000000000007.jpg", "A red cat")
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("COCO_000000000007.jpg", 7), ("sub/7.jpg", 7), ("a_12x.jpg", "a_12x"), ("x07.jpg", "7")],
+)
+def test_the_remedy_for_ids_is_the_name_of_the_files_that_are_there(raw, tmp_path, name, number):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "0.jpg").rename(tmp_path / name)
+    path = raw({"image_id": number, "caption": "A red cat"})
+    with pytest.raises(PackError, match="named by an id") as caught:
+        read(path)
+    (sample,) = read(path, **remedy(str(caught.value)))
+    assert (sample.images[0].blob.label, sample.caption) == (name, "A red cat")
+    assert sample.images[0].blob.read()
 
 
 def test_an_answer_that_is_empty_is_a_reject_by_name(raw):

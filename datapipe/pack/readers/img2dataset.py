@@ -260,6 +260,8 @@ def _sample(
     source: str, members: _Members, row: _Row | None, options: ReadOptions
 ) -> RawSample | Reject:
     sample = sample_of_members(source, members)
+    if not sample.images:
+        return Reject(source, "there is no image of this key", "MissingMember")
     try:
         sample = sample._replace(key=_key_from(sample.record, row, options))
         if sample.record is None and row is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.pack.captions import parse_captions, with_captions
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
+from datapipe.pack.readers import captionlist
 from datapipe.pack.readers.chat import fits as is_chat
 from datapipe.pack.records.columns import infer, is_table
 from datapipe.pack.records.fieldmap import FieldMap, parse_map
@@ -45,6 +46,8 @@ class TableReader:
     )
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
+        if options.map is None and captionlist.READER.recognises(raw, options):  # lists of captions
+            return False
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
         fits = _fits(options, text_is_enough=raw.is_file())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
@@ -18,6 +19,7 @@ from datapipe.pack.records.choices import choice_sources
 from datapipe.pack.records.donut import DonutCaption, DonutTurns, is_ground_truth
 from datapipe.pack.records.fieldmap import FieldMap, parse_list
 from datapipe.pack.records.fieldpath import Field, Source, parse_source
+from datapipe.pack.records.idnames import template_of
 from datapipe.pack.records.imagecolumns import (
     NUMBERED,
     Columns,
@@ -60,7 +62,7 @@ _NAMES_SHOWN = 40
 
 def infer(
     columns: Columns,
-    raw: object,
+    raw: Path,
     notes: Notes,
     *,
     image: str | None = None,
@@ -126,7 +128,7 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     return text_is_enough and bool(_texts(columns))
 
 
-def _given(option: str, text: str | None, columns: Columns, raw: object) -> tuple[Source, ...]:
+def _given(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[Source, ...]:
     """The source that an option names, none where it is empty.
 
     Raises:
@@ -140,7 +142,7 @@ def _given(option: str, text: str | None, columns: Columns, raw: object) -> tupl
     return (source,)
 
 
-def _require_one(images: list[str], columns: Columns, raw: object) -> None:
+def _require_one(images: list[str], columns: Columns, raw: Path) -> None:
     stems = {
         found["stem"] if (found := NUMBERED.fullmatch(name)) else name for name in map(str, images)
     }
@@ -153,7 +155,7 @@ def _require_one(images: list[str], columns: Columns, raw: object) -> None:
         )
 
 
-def _text_map(columns: Columns, images: list[str], raw: object) -> FieldMap:
+def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
     """The text of a table, where it is known.
 
     Raises:
@@ -211,7 +213,7 @@ def _pair(
     names: Mapping[str, str],
     asked: Sequence[str],
     answered: Sequence[str],
-    raw: object,
+    raw: Path,
 ) -> FieldMap:
     """A question and its answer, after the turns before it where there are some."""
     question: Source = Field(asked[0])
@@ -252,7 +254,7 @@ class InstructionInput:
 
 
 def _refuse_preferences(
-    names: Mapping[str, str], question: str, columns: Columns, images: Sequence[str], raw: object
+    names: Mapping[str, str], question: str, columns: Columns, images: Sequence[str], raw: Path
 ) -> None:
     if not all(name in names for name in _PREFERRED):
         return
@@ -266,7 +268,7 @@ def _refuse_preferences(
     )
 
 
-def _refuse_named_images(columns: Columns, found: FieldMap, raw: object) -> None:
+def _refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
     """Refuse a table of text whose images are told by an address or an id.
 
     Raises:
@@ -281,10 +283,12 @@ def _refuse_named_images(columns: Columns, found: FieldMap, raw: object) -> None
         )
     ids = [name for name, values in columns.items() if _ID_NAME.search(name) and values]
     if ids:
+        found = template_of(raw, ids[0], columns[ids[0]])
+        example = found or f"images/{{{ids[0]}}}.jpg"
+        digits = "" if found else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
         raise PackError(
             f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
-            f"path; say where they lie, such as --image-column 'images/{{{ids[0]}}}.jpg' (with "
-            f"{{{ids[0]}:012d}} for numbers of 12 digits), or " + alone
+            f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"
         )
     media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
     if media:
@@ -295,7 +299,7 @@ def _refuse_named_images(columns: Columns, found: FieldMap, raw: object) -> None
 
 
 def _ambiguous(
-    raw: object,
+    raw: Path,
     what: str,
     found: Sequence[str],
     columns: Columns,

@@ -105,11 +105,11 @@ def _from_text(text: str, root: Path, name: str) -> Blob | Inline:
     if _is_base64(text):
         return Inline(_decode(text, name), name)
     if _URL.match(text):
-        return _from_url(text, name)
+        return _from_url(text, root, name)
     return Blob(os.path.join(root, text), name=text)
 
 
-def _from_url(text: str, name: str) -> Blob:
+def _from_url(text: str, root: Path, name: str) -> Blob:
     url = text.partition("://")
     if url[0].lower() != "file":
         raise MissingMember(
@@ -122,7 +122,8 @@ def _from_url(text: str, name: str) -> Blob:
     except ValueError as error:
         raise DecodeError(f"image is no valid URL: {error}", member=name) from error
     if parts.netloc not in ("", "localhost"):
-        raise MissingMember(f"image lies on another host ({text[:200]})", member=name)
+        # No file is reached on another host, so what some write is a relative path.
+        return Blob(os.path.join(root, unquote(f"{parts.netloc}{parts.path}")), name=text)
     return Blob(unquote(parts.path), name=text)
 
 

@@ -1,0 +1,58 @@
+"""Names of image files that records tell by an id: `{image_id:012d}.jpg` and the like."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datapipe.index.imageinfo import is_image_extension
+
+_FILES = 20_000
+_IDS = 20
+
+
+def template_of(raw: Path, column: str, ids: Sequence[Any]) -> str | None:
+    """Return the template of the files near `raw` whose names hold these ids; None if none do.
+
+    Args:
+        raw: the file or folder of the records; a path below its folder is returned.
+        column: the name of the ids.
+        ids: some of them.
+
+    Example:
+        >>> template_of(Path("nowhere"), "image_id", [42]) is None
+        True
+    """
+    base = raw if raw.is_dir() else raw.absolute().parent
+    wanted = {str(value): value for value in ids[:_IDS]}
+    found: Counter[str] = Counter()
+    for path in islice(_images(base), _FILES):
+        folder, _, name = path.rpartition("/")
+        stem, _, ext = name.rpartition(".")
+        slot = _slot(stem, column, wanted)
+        if slot is not None:
+            found[f"{folder}/{slot}.{ext}" if folder else f"{slot}.{ext}"] += 1
+    return found.most_common(1)[0][0] if found else None
+
+
+def _slot(stem: str, column: str, wanted: dict[str, Any]) -> str | None:
+    if stem in wanted:
+        return f"{{{column}}}"
+    digits = re.search(r"\d+$", stem)
+    if digits is None or digits[0].lstrip("0") not in wanted:
+        return None
+    return f"{stem[: digits.start()]}{{{column}:0{len(digits[0])}d}}"
+
+
+def _images(base: Path) -> Any:
+    for place, folders, files in os.walk(base):
+        folders.sort()
+        below = os.path.relpath(place, base)
+        for name in sorted(files):
+            if is_image_extension(name.rpartition(".")[2].lower()):
+                yield name if below == "." else f"{below}/{name}"

@@ -29,7 +29,7 @@ BASE64 = base64.b64encode(DATA).decode()
         ("größe 1.jpg", "/data/größe 1.jpg", "größe 1.jpg"),
         ("file:///else/a%20b.jpg", "/else/a b.jpg", "file:///else/a%20b.jpg"),
         ("file://localhost/a.jpg", "/a.jpg", "file://localhost/a.jpg"),
-        ("file://sub/a.jpg", "ROOT/sub/a.jpg", "file://sub/a.jpg"),
+        ("file://sub/a.jpg", "/data/sub/a.jpg", "file://sub/a.jpg"),
         ({"bytes": None, "path": "a.jpg"}, "/data/a.jpg", "a.jpg"),
         ({"path": "a.jpg"}, "/data/a.jpg", "a.jpg"),
         ("/9j/" + "a" * 60 + ".jpg", "/9j/" + "a" * 60 + ".jpg", "/9j/" + "a" * 60 + ".jpg"),

@@ -283,9 +283,9 @@ def _refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
         )
     ids = [name for name, values in columns.items() if _ID_NAME.search(name) and values]
     if ids:
-        found = template_of(raw, ids[0], columns[ids[0]])
-        example = found or f"images/{{{ids[0]}}}.jpg"
-        digits = "" if found else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
+        template = template_of(raw, ids[0], columns[ids[0]])
+        example = template or f"images/{{{ids[0]}}}.jpg"
+        digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
         raise PackError(
             f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
             f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"

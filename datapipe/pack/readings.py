@@ -1,7 +1,7 @@
 """The ways in which a folder could be read, and which of them is plainly meant.
 
-Loose images may lie beside files that another reader takes: records, or tars. What is weighed is how
-many samples each reading would give, by a bounded look.
+Loose images may lie beside files that another reader takes: records, or tars. What is weighed is
+how many samples each reading would give, by a bounded look.
 """
 
 from __future__ import annotations

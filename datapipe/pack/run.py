@@ -35,6 +35,7 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.options import (
     MaxRejects,
     PackOptions,
+    given_options,
 )
 from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import InputCount, ReadOptions
@@ -143,7 +144,7 @@ class Job:
             self.same_as(before, self.out)
             return True
         last = before.parts[-1]
-        if appending or last.options != self.options.to_dict():
+        if appending or given_options(last.options) != self.options.to_dict():
             return False
         count = self._count_all()
         return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
@@ -155,7 +156,7 @@ class Job:
             PackError: options or inputs differ.
         """
         part = before.parts[0]
-        same_options(place, part.options, self.options.to_dict())
+        same_options(place, given_options(part.options), self.options.to_dict())
         same_inputs(place, self._count_all(), part.inputs, part.inputs_sha256)
 
     def run(self, base: Manifest | None) -> Manifest:
@@ -212,7 +213,8 @@ class Job:
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
         with writing(self.out):
-            return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
+            options = self.options.to_dict() | self.notes.found
+            return journal.part(count, sequencer.saved_bytes, options)
 
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""

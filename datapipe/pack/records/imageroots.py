@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PosixPath
 
+from datapipe.errors import PackError
 from datapipe.pack.archives import holds
 from datapipe.pack.filekinds import is_archive
+from datapipe.pack.notes import Notes
 from datapipe.pack.raw import printable
 
 _BELOW = 4  # levels below the records' own folder
 _ABOVE = 3
 _FOLDERS = 1000  # that are looked into on a level
 _ENTRIES = 100_000  # of a folder that are looked at for folders
+_LISTED = 8  # in a message
 _PROBES = 8  # names that say whether a folder is worth a look at all of them
 # All names are rarely there: some downloads fail. But half of them elsewhere is a rival.
 _TAKEN = 0.9
@@ -30,6 +34,59 @@ _USUAL = (
 
 Names = Mapping[str, Sequence[str]]
 """Paths of the first images, by the field that names them."""
+
+
+def image_root(
+    names: Names,
+    default: Path,
+    *,
+    raw: Path,
+    beside: Path,
+    label: str,
+    notes: Notes,
+    given: bool = False,
+    hints: Collection[str] = (),
+) -> Path:
+    """Return the folder that the paths of images start from, and note it if it had to be found.
+
+    Args:
+        names: paths of the first images.
+        default: where they start if half of them lie there, or none anywhere.
+        raw: the file or folder that the user gave.
+        beside: the file of records.
+        label: what a person would call that file.
+        notes: told what was found.
+        given: whether the user named `default`.
+        hints: names that folders of images may have, besides the usual ones.
+
+    Raises:
+        PackError: the images lie in several folders, or some of them in one, or in an archive;
+            or none where the user said.
+    """
+    names = {field: listed for field, listed in names.items() if listed}
+    held = held_by(default, names)
+    if not names or (held and (given or held.share >= _RIVAL)):
+        return default
+    start = beside.absolute().parent
+    within = raw.absolute() if raw.is_dir() else None
+    hints = {*hints, beside.name.partition(".")[0].rpartition("_")[2]}
+    if given:
+        found = _stripped(names, default)
+        if found is None:
+            raise _wrong_root(names, default, places_of(names, start, default, hints))
+    else:
+        places = places_of(names, start, within, hints)
+        found = _the_one(places)
+        if found is None and held is None and places:
+            raise _several(names, default, label, places)
+        if found is None and held is None:
+            folders = dict.fromkeys([start, within or start, start.parent])
+            if archives := _archives_of(names, list(folders)):
+                raise _packed_away(names, default, label, archives)
+        if found is None:
+            return default
+    _note(found, raw if raw.is_dir() else raw.parent, given, notes)
+    return found.root
 
 
 class ImageRoot(PosixPath):
@@ -71,10 +128,11 @@ class Place:
         root.dropped = self.dropped
         return root
 
-    def __str__(self) -> str:
-        """Return the folder with its count, for messages."""
-        lacking = f" without {printable(self.dropped)!r}" if self.dropped else ""
-        return f"{printable(str(self.folder))} ({self.found} of {self.looked_for}{lacking})"
+    @property
+    def count(self) -> str:
+        """How many of the names are there, for messages."""
+        lacking = f", without {printable(self.dropped)!r}" if self.dropped else ""
+        return f"{self.found} of the first {self.looked_for}{lacking}"
 
 
 def path_below(root: str | os.PathLike[str], name: str) -> str:
@@ -122,7 +180,7 @@ def places_of(
     return []
 
 
-def stripped(names: Names, folder: Path) -> Place | None:
+def _stripped(names: Names, folder: Path) -> Place | None:
     """Return a folder that holds every image once a prefix that all names share is left out."""
     for field, listed in names.items():
         for dropped in _prefixes(listed):
@@ -132,7 +190,7 @@ def stripped(names: Names, folder: Path) -> Place | None:
     return None
 
 
-def the_one(places: Sequence[Place]) -> Place | None:
+def _the_one(places: Sequence[Place]) -> Place | None:
     """Return the place that plainly is meant: it holds nearly all, and no other holds half."""
     if sum(place.share >= _RIVAL for place in places) != 1:
         return None
@@ -140,7 +198,7 @@ def the_one(places: Sequence[Place]) -> Place | None:
     return best if best.share >= _TAKEN else None
 
 
-def archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
+def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
     """Return archives in these folders that seem to hold images of these names."""
     listed = [name for names_ in names.values() for name in names_]
     starts = {name.partition("/")[0].lower() for name in listed if "/" in name.strip("/")}
@@ -160,17 +218,19 @@ def _look(folder: Path, names: Names, dropped: str = "") -> Place | None:
 
 def _is_file(folder: Path, name: str, dropped: str) -> bool:
     try:
-        return os.path.isfile(f"{folder}/{name[len(dropped) :]}")
+        return os.path.isfile(os.path.join(folder, name[len(dropped) :]))
     except ValueError:  # no file can have this name
         return False
 
 
 def _prefixes(names: Sequence[str]) -> Iterator[str]:
     """Yield what the paths of all names begin with, folder by folder: `a/`, `a/b/`."""
-    common = os.path.commonprefix([name.rpartition("/")[0] + "/" for name in names])
-    for position, letter in enumerate(common):
+    first, last = min(names), max(names)  # what these two share, all between them do
+    for position, letter in enumerate(first):
         if letter == "/":
-            yield common[: position + 1]
+            if not last.startswith(first[: position + 1]):
+                return
+            yield first[: position + 1]
 
 
 def _nearby(start: Path, within: Path | None, hints: Collection[str]) -> Iterator[Path]:
@@ -239,3 +299,58 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError:  # a link to itself
         return False
+
+
+# --- what is said -----------------------------------------------------------------------------
+
+
+def _note(place: Place, base: Path, given: bool, notes: Notes) -> None:
+    relative = printable(Path(os.path.relpath(place.folder, base)).as_posix())
+    said = f"images start in {relative}"
+    if place.dropped:
+        said += f", without the {printable(place.dropped)!r} that their paths begin with"
+        notes.find("image_prefix", printable(place.dropped))
+    if not given:
+        said += " (found; --image-root says otherwise)"
+        notes.find("image_root", relative)
+    notes.decide(said)
+
+
+def _first(names: Names) -> str:
+    return printable(next(iter(names.values()))[0])
+
+
+def _several(names: Names, default: Path, label: str, places: Sequence[Place]) -> PackError:
+    many = "several folders hold images" if len(places) > 1 else "a folder holds some images"
+    lines = [
+        f"\n  --image-root {shlex.quote(printable(str(place.folder)))}  {place.count}"
+        for place in places[:_LISTED]
+    ]
+    more = f"\n  and {len(places) - _LISTED} more" if len(places) > _LISTED else ""
+    return PackError(
+        f"{label}: {_first(names)} and others are not in {default}, where their paths start; "
+        f"{many} of these names:{''.join(lines)}{more}\nadd the one that is meant to the command"
+    )
+
+
+def _packed_away(names: Names, default: Path, label: str, archives: Sequence[Path]) -> PackError:
+    listed = ", ".join(printable(path.name) for path in archives[:5])
+    return PackError(
+        f"{label}: {_first(names)} and others are neither in {default} nor in a folder near it, "
+        f"but {listed} in {printable(str(archives[0].parent))} may hold them: unpack it there, and "
+        "run the same command again"
+    )
+
+
+def _wrong_root(names: Names, given: Path, places: Sequence[Place]) -> PackError:
+    looked_for = printable(os.path.join(given, next(iter(names.values()))[0]))
+    if places:
+        seem = "they seem to lie in " + ", ".join(
+            f"{printable(str(place.folder))} ({place.count})" for place in places[:_LISTED]
+        )
+        seem += "; give that folder, or leave --image-root out"
+    else:
+        seem = "nor in a folder near the records; fetch them, or name the folder they are in"
+    count = sum(map(len, names.values()))
+    images = f"none of the first {count} images is there" if count > 1 else "the image is not there"
+    return PackError(f"--image-root {given}: {images} (looked for {looked_for}); {seem}")

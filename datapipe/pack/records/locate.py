@@ -58,23 +58,6 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
     yield [p for p in files if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)]
 
 
-def folders_near(place: Path, most: int = 1000) -> Iterator[Path]:
-    """The folder above, and those below down to the fourth level; hidden ones are left out."""
-    yield place.parent
-    level = [place]
-    for _ in range(_LEVELS):
-        below: list[Path] = []
-        for folder in level:
-            yield folder
-            try:
-                with os.scandir(folder) as entries:
-                    names = [e.name for e in entries if is_folder(e) and not e.name.startswith(".")]
-            except OSError:
-                continue
-            below += [folder / name for name in sorted(names)]
-        level = below[:most]
-
-
 def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
     """Files that may hold records, level by level, each in order; hidden ones are left out."""
     folders = [str(raw)]

@@ -14,11 +14,13 @@ _PAPERS = frozenset(
         *("checksum", "md5sums", "sha1sums", "sha256sums", "md5sum", "sha256sum"),
     }
 )
+_LONG_PAPERS = frozenset({"readme", "license", "licence"})
+_FILES = frozenset({"obj.data", "classes.txt"})  # of YOLO
 _PAPER_EXTENSIONS = frozenset(
     {
         *("md", "rst", "py", "ipynb", "sh", "html", "htm", "css", "js", "yaml", "yml", "toml"),
         *("cfg", "ini", "log", "bib", "tex", "md5", "sha1", "sha256", "sha512", "crc", "lock"),
-        *("url", "lnk", "gitignore", "gitattributes"),
+        *("url", "lnk", "gitignore", "gitattributes", "names"),
     }
 )
 _MEDIA = {
@@ -41,15 +43,13 @@ def is_paper(name: str) -> bool:
         >>> is_paper("README.md"), is_paper("LICENSE-2.0.txt"), is_paper("0001.txt")
         (True, True, False)
     """
-    stem, _, ext = name.lower().rpartition(".")
-    if ext in _PAPER_EXTENSIONS:
+    name = name.lower()
+    stem, _, ext = name.rpartition(".")
+    if ext in _PAPER_EXTENSIONS or name in _FILES:
         return True
     first = (stem or ext).partition(".")[0]
     # `README_en.txt` and `LICENSE-CC-BY` too.
     return first in _PAPERS or re.split(r"[-_ ]", first)[0] in _LONG_PAPERS
-
-
-_LONG_PAPERS = frozenset({"readme", "license", "licence"})
 
 
 def is_archive(name: str) -> bool:

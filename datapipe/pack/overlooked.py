@@ -15,11 +15,15 @@ from datapipe.pack.raw import ReadOptions, look_at, printable
 from datapipe.pack.records.containers import first_records, kind_of
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import levels
+from datapipe.pack.survey import start_of
 
 _TEXTS = frozenset({"txt", "text", "token", "lst", "list"})
 _IMAGE_NAME = re.compile(rb"[^\s\"'/]\.(jpe?g|png|webp|gif|bmp|tiff?)\b", re.IGNORECASE)
 _ONE_OBJECT = "it is one JSON object; write it as an array of records, or as JSONL"
+# A path and nothing else; names with blanks are taken for sentences.
+_ONLY_NAME = re.compile(rb"\S+\.(jpe?g|png|webp|gif|bmp|tiff?)|", re.IGNORECASE)
 _START = 1 << 16
+_LINES = 200
 _FILES = 20_000
 _PROBES = 50
 
@@ -49,6 +53,20 @@ def lists_of_images(raw: Path) -> list[Path]:
         if seen >= _FILES:
             break
     return found
+
+
+def only_names_images(path: Path) -> bool:
+    """Return whether a text lists files of images and says nothing of them, as split lists do."""
+    lines = start_of(path, _START).splitlines()[:_LINES]
+    return any(lines) and all(_ONLY_NAME.fullmatch(line.strip()) for line in lines)
+
+
+def seems_records(path: Path) -> bool:
+    """Return whether a JSON file is no sidecar but holds records: an array, lines or COCO."""
+    start = start_of(path, _START).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start.startswith(b"["):
+        return re.match(rb"\[\s*\{", start) is not None
+    return b'"annotations"' in start or b'"images"' in start or b"}\n{" in start
 
 
 def advice(raw: Path, options: ReadOptions) -> str:
@@ -113,8 +131,6 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _names_images(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return _IMAGE_NAME.search(file.read(_START)) is not None
-    except OSError:
+    if _IMAGE_NAME.search(start_of(path, _START)) is None:
         return False
+    return kind_of(path) != "" or not only_names_images(path)

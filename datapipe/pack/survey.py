@@ -97,7 +97,7 @@ def are_labels(paths: list[str]) -> bool:
     for path in paths[: 10 * _LABELS_LOOKED_AT]:
         if path.endswith((".json", ".JSON")):
             continue
-        lines = _start_of(path).strip().splitlines()
+        lines = start_of(path, _LONGEST_LABEL).strip().splitlines()
         if lines and not all(_BOX.fullmatch(line) for line in lines[:20]):
             return False
         looked_at += bool(lines)
@@ -106,8 +106,8 @@ def are_labels(paths: list[str]) -> bool:
     return looked_at > 0
 
 
-def _start_of(path: str) -> bytes:
-    """Return how a file begins; nothing if it cannot be read or is a pipe."""
+def start_of(path: str | os.PathLike[str], most: int) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read or is a pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def _start_of(path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return b""
-        return os.read(descriptor, _LONGEST_LABEL)
+        return os.read(descriptor, most)
     except OSError:
         return b""
     finally:

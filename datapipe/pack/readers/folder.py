@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,9 +56,9 @@ class FolderReader:
         for place, names, _ in _walk(raw, tree.parallel):
             tree.parallel.texts_of(place)  # raises where several could be meant
             below = tree.below(place)
+            images = filter(is_image_extension, names.unsorted())
             number += sum(
-                is_image_extension(name) and tree.takes_image(below + name)
-                for name in names.unsorted()
+                1 for name in images if not tree.of_images or tree.takes_image(below + name)
             )
         return number
 
@@ -230,39 +230,40 @@ def _read_group(
     below: str,
     names: list[str],
     labels: bool,
-    others: list[tuple[str, TextFolder]] | tuple[()] = (),
+    others: Sequence[tuple[str, TextFolder]] = (),
 ) -> Iterator[RawSample | Reject]:
-    include = tree.options.include
-    sidecars: dict[str, dict[str, tuple[str, str]]] = {}
+    chosen = tree.options.include is not None
+    sidecars: dict[str, dict[str, str | Blob]] = {}
     stems: set[str] = set()
     for name in names:
         stem, ext = _split(name)
         if is_image_extension(ext):
             stems.add(stem)
         elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
-            include is None or tree.takes_text(below + name)
+            not chosen or tree.takes_text(below + name)
         ):
-            sidecars.setdefault(stem, {}).setdefault(ext, (place, name))
+            sidecars.setdefault(stem, {}).setdefault(ext, name)
     for name, text in others:
         stem, ext = _split(name)
-        if is_text(name) and tree.takes_text(tree.below(text.place) + name):
-            sidecars.setdefault(stem, {}).setdefault(ext, (text.place, name))
+        above = tree.below(text.place)
+        if is_text(name) and tree.takes_text(above + name) and stem in stems:
+            blob = Blob(f"{text.place}/{name}", 0, None, printable(above + name))
+            if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
+                continue
+        if text.reports:
+            reject = _left_over(tree, text.place, above, name, stem in stems, False)
+            if reject is not None:
+                yield reject
     for name in names:
         stem, ext = _split(name)
         if is_image_extension(ext):
-            if include is None or tree.takes_image(below + name):
-                yield _sample(tree, place, below, name, sidecars.get(stem, {}))
-        elif stem in stems and (place, name) in sidecars.get(stem, {}).values():
+            if not chosen or tree.takes_image(below + name):
+                yield _sample(place, below, name, sidecars.get(stem, {}))
+        elif stem in stems and name in sidecars.get(stem, {}).values():
             continue
-        elif reject := _left_over(tree, place, below, name, stem in stems, labels):
-            yield reject
-    for name, text in others:
-        stem, _ = _split(name)
-        if (text.place, name) in sidecars.get(stem, {}).values() and stem in stems:
-            continue
-        if text.reports:
-            above = tree.below(text.place)
-            if reject := _left_over(tree, text.place, above, name, stem in stems, False):
+        else:
+            reject = _left_over(tree, place, below, name, stem in stems, labels)
+            if reject is not None:
                 yield reject
 
 
@@ -307,20 +308,19 @@ def _split(name: str) -> tuple[str, str]:
     return stem, ext.lower()
 
 
-def _sample(
-    tree: _Tree, place: str, below: str, image: str, sidecars: dict[str, tuple[str, str]]
-) -> RawSample:
-    def blob(home: str, name: str) -> Blob:
-        above = below if home is place else tree.below(home)
-        return Blob(f"{home}/{name}", 0, None, printable(above + name))
+def _sample(place: str, below: str, image: str, sidecars: Mapping[str, str | Blob]) -> RawSample:
+    def blob(name: str | Blob) -> Blob:
+        if isinstance(name, Blob):
+            return name
+        return Blob(f"{place}/{name}", 0, None, printable(below + name))
 
     captions = [ext for ext in sorted(sidecars, reverse=True) if ext != "json"]
     return RawSample(
         source=printable(below + image),
-        images=(RawImage(blob(place, image)),),
-        caption=blob(*sidecars[captions[0]]) if captions else None,
-        record=blob(*sidecars["json"]) if "json" in sidecars else None,
-        others=tuple((ext, blob(*sidecars[ext])) for ext in captions[1:]),
+        images=(RawImage(blob(image)),),
+        caption=blob(sidecars[captions[0]]) if captions else None,
+        record=blob(sidecars["json"]) if "json" in sidecars else None,
+        others=tuple((ext, blob(sidecars[ext])) for ext in captions[1:]),
     )
 
 

@@ -55,6 +55,7 @@ class Reading:
         paths: files that it takes, where they are few; relative to the folder.
         named: images that the records looked at name and that are here.
         exact: whether all records were looked at.
+        is_broken: whether it cannot be read as it stands.
     """
 
     reader: str
@@ -63,6 +64,7 @@ class Reading:
     paths: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
     exact: bool = False
+    is_broken: bool = False
 
 
 def weigh(
@@ -88,8 +90,8 @@ def weigh(
     if folder is not None and len(readers) == 1:
         if _is_plain(readings[0], loose):
             return readers[0]
-        if not loose.images:  # of those that were looked at
-            return readers[0]
+        if not loose.images or (readings[0].is_broken and not loose.pairs):
+            return readers[0]  # which says what is wrong
     if folder is not None and loose.images:
         readings.append(
             Reading(reader=folder.name, holds=loose.describe(), paths=_home(raw, loose))
@@ -134,7 +136,9 @@ def _reading(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) -> 
             return _of_tars(raw)
         return _of_records(reader, raw, options, loose)
     except DatapipeError as error:
-        return Reading(reader=reader.name, holds=f"cannot be read as it stands: {error}")
+        why = str(error).partition("\n")[0]
+        holds = f"cannot be read as it stands: {why}"
+        return Reading(reader=reader.name, holds=holds, is_broken=True)
 
 
 def _of_tars(raw: Path) -> Reading:

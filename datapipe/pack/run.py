@@ -20,6 +20,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
+from datapipe.pack.beside import with_leftovers
 from datapipe.pack.journal import (
     Journal,
     read_journal,
@@ -273,7 +274,10 @@ class Job:
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
         options = replace(self.read_options, scratch=scratch, notes=self.notes)
-        return itertools.islice(self.reader.read(self.raw, options), self.options.limit)
+        inputs = self.reader.read(self.raw, options)
+        if not self.reader.fallback:
+            inputs = with_leftovers(self.raw, self.reader.name, inputs, self.notes)
+        return itertools.islice(inputs, self.options.limit)
 
     def _expected(self) -> int | None:
         total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit

@@ -11,6 +11,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
+from datapipe.pack.filekinds import is_paper
 from datapipe.pack.raw import ReadOptions, look_at, printable
 from datapipe.pack.records.containers import first_records, kind_of
 from datapipe.pack.records.jsonstream import NotRecordsError
@@ -24,6 +25,7 @@ _ONE_OBJECT = "it is one JSON object; write it as an array of records, or as JSO
 _ONLY_NAME = re.compile(rb"\S+\.(jpe?g|png|webp|gif|bmp|tiff?)|", re.IGNORECASE)
 _START = 1 << 16
 _LINES = 200
+_ARRAY_OF_OBJECTS = re.compile(rb":\s*\[\s*\{")
 _FILES = 20_000
 _PROBES = 50
 
@@ -31,28 +33,47 @@ _PROBES = 50
 def lists_of_images(raw: Path) -> list[Path]:
     """Files that name images, as captions or annotations do, and are the sidecars of none.
 
-    There are none where images have sidecars, as these are what is meant then.
+    Where no image has a text of its stem, files of records count too, which may tell of the images
+    by their ids. There are none where images have sidecars, as these are what is meant then.
     """
     found: list[Path] = []
+    records: list[Path] = []
+    stems: set[str] = set()
+    texts: set[str] = set()
     seen = probed = 0
     for place, folders, files in os.walk(raw, followlinks=True):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         parts = [(name, *_split(name)) for name in sorted(files) if not name.startswith(".")]
         images = {stem for _, stem, ext in parts if is_image_extension(ext)}
+        stems |= images
         for name, stem, ext in parts:
             path = Path(place, name)
-            if ext not in _TEXTS and not kind_of(path):
+            if (ext not in _TEXTS and not kind_of(path)) or is_paper(name):
                 continue
             if stem in images:
                 return []
+            texts.add(stem)
             if probed < _PROBES:
                 probed += 1
                 if _names_images(path):
                     found.append(path)
+                elif _may_be_records(path):
+                    records.append(path)
         seen += len(files)
         if seen >= _FILES:
             break
-    return found
+    if stems & texts:  # in parallel folders
+        return [path for path in found if _split(path.name)[0] not in stems]
+    return found or records
+
+
+def _may_be_records(path: Path) -> bool:
+    """Whether a file holds several records, or an object that holds them in an array."""
+    kind = kind_of(path)
+    if kind != "json":
+        return kind != ""
+    start = start_of(path, _START)
+    return seems_records(path) or _ARRAY_OF_OBJECTS.search(start) is not None
 
 
 def only_names_images(path: Path) -> bool:

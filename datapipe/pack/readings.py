@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
 _PLAIN = frozenset({"coco", "img2dataset"})
+_CONVERSATIONS = frozenset({"llava", "chat"})
 _RECORDS = 2000
 _BYTES = 64 << 20
 _STATS = 200
@@ -92,6 +93,11 @@ def weigh(
             return readers[0]
         if not loose.images or (readings[0].is_broken and not loose.pairs):
             return readers[0]  # which says what is wrong
+    if len(readers) > 1 and not loose.pairs:
+        if all(reading.is_broken for reading in readings):
+            return readers[0]
+        if (meant := _conversations(readers, readings)) is not None:
+            return meant
     if folder is not None and loose.images:
         readings.append(
             Reading(reader=folder.name, holds=loose.describe(), paths=_home(raw, loose))
@@ -127,6 +133,19 @@ def _is_plain(reading: Reading, loose: Survey) -> bool:
         pairs = max(loose.pairs - reading.images, 0)
     unnamed = len(loose.images) - min(reading.images, len(loose.images))
     return pairs * _PAIRS <= reading.images and unnamed <= _IMAGES * reading.images**2
+
+
+def _conversations(readers: Sequence[Reader], readings: Sequence[Reading]) -> Reader | None:
+    """Return the reader of conversations if a table beside them tells of the same images.
+
+    So LLaVA's data sets come: `chat.json` or `blip_laion_cc_sbu_558k.json`, and `metadata.json`.
+    """
+    tables = [reading for reading in readings if reading.reader == "table"]
+    others = [i for i, reading in enumerate(readings) if reading.reader in _CONVERSATIONS]
+    if len(tables) != 1 or len(others) != 1 or len(readings) != 2:
+        return None
+    named, table = readings[others[0]].named, tables[0].named
+    return readers[others[0]] if table and 2 * len(named & table) > len(table) else None
 
 
 def _reading(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) -> Reading:

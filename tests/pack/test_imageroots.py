@@ -92,8 +92,13 @@ def test_examples_elsewhere_do_not_stand_in_the_way_and_some_may_be_missing(tmp_
 
 def test_a_folder_that_holds_few_of_the_images_is_asked_about(tmp_path):
     rows(tmp_path / "llava.json")
+    touch(tmp_path / "images", NAMES[:20])
+    with pytest.raises(PackError, match=r"a folder holds some .*\n.*images  20 of the first 60"):
+        opened(tmp_path)
     touch(tmp_path / "images", NAMES[:30])
-    with pytest.raises(PackError, match=r"a folder holds some .*\n.*images  30 of the first 60"):
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+    touch(tmp_path / "more", NAMES[:5])
+    with pytest.raises(PackError, match="several folders hold images"):
         opened(tmp_path)
 
 

@@ -128,16 +128,26 @@ def test_an_option_of_records_says_that_records_are_meant(tmp_path, option):
     assert choose_reader(tmp_path, None, ReadOptions(**{option: value})).name == "table"
 
 
+def llava(path, names):
+    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat"}]
+    path.write_text(json.dumps([{"image": name, "conversations": turns} for name in names]))
+
+
+def test_conversations_are_meant_where_a_table_beside_them_tells_of_the_same_images(tmp_path):
+    images(tmp_path / "images", 4)
+    rows(tmp_path / "metadata.jsonl", first(4))
+    llava(tmp_path / "chat.json", first(4))
+    assert choose_reader(tmp_path).name == "llava"
+
+
 def test_several_formats_of_records_are_listed_with_their_counts(tmp_path):
     images(tmp_path, 3)
     rows(tmp_path / "metadata.jsonl", first(3))
-    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat"}]
-    records = [{"image": name, "conversations": turns} for name in first(2)]
-    (tmp_path / "llava.json").write_text(json.dumps(records))
+    llava(tmp_path / "llava.json", first(1))
     with pytest.raises(PackError) as caught:
         choose_reader(tmp_path)
     said = str(caught.value)
-    assert "--format llava   llava.json: 2 records, 2 named images are here" in said
+    assert "--format llava   llava.json: 1 record, 1 named image is here" in said
     assert "--format table   metadata.jsonl: 3 records, 3 named images are here" in said
 
 

@@ -91,7 +91,7 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
         name = printable(lists[0].relative_to(raw).as_posix())
         name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
         raise PackError(
-            f"{raw} holds images, and {name} names images but no format reads it: "
+            f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
             f"{describe(lists[0])}; or pack the images alone with --format {folder.name}"
         )
     return folder

@@ -20,7 +20,7 @@ _FOLDERS = 1000  # that are looked into on a level
 _ENTRIES = 100_000  # of a folder that are looked at for folders
 _LISTED = 8  # in a message
 _PROBES = 8  # names that say whether a folder is worth a look at all of them
-# All names are rarely there: some downloads fail. But half of them elsewhere is a rival.
+# All names are rarely there: some downloads fail. Half of them elsewhere is a rival.
 _TAKEN = 0.9
 _RIVAL = 0.5
 
@@ -191,11 +191,14 @@ def _stripped(names: Names, folder: Path) -> Place | None:
 
 
 def _the_one(places: Sequence[Place]) -> Place | None:
-    """Return the place that plainly is meant: it holds nearly all, and no other holds half."""
+    """Return the place that plainly is meant.
+
+    The only one must hold half of the images; one of several nearly all, and no other half.
+    """
     if sum(place.share >= _RIVAL for place in places) != 1:
         return None
     best = max(places, key=lambda place: place.share)
-    return best if best.share >= _TAKEN else None
+    return best if len(places) == 1 or best.share >= _TAKEN else None
 
 
 def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:

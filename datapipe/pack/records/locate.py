@@ -172,9 +172,8 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
             lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
-            "take several with a pattern of yours such as "
-            f"{'*.parquet' if parquet else '*.json'!r}, or choose one with "
-            f"--include {groups[0].pattern!r}"
+            f"take several with a pattern of yours such as '*{groups[0].files[0].suffix}', or "
+            f"choose one with --include {groups[0].pattern!r}"
         )
     if options.include is None:
         for group in groups:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
+FOUND = "found_"
+"""Prefix of the options in a manifest that were found and not given."""
+
 _EXAMPLES = 5
 
 
 class Notes:
     """Collector that a reader writes to while it reads.
 
-    What it holds is printed at the end of a pack and stands in `PackReport`. Nothing in it changes
-    a byte of the output.
+    What it holds is printed at the end of a pack and stands in `PackReport`. What `find` was told
+    stands in the manifest too; nothing else in it changes a byte of the output.
 
     Example:
         >>> notes = Notes()
@@ -26,6 +29,19 @@ class Notes:
         self._left_out: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
         self._captions = 0
+        self._found: dict[str, dict[str, None]] = {}
+
+    def find(self, name: str, value: str) -> None:
+        """Note what was found where no option said it, for the manifest; equal ones once."""
+        self._found.setdefault(name, {})[value] = None
+
+    @property
+    def found(self) -> dict[str, str | list[str]]:
+        """Options of the manifest: a value, or a list where several were found."""
+        return {
+            FOUND + name: next(iter(values)) if len(values) == 1 else sorted(values)
+            for name, values in self._found.items()
+        }
 
     def decide(self, text: str) -> None:
         """Note a choice that the user may want to know of; equal ones are kept once."""

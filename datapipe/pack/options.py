@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat, ShrinkOptions
 from datapipe.errors import PackError
+from datapipe.pack.notes import FOUND
 from datapipe.pack.prepare import Check
 from datapipe.pack.writers.shards import ShardSize
 
@@ -83,6 +85,11 @@ class PackOptions:
         defaults = asdict(PackOptions(format=self.format))
         values = asdict(self).items()
         return {name: value for name, value in values if name in usual or value != defaults[name]}
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a manifest without what was found, which a pack need not find again."""
+    return {name: value for name, value in options.items() if not name.startswith(FOUND)}
 
 
 @dataclass(frozen=True, slots=True)

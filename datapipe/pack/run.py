@@ -22,6 +22,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
+from datapipe.pack.beside import with_leftovers
 from datapipe.pack.journal import (
     Journal,
     read_journal,
@@ -37,6 +38,7 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.options import (
     MaxRejects,
     PackOptions,
+    given_options,
 )
 from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import InputCount, RawSample, ReadOptions
@@ -153,7 +155,7 @@ class Job:
             self.same_as(before, self.out)
             return True
         last = before.parts[-1]
-        if appending or last.options != self.options.to_dict():
+        if appending or given_options(last.options) != self.options.to_dict():
             return False
         count = self._count_all()
         return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
@@ -165,7 +167,7 @@ class Job:
             PackError: options or inputs differ.
         """
         part = before.parts[0]
-        same_options(place, part.options, self.options.to_dict())
+        same_options(place, given_options(part.options), self.options.to_dict())
         same_inputs(place, self._count_all(), part.inputs, part.inputs_sha256)
 
     def run(self, base: Manifest | None) -> Manifest:
@@ -222,7 +224,8 @@ class Job:
                 + (f", the first reject: {examples[0].reason}" if examples else "")
             )
         with writing(self.out):
-            return journal.part(count, sequencer.saved_bytes, self.options.to_dict())
+            options = self.options.to_dict() | self.notes.found
+            return journal.part(count, sequencer.saved_bytes, options)
 
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
@@ -294,7 +297,10 @@ class Job:
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
         options = replace(self.read_options, scratch=scratch, notes=self.notes)
-        return itertools.islice(self.reader.read(self.raw, options), self.options.limit)
+        inputs = self.reader.read(self.raw, options)
+        if not self.reader.fallback:
+            inputs = with_leftovers(self.raw, self.reader.name, inputs, self.notes)
+        return itertools.islice(inputs, self.options.limit)
 
     def _expected(self) -> int | None:
         total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit

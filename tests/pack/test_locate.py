@@ -44,15 +44,16 @@ def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
     [
         (
             ["data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"],
-            ["data/test-[*]-of-00001[*].parquet  3 records in 1 file",
-             "data/train-[*]-of-00001[*].parquet  3 records in 1 file"],
+            ["data/test-[*]-of-00001[*].parquet' +3 records in 1 file",
+             "data/train-[*]-of-00001[*].parquet' +3 records in 1 file"],
         ),
         (["one/0.parquet", "two (b)/0.parquet", "two (b)/1.parquet"],
-         ["one/[*].parquet", r"two \(b\)/[*].parquet  6 records in 2 files"]),
+         ["one/[*].parquet", r"two \(b\)/[*].parquet' +6 records in 2 files"]),
         (["train.parquet", "test.parquet"], ["test.parquet", "train.parquet"]),
         (["train-00000-of-00001.parquet", "train-00000-of-00002.parquet"],
          ["train-[*]-of-00001", "train-[*]-of-00002"]),
-        (["a.parquet", "a.jsonl"], ["a.jsonl  1 file", "a.parquet  3 records in 1 file"]),
+        (["a.parquet", "a.jsonl"],
+         ["a.jsonl' +3 records in 1 file", "a.parquet' +3 records in 1 file"]),
     ],
 )  # fmt: skip
 def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
@@ -64,6 +65,22 @@ def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, l
         open_(tmp_path)
     include = str(caught.value).rpartition("--include ")[2].strip("'")
     assert 3 <= len(list(open_(tmp_path, include=include))) < 3 * len(names)
+
+
+def test_annotation_files_are_listed_with_counts_and_the_pattern_to_copy(tmp_path, monkeypatch):
+    for name, number in (("a.json", 1), ("b.jsonl", 3), ("c [1].csv", 2)):
+        write(tmp_path / name, ROWS[:number])
+    with pytest.raises(PackError, match="holds several annotation files:") as caught:
+        open_(tmp_path)
+    assert [line.split(None, 1)[1] for line in str(caught.value).split("\n")[1:4]] == [
+        "'a.json'       1 record in 1 file",
+        "'b.jsonl'      3 records in 1 file",
+        "'c [[]1].csv'  2 records in 1 file",
+    ]
+    assert len(list(open_(tmp_path, include="c [[]1].csv"))) == 2
+    monkeypatch.setattr("datapipe.pack.records.locate._WHOLE", 10)
+    with pytest.raises(PackError, match="about 3 records"):
+        open_(tmp_path)
 
 
 def test_folders_with_brackets_can_be_included_as_they_are_listed(tmp_path):
@@ -227,21 +244,9 @@ def test_paths_start_in_the_folder_of_each_file_where_images_lie_beside_it(tmp_p
         (tmp_path / split / "1.jpg").touch()
     records = open_(tmp_path, include="*/metadata.csv")
     assert [part.root for part in records.parts()] == [tmp_path / "train", tmp_path / "val"]
+    (tmp_path / "1.jpg").touch()
     given = open_(tmp_path, include="*/metadata.csv", image_root=tmp_path)
     assert [part.root for part in given.parts()] == [tmp_path]
-
-
-@pytest.mark.parametrize("place", ["coco/train2017", "images", ".."])
-def test_the_folder_where_the_images_are_is_named(tmp_path, place):
-    raw = tmp_path / "raw"
-    write(raw / "llava.json", [{"a": "text only"}, {"a": "0001.jpg"}, {"a": "0002.jpg"}])
-    (raw / place).mkdir(parents=True, exist_ok=True)
-    (raw / place / "0002.jpg").touch()
-    root = (tmp_path if place == ".." else raw / place).as_posix()
-    with pytest.raises(PackError, match=r"0002.jpg and others are not in .*--image-root") as caught:
-        open_(raw)
-    assert str(caught.value).endswith(f"--image-root '{root}'")
-    assert open_(raw, image_root=raw / place).root == raw / place
 
 
 def test_images_that_lie_nowhere_or_are_held_need_no_folder(tmp_path, jpeg):

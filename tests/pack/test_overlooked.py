@@ -37,7 +37,7 @@ def test_captions_that_no_format_reads_are_not_left_behind(images, name, content
     (images / name).write_text(content)
     with pytest.raises(PackError, match="pack the images alone with --format folder") as caught:
         choose_reader(images)
-    assert f"{name} names images" in str(caught.value)
+    assert f"{name} names images or" in str(caught.value)
     assert remedy in str(caught.value)
     assert choose_reader(images, "folder").name == "folder"
 
@@ -48,6 +48,34 @@ def test_captions_that_no_format_reads_are_not_left_behind(images, name, content
 )
 def test_files_that_name_no_images_do_not_stand_in_the_way(images, name, content):
     (images / name).write_text(content)
+    assert choose_reader(images).name == "folder"
+
+
+RECORDS_OF_IDS = [
+    ("aokvqa.json", json.dumps([{"image_id": 0, "question": "?"}, {"image_id": 1}])),
+    ("results.csv", "image_id,caption\n0,A dog\n"),
+    ("questions.json", json.dumps({"info": {}, "questions": [{"image_id": 0}, {"image_id": 1}]})),
+    ("by_id.jsonl", '{"image_id": 0}\n{"image_id": 1}\n'),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), RECORDS_OF_IDS)
+def test_records_that_tell_of_images_by_their_ids_are_not_left_behind(images, name, content):
+    (images / name).write_text(content)
+    with pytest.raises(PackError, match=rf"{name} names images or tells of them but no format"):
+        choose_reader(images)
+
+
+@pytest.mark.parametrize(("name", "content"), RECORDS_OF_IDS)
+def test_records_beside_images_with_texts_do_not_stand_in_the_way(images, name, content):
+    (images / name).write_text(content)
+    (images / "captions").mkdir()
+    (images / "captions" / "0.txt").write_text("A dog")
+    assert choose_reader(images).name == "folder"
+
+
+def test_lists_of_files_are_no_captions(images):
+    (images / "train.txt").write_text("images/0.jpg\nimages/1.jpg\n")
     assert choose_reader(images).name == "folder"
 
 

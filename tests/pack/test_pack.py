@@ -16,7 +16,7 @@ def test_every_input_ends_packed_or_rejected_with_the_reason(
 ):
     raw = make_folder(tmp_path / "raw", 5)
     reasons = make_broken(raw)
-    (raw / "notes.md").write_text("# notes")
+    (raw / "notes.xyz").write_text("# notes")
     (raw / "lost.txt").write_text("of no image")
     (raw / "gone.jpg").symlink_to("nowhere.jpg")
     report = pack_dataset(raw, tmp_path / "out", max_rejects=20)
@@ -32,7 +32,7 @@ def test_every_input_ends_packed_or_rejected_with_the_reason(
         "error": "MissingMember",
     }
     assert lines["lost.txt"]["reason"] == "no image has the same stem as this text"
-    assert lines["notes.md"]["reason"] == "neither an image nor the sidecar of one"
+    assert lines["notes.xyz"]["reason"] == "neither an image nor the sidecar of one"
     assert sum(report.reasons.values()) == 7
 
 

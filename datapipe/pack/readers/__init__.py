@@ -15,6 +15,7 @@ from datapipe.errors import PackError
 from datapipe.index.tars import names_shards
 from datapipe.pack.overlooked import advice, describe, lists_of_images
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
+from datapipe.pack.readings import weigh, without_unpacked
 from datapipe.pack.unpack import packed_images, refuse_archive
 
 _FOLDERS = 20
@@ -85,25 +86,25 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     if name is not None:
         return readers[name]
     fitting = [reader for reader in readers.values() if reader.recognises(raw, options)]
-    chosen = [reader for reader in fitting if not reader.fallback] or fitting
-    if len(chosen) == 1:
-        if chosen[0].fallback and (lists := lists_of_images(raw)):
-            name = printable(lists[0].relative_to(raw).as_posix())
-            name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
-            raise PackError(
-                f"{raw} holds images, and {name} names images but no format reads it: "
-                f"{describe(lists[0])}; or pack the images alone with --format {chosen[0].name}"
-            )
-        return chosen[0]
-    if not chosen:
+    folder = next((reader for reader in fitting if reader.fallback), None)
+    chosen = [reader for reader in fitting if not reader.fallback]
+    if folder is not None:
+        chosen = without_unpacked(raw, chosen)
+    if chosen:
+        return weigh(raw, options, chosen, folder)
+    if folder is None:
         raise PackError(
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
             f"{known}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
         )
-    raise PackError(
-        f"{raw} looks like several formats: {', '.join(reader.name for reader in chosen)} "
-        f"(found: {look_at(raw)}); name one with --format"
-    )
+    if lists := lists_of_images(raw):
+        name = printable(lists[0].relative_to(raw).as_posix())
+        name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
+        raise PackError(
+            f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
+            f"{describe(lists[0])}; or pack the images alone with --format {folder.name}"
+        )
+    return folder
 
 
 def _packed(raw: Path) -> str:

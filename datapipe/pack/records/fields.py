@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.pack.raw import Blob, Inline, RawImage, Reject, printable
+from datapipe.pack.records.imageroots import path_below
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
@@ -106,7 +106,7 @@ def _from_text(text: str, root: Path, name: str) -> Blob | Inline:
         return Inline(_decode(text, name), name)
     if _URL.match(text):
         return _from_url(text, root, name)
-    return Blob(os.path.join(root, text), name=text)
+    return Blob(path_below(root, text), name=text)
 
 
 def _from_url(text: str, root: Path, name: str) -> Blob:
@@ -123,7 +123,7 @@ def _from_url(text: str, root: Path, name: str) -> Blob:
         raise DecodeError(f"image is no valid URL: {error}", member=name) from error
     if parts.netloc not in ("", "localhost"):
         # No file is reached on another host, so what some write is a relative path.
-        return Blob(os.path.join(root, unquote(f"{parts.netloc}{parts.path}")), name=text)
+        return Blob(path_below(root, unquote(f"{parts.netloc}{parts.path}")), name=text)
     return Blob(unquote(parts.path), name=text)
 
 

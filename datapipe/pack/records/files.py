@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at, printable
+from datapipe.pack.raw import Inline, ReadOptions, Reject, look_at
 from datapipe.pack.records.containers import (
     cannot_be_read,
     estimate_file,
@@ -21,21 +21,21 @@ from datapipe.pack.records.containers import (
     read_file,
 )
 from datapipe.pack.records.fields import image_name, is_image_struct
+from datapipe.pack.records.imageroots import Names, image_root
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import (
     Group,
-    folders_near,
     groups_of,
     levels,
     name_below,
     require_one,
 )
-from datapipe.pack.unpack import packed_images
 
 Fits = Callable[[Mapping[str, Any]], bool]
 
 _QUICK = 100_000
 _PROBES = 100
+_BLANKS = 6
 # Deeper records Python could neither send to a worker nor write: both run out of stack.
 _DEEPEST = 200
 _SCALARS = frozenset({str, int, float, bool})
@@ -50,12 +50,14 @@ class RecordFiles:
         files: in order.
         root: where relative image paths start; of files in several folders, see `parts`.
         root_given: whether the user named it.
+        roots: where they start for the files of a folder, for folders that hold no images.
     """
 
     raw: Path
     files: tuple[Path, ...]
     root: Path
     root_given: bool = False
+    roots: Mapping[Path, Path] = field(default_factory=dict, compare=False)
 
     def parts(self) -> Iterator[RecordFiles]:
         """The files of each folder for themselves, as image paths may start there."""
@@ -64,7 +66,8 @@ class RecordFiles:
             return
         for _, group in groupby(self.files, lambda path: path.parent):
             files = tuple(group)
-            yield replace(self, files=files, root=_root(self.raw, files))
+            root = self.roots.get(files[0].parent) or _root(self.raw, files)
+            yield replace(self, files=files, root=root)
 
     def first(self) -> dict[str, Any] | None:
         """The first record that can be read; None where there is none.
@@ -169,11 +172,7 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
             raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
-            records = _record_files(raw, options, fitting)
-            if not records.root_given:
-                for part in records.parts():
-                    _require_images(part)
-            return records
+            return _with_roots(_record_files(raw, options, fitting), options)
         seen += others
     raise _none(raw, options, what, seen)
 
@@ -220,15 +219,15 @@ def plain(
     """
     others: list[tuple[str, Inline]] = []
     out: dict[str, Any] = {}
-    for field, value in record.items():
-        if images is not None and field in images:
+    for name, value in record.items():
+        if images is not None and name in images:
             value = image_name(value)
         kept: list[bytes] = []
         try:
-            out[str(field)] = _plain(value, kept, images is None)
+            out[str(name)] = _plain(value, kept, images is None)
         except RecursionError as error:
             raise DecodeError("record is nested too deeply to be written as JSON") from error
-        others += [(f"{field}.bin", Inline(data, str(field))) for data in kept]
+        others += [(f"{name}.bin", Inline(data, str(name))) for data in kept]
     return out, tuple(others)
 
 
@@ -282,7 +281,7 @@ def _root(raw: Path, files: tuple[Path, ...]) -> Path:
     (folder,) = folders
     if raw.is_file() or folder == raw:
         return folder
-    path = next(_first_paths(files), None)
+    _, path = next(_first_paths(files), ("", None))
     # Unlike those of `Path`, these raise for no name, however long.
     exists = os.path.exists
     if path is not None and not exists(f"{folder}/{path}") and exists(f"{raw}/{path}"):
@@ -290,46 +289,54 @@ def _root(raw: Path, files: tuple[Path, ...]) -> Path:
     return folder
 
 
-def _first_paths(files: tuple[Path, ...]) -> Iterator[str]:
-    """Relative paths of images in the first records, of those that do not hold their images."""
+def _first_paths(files: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
+    """Fields and paths of images in the first records, if these do not hold their images."""
     for path in files[:1]:
         for record in first_records(path):
             if _holds_bytes(record):
                 return
-            try:
-                paths = list(islice(_image_paths(record), _PROBES))
-            except RecursionError:
-                continue  # will be rejected
-            yield from (p for p in paths if "://" not in p and not p.startswith("/"))
+            for name, value in record.items():
+                try:
+                    paths = list(islice(_image_paths(value), _PROBES))
+                except RecursionError:
+                    continue  # will be rejected
+                yield from ((str(name), p) for p in paths if "://" not in p)
 
 
-def _require_images(records: RecordFiles) -> None:
-    """Refuse records whose images are not where their paths start but in another folder.
+def _first_names(files: tuple[Path, ...]) -> Names:
+    names: dict[str, dict[str, None]] = {}
+    for name, path in islice(_first_paths(files), 10 * _PROBES):
+        listed = names.setdefault(name, {})
+        if len(listed) < _PROBES:
+            listed[path] = None
+    return {name: list(listed) for name, listed in names.items()}
+
+
+def _with_roots(records: RecordFiles, options: ReadOptions) -> RecordFiles:
+    """Say where image paths start, for records whose images do not lie where they should.
 
     Raises:
-        PackError: none of the first images is there, and some are in that folder.
+        PackError: the images lie in several folders, or only some of them elsewhere, or in an
+            archive, or not below the folder that was given.
     """
-    names: list[str] = []
-    for name in islice(_first_paths(records.files), _PROBES):
-        if os.path.exists(f"{records.root}/{name}"):
-            return
-        names.append(name)
-    if not names:
-        return
-    start = records.raw if records.raw.is_dir() else records.raw.absolute().parent
-    for folder in folders_near(start):
-        if found := next((n for n in names if os.path.isfile(f"{folder}/{n}")), None):
-            raise PackError(
-                f"{name_below(records.raw, records.files[0])}: {printable(found)} and others are "
-                f"not in {records.root}, where their paths start, but in {folder}; say so with "
-                f"--image-root {str(folder)!r}"
-            )
-    if said := packed_images({start, records.root}, into=records.root):
-        raise PackError(
-            f"{name_below(records.raw, records.files[0])}: its images, such as "
-            f"{printable(names[0])}, are not in {records.root} and not near it; say "
-            f"where with --image-root, or: {said}"
+    parts = list(records.parts())
+    roots = {}
+    for part in parts:
+        path = part.files[0]
+        root = image_root(
+            _first_names(part.files),
+            part.root,
+            raw=records.raw,
+            beside=path,
+            label=name_below(records.raw, path),
+            given=records.root_given,
+            notes=options.notes,
         )
+        if root is not part.root:
+            roots[part.files[0].parent] = root
+    if len(parts) == 1 and roots:
+        return replace(records, root=next(iter(roots.values())))
+    return replace(records, roots=roots)
 
 
 def _holds_bytes(record: Mapping[str, Any]) -> bool:
@@ -345,7 +352,7 @@ def _holds_bytes(record: Mapping[str, Any]) -> bool:
 def _image_paths(value: Any) -> Iterator[str]:
     """Texts in a record that end as the names of image files do."""
     if isinstance(value, str):
-        if len(value) < 4096 and is_image_extension(value.rpartition(".")[2]):
+        if _is_path(value):
             yield value
     elif isinstance(value, Mapping):
         for item in value.values():
@@ -353,6 +360,16 @@ def _image_paths(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _image_paths(item)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a text may be the path of an image, and is no sentence that ends with one."""
+    return (
+        len(text) < 4096
+        and is_image_extension(text.rpartition(".")[2])
+        and "\n" not in text
+        and text.count(" ") < _BLANKS
+    )
 
 
 def _none(raw: Path, options: ReadOptions, what: str, seen: list[str]) -> PackError:

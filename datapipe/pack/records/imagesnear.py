@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.raw import Blob, Inline, ReadOptions, printable
 from datapipe.pack.records.fields import image_blob
-from datapipe.pack.records.locate import folders_near
+from datapipe.pack.records.imageroots import nearby
 from datapipe.pack.unpack import packed_images
 
 Spelling = Callable[[Any], str]
@@ -96,8 +96,7 @@ def find_images(
     found = _holding(usual, names)
     if not found:
         start = given or (raw.absolute() if raw.is_dir() else here.parent)
-        # The first that it gives is the folder above.
-        found = _holding(list(islice(folders_near(start), 1, _FOLDERS)), names)
+        found = _holding(list(islice(nearby(start, None, hints), _FOLDERS)), names)
         for folder in found:
             options.notes.decide(f"images are read from {folder}")
     if not found and given is not None:

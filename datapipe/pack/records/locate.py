@@ -14,10 +14,12 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.raw import ReadOptions, printable
-from datapipe.pack.records.containers import kind_of, kind_of_name
-from datapipe.pack.records.parquetstream import columns_of, count_rows
+from datapipe.pack.records.containers import estimate_file, kind_of, kind_of_name
+from datapipe.pack.records.parquetstream import columns_of
 
 _LEVELS = 4
+_LISTED = 20
+_WHOLE = 4 << 20  # bytes; of larger files the number of records is an estimate
 
 # How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
 _NUMBERED = re.compile(
@@ -56,23 +58,6 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
         return
     files = [path for level in _walk(raw, most) for path in level]
     yield [p for p in files if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)]
-
-
-def folders_near(place: Path, most: int = 1000) -> Iterator[Path]:
-    """The folder above, and those below down to the fourth level; hidden ones are left out."""
-    yield place.parent
-    level = [place]
-    for _ in range(_LEVELS):
-        below: list[Path] = []
-        for folder in level:
-            yield folder
-            try:
-                with os.scandir(folder) as entries:
-                    names = [e.name for e in entries if is_folder(e) and not e.name.startswith(".")]
-            except OSError:
-                continue
-            below += [folder / name for name in sorted(names)]
-        level = below[:most]
 
 
 def _walk(raw: Path, most: int | None) -> Iterator[list[Path]]:
@@ -178,20 +163,17 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
                 f"--include {options.include!r} also takes files of another kind "
                 f"({'; '.join(others[:3])}); narrow it"
             )
-    elif len(groups) > 1 and any(group.is_parquet for group in groups):
-        lines = [f"  {g.pattern}  {_extent(g)}" for g in groups]
-        raise PackError(
-            f"{raw} holds several datasets, or splits of one:\n" + "\n".join(lines[:20]) + "\n"
-            "take several with a pattern of yours such as '*.parquet', or choose one with "
-            f"--include {groups[0].pattern!r}"
-        )
     elif len(groups) > 1:
-        names = ", ".join(name_below(raw, g.files[0]) for g in groups[:10])
-        names += f" and {len(groups) - 10} more" if len(groups) > 10 else ""
+        parquet = any(group.is_parquet for group in groups)
+        what = "several datasets, or splits of one" if parquet else "several annotation files"
+        width = max(len(repr(group.pattern)) for group in groups[:_LISTED])
+        lines = [f"\n  --include {g.pattern!r:<{width}}  {_extent(g)}" for g in groups[:_LISTED]]
+        if len(groups) > _LISTED:
+            lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
-            f"{raw} holds several annotation files ({names}); give one of them, "
-            f"with --image-root {raw} if its images lie here, "
-            "or name those to take with --include PATTERN"
+            f"{raw} holds {what}:{''.join(lines)}\n"
+            f"take several with a pattern of yours such as '*{groups[0].files[0].suffix}', or "
+            f"choose one with --include {groups[0].pattern!r}"
         )
     if options.include is None:
         for group in groups:
@@ -209,9 +191,13 @@ def _require_complete(raw: Path, group: Group) -> None:
 
 def _extent(group: Group) -> str:
     files = "1 file" if len(group.files) == 1 else f"{len(group.files)} files"
-    if not group.is_parquet:
-        return files
-    return f"{sum(map(count_rows, group.files)):,} records in {files}"
+    try:
+        count = sum(map(estimate_file, group.files))
+    except PackError as error:
+        return f"{files}, which cannot be read: {error}"
+    records = f"{count:,} record{'' if count == 1 else 's'}"
+    exact = group.is_parquet or all(path.stat().st_size <= _WHOLE for path in group.files)
+    return f"{'' if exact else 'about '}{records} in {files}"
 
 
 def _require_equal_columns(files: list[Path]) -> None:

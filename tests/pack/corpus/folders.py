@@ -57,7 +57,8 @@ def _names(folder: Path, fates: Fates) -> None:
     for extension in ("JPG", "Jpeg", "jpe", "jfif", "PnG", "TIFF"):
         (folder / f"upper.{extension}").write_bytes(encode("png"))
         fates[f"upper.{extension}"] = PACKED
-    for name in ("a.jpg.part", "a.jpg~", "a.", "a.jpg ", "README"):
+    (folder / "README").write_bytes(b"no input")
+    for name in ("a.jpg.part", "a.jpg~", "a.", "a.jpg "):
         (folder / name).write_bytes(encode("jpg"))
         fates[name] = "neither an image nor the sidecar of one"
 

@@ -1,0 +1,226 @@
+"""What becomes of each file of a folder: images, their texts here or elsewhere, other files."""
+
+import zipfile
+
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.errors import PackError
+from datapipe.pack.notes import Notes
+from datapipe.pack.raw import RawSample, ReadOptions
+from datapipe.pack.readers.folder import READER
+
+YOLO = "0 0.5 0.5 0.1 0.2\n1 0.25 0.5 0.1 0.2\n"
+
+
+def make(raw, files):
+    for name, content in files.items():
+        path = raw / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return raw
+
+
+def read(raw, include=None):
+    """What a folder gives: captions and records by image, rejects by source, and notes."""
+    notes = Notes()
+    samples, rejects = {}, {}
+    for taken in READER.read(raw, ReadOptions(include=include, notes=notes)):
+        if isinstance(taken, RawSample):
+            texts = [blob.label for blob in (taken.caption, taken.record) if blob is not None]
+            samples[taken.source] = " ".join(texts)
+        else:
+            rejects[taken.source] = taken.reason
+    assert READER.estimate(raw, ReadOptions(include=include)) == len(samples)
+    return samples, rejects, notes.lines()
+
+
+# --- texts in parallel folders ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("image", "text", "pattern"),
+    [
+        ("images/x.png", "annotations/x.json", "annotations/*"),
+        ("img/x.jpg", "box/x.txt", "box/*"),
+        ("images/train/x.jpg", "captions/train/x.txt", "captions/*"),
+        ("train/images/x.jpg", "train/captions/x.caption", "train/captions/*"),
+        ("data/train/images/x.jpg", "data/train/[1]/x.txt", "data/train/[[]1]/*"),
+    ],
+)
+def test_texts_of_a_parallel_folder_are_joined(tmp_path, image, text, pattern):
+    raw = make(tmp_path, {image: "", text: "A cat", "README.md": ""})
+    samples, rejects, said = read(raw)
+    assert (samples, rejects) == ({image: text}, {})
+    assert said[0] == f"texts of images are taken from {pattern}"
+
+
+def test_splits_are_joined_with_their_own_texts(tmp_path, jpeg, members):
+    for split in ("train", "val"):
+        for number in range(3):
+            make(tmp_path / "raw", {f"texts/{split}/{number}.txt": f"{split} {number}"})
+            (tmp_path / "raw" / "images" / split).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "raw" / "images" / split / f"{number}.jpg").write_bytes(jpeg(number))
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
+    assert report.notes == ("texts of images are taken from texts/*",)
+    packed = [m["txt"].decode() for m in members(tmp_path / "out").values()]
+    assert packed == [f"{split} {number}" for split in ("train", "val") for number in range(3)]
+
+
+def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path):
+    names = {"img/1.jpg": "", "img/2.jpg": "", "txt/2.txt": "two", "txt/3.txt": "three"}
+    samples, rejects, _ = read(make(tmp_path, names))
+    assert samples == {"img/1.jpg": "", "img/2.jpg": "txt/2.txt"}
+    assert rejects == {"txt/3.txt": "no image has the same stem as this text"}
+
+
+def test_names_with_dots_and_very_many_names_are_joined(tmp_path, monkeypatch):
+    monkeypatch.setattr("datapipe.pack.names._RUN", 16)
+    names = [f"{number:03d}{end}" for number in range(60) for end in ("", ".b", "-c", "ü")]
+    files = {f"img/{n}.jpg": "" for n in names} | {f"txt/{n}.txt": "a" for n in names[::2]}
+    samples, rejects, _ = read(make(tmp_path, files))
+    assert rejects == {}
+    assert samples == {f"img/{n}.jpg": f"txt/{n}.txt" if n in names[::2] else "" for n in names}
+
+
+def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_path):
+    files = {f"{f}/{n}.txt": "72,25,TAN" for f in ("box", "entities") for n in range(2)}
+    raw = make(tmp_path, {"img/0.jpg": "", "img/1.jpg": ""} | files)
+    with pytest.raises(PackError, match="img holds images, and several folders") as caught:
+        READER.estimate(raw, ReadOptions())
+    assert "--include 'box/*'       2 files, such as 0.txt" in str(caught.value)
+    assert "--include 'entities/*'  2 files, such as 0.txt" in str(caught.value)
+    samples, rejects, said = read(raw, include="box/*")
+    assert samples == {"img/0.jpg": "box/0.txt", "img/1.jpg": "box/1.txt"}
+    assert rejects == {}
+    assert said[1].startswith("left out: 2 files, texts that --include does not take (entities/")
+
+
+def test_a_pattern_of_images_takes_them_with_their_texts(tmp_path):
+    files = {f"{kind}/{split}/0.{ext}": "a" for kind, ext in (("images", "jpg"), ("texts", "txt"))
+             for split in ("train", "val")}  # fmt: skip
+    raw = make(tmp_path, files)
+    assert read(raw, include="images/val/*")[0] == {"images/val/0.jpg": "texts/val/0.txt"}
+    assert read(raw, include="*/train/*")[0] == {"images/train/0.jpg": "texts/train/0.txt"}
+    with pytest.raises(PackError, match="--include 'none' matches neither an image nor a text"):
+        read(raw, include="none")
+
+
+def test_texts_beside_the_images_go_before_those_of_a_parallel_folder(tmp_path):
+    raw = make(tmp_path, {"a/1.jpg": "", "a/1.txt": "one", "b/1.txt": "another"})
+    samples, rejects, said = read(raw)
+    assert (samples, rejects) == ({"a/1.jpg": "a/1.txt"}, {})
+    assert said == ["left out: 1 file, texts of images that have others beside them (b/1.txt)"]
+
+
+def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path):
+    files = {f"{c}/{n}.{e}": "words" for c in "abc" for n in range(3) for e in ("jpg", "txt")}
+    samples, rejects, said = read(make(tmp_path, files))
+    assert samples == {f"{c}/{n}.jpg": f"{c}/{n}.txt" for c in "abc" for n in range(3)}
+    assert (rejects, said) == ({}, [])
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["images", "labels"])
+def test_boxes_are_no_captions(tmp_path, place):
+    files = {f"images/{number}.jpg": "" for number in range(4)}
+    files |= {f"{place}/{number}.txt": YOLO if number else "" for number in range(4)}
+    samples, rejects, said = read(make(tmp_path, files))
+    assert samples == {f"images/{number}.jpg": "" for number in range(4)}
+    assert rejects == {}
+    assert said == [
+        "left out: 4 files, boxes in numbers, as YOLO's labels are, which are no captions "
+        f"({place}/0.txt, {place}/1.txt, {place}/2.txt, {place}/3.txt)"
+    ]
+
+
+def test_boxes_do_not_hide_captions_in_another_folder(tmp_path):
+    raw = make(tmp_path, {"images/1.jpg": "", "labels/1.txt": YOLO, "captions/1.txt": "A cat"})
+    assert read(raw)[0] == {"images/1.jpg": "captions/1.txt"}
+
+
+def test_an_export_of_darknet_is_packed_without_labels(tmp_path, jpeg):
+    raw = make(tmp_path / "raw", {
+        "train.txt": "data/obj_train_data/1.jpg\ndata/obj_train_data/2.jpg\n",
+        "obj.data": "classes = 2", "obj.names": "cat\n", "obj_train_data/1.txt": YOLO,
+        "obj_train_data/2.txt": YOLO,
+    })  # fmt: skip
+    for number in (1, 2):
+        (raw / "obj_train_data" / f"{number}.jpg").write_bytes(jpeg(number))
+    report = pack_dataset(raw, tmp_path / "out")
+    assert (report.samples, report.rejected, report.left_out) == (2, 0, 5)
+    assert any("boxes in numbers" in note for note in report.notes)
+
+
+# --- files that are no data -------------------------------------------------------------------
+
+
+PAPERS = [
+    *("README", "README.md", "README.txt", "readme_en.txt", "LICENSE", "LICENSE.txt", "NOTICE"),
+    *("LICENSE-CC-BY", "CITATION.cff", "citation.bib", "notes.md", "index.rst", "load.py"),
+    *("look.ipynb", "index.html", "data.yaml", "data.yml", "a.toml", "train.log", "_SUCCESS"),
+    *("SHA256SUMS", "checksums.txt", "a.md5", "dataset_infos.json", "requirements.txt"),
+]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_papers_beside_images_are_left_out_and_said(tmp_path, name):
+    raw = make(tmp_path, {"1.jpg": "", "1.txt": "A cat", f"sub/{name}": "words"})
+    samples, rejects, said = read(raw)
+    assert (samples, rejects) == ({"1.jpg": "1.txt"}, {})
+    assert said == [f"left out: 1 file, no data (sub/{name})"]
+
+
+def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path):
+    assert read(make(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
+        "notice.jpg": "notice.txt"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("a.mp4", "a video; only images and text are packed"),
+        ("a.wav", "sound; only images and text are packed"),
+        ("a.pdf", "a document; only images and text are packed"),
+        ("a.npy", "an array; only images and text are packed"),
+        ("a.zip", "an archive; unpack it"),
+        ("a.tar", "an archive; unpack it"),
+        ("a.xyz", "neither an image nor the sidecar of one"),
+        ("a", "neither an image nor the sidecar of one"),
+    ],
+)
+def test_what_may_be_data_is_rejected_by_name_with_what_it_is(tmp_path, name, what):
+    _, rejects, said = read(make(tmp_path, {"1.jpg": "", name: ""}))
+    assert (list(rejects), said) == ([name], [])
+    assert rejects[name].startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata.jsonl", '{"file_name": "1.jpg"}'),
+        ("metadata.csv", "file_name\n1.jpg"),
+        ("all.parquet", "PAR1"),
+        ("llava.json", '[{"image": "1.jpg"}]'),
+        ("captions.json", '{"images": [], "annotations": []}'),
+    ],
+)
+def test_records_beside_images_are_left_out_where_the_images_are_chosen(tmp_path, name, content):
+    _, rejects, said = read(make(tmp_path, {"1.jpg": "", name: content}))
+    assert rejects == {}
+    assert said == [f"left out: 1 file, records, which the format folder does not read ({name})"]
+
+
+def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path):
+    make(tmp_path, {"photos/1.jpg": "one", "photos/2.jpg": "two"})
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for name in ("photos/1.jpg", "photos/2.jpg"):
+            archive.write(tmp_path / name, name)
+    _, rejects, said = read(tmp_path)
+    assert rejects == {}
+    assert said == ["left out: 1 file, archives whose content lies beside them (photos.zip)"]
+    (tmp_path / "photos" / "2.jpg").unlink()
+    assert list(read(tmp_path)[1]) == ["photos.zip"]

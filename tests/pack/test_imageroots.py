@@ -1,0 +1,223 @@
+"""Where the images of records lie: found if one folder holds them, asked about if several do."""
+
+import io
+import json
+import tarfile
+import zipfile
+
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.errors import PackError
+from datapipe.index.manifest import read_manifest
+from datapipe.pack.notes import Notes
+from datapipe.pack.raw import ReadOptions
+from datapipe.pack.records.files import open_records
+
+from .record_files import fits, write
+
+NAMES = [f"{number:04d}.jpg" for number in range(60)]
+
+
+def touch(folder, names=NAMES):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def opened(raw, **options):
+    notes = Notes()
+    records = open_records(raw, ReadOptions(notes=notes, **options), fits, "`a`")
+    return records, notes.lines()
+
+
+def rows(path, names=NAMES, prefix=""):
+    return write(path, [{"a": prefix + name} for name in names])
+
+
+@pytest.mark.parametrize(
+    ("give", "file", "place", "said"),
+    [
+        (".", "llava.json", "images", "images"),
+        (".", "llava.json", "coco/train2017", "coco/train2017"),
+        (".", "llava.json", "any/name/at/all", "any/name/at/all"),
+        (".", "annotations/llava.json", "any", "any"),
+        ("llava.json", "llava.json", "any", "any"),
+        ("annotations/llava.json", "annotations/llava.json", "images", "../images"),
+    ],
+)
+def test_the_one_folder_that_holds_the_images_is_taken_and_said(tmp_path, give, file, place, said):
+    rows(tmp_path / "raw" / file)
+    touch(tmp_path / "raw" / place)
+    records, notes = opened(tmp_path / "raw" / give)
+    assert records.root == tmp_path / "raw" / place
+    assert notes == [f"images start in {said} (found; --image-root says otherwise)"]
+
+
+@pytest.mark.parametrize("place", ["", "images", "imgs", "train2017", "images/train2017"])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_three_levels_above_the_records_are_looked_into(tmp_path, place, levels):
+    path = rows(tmp_path.joinpath("top", *"abc"[:levels]) / "captions_train2017.jsonl")
+    touch(tmp_path / "top" / place)
+    records, _ = opened(path)
+    assert records.root == tmp_path / "top" / place
+
+
+def test_a_folder_that_is_four_levels_above_or_a_neighbour_is_another_dataset(tmp_path):
+    path = rows(tmp_path / "a" / "b" / "c" / "d" / "llava.json")
+    touch(tmp_path / "images")
+    touch(tmp_path / "a" / "b" / "other" / "photographs")
+    records, said = opened(path)
+    assert (records.root, said) == (path.parent, [])
+
+
+def test_several_folders_that_hold_the_images_are_listed(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path / "images")
+    touch(tmp_path / "small ones", NAMES[:40])
+    with pytest.raises(PackError, match="several folders hold images of these names") as caught:
+        opened(tmp_path)
+    assert f"--image-root {tmp_path}/images  60 of the first 60" in str(caught.value)
+    assert f"--image-root '{tmp_path}/small ones'  40 of the first 60" in str(caught.value)
+    assert opened(tmp_path, image_root=tmp_path / "images")[1] == []
+
+
+def test_examples_elsewhere_do_not_stand_in_the_way_and_some_may_be_missing(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path / "images", NAMES[:55])
+    touch(tmp_path / "docs", NAMES[:5])
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+
+
+def test_a_folder_that_holds_few_of_the_images_is_asked_about(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path / "images", NAMES[:20])
+    with pytest.raises(PackError, match=r"a folder holds some .*\n.*images  20 of the first 60"):
+        opened(tmp_path)
+    touch(tmp_path / "images", NAMES[:30])
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+    touch(tmp_path / "more", NAMES[:5])
+    with pytest.raises(PackError, match="several folders hold images"):
+        opened(tmp_path)
+
+
+def test_an_image_beside_the_records_does_not_hide_the_folder_of_all(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path, NAMES[:1])
+    assert opened(tmp_path)[0].root == tmp_path
+    touch(tmp_path / "images")
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+
+
+def test_a_link_to_a_folder_is_not_a_second_folder(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path / "images")
+    (tmp_path / "imgs").symlink_to(tmp_path / "images")
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+
+
+@pytest.mark.parametrize("prefix", ["coco/", "/home/author/data/coco/", "../data/"])
+@pytest.mark.parametrize("place", ["", "here/"])
+def test_a_prefix_that_is_not_here_is_left_out(tmp_path, prefix, place):
+    rows(tmp_path / "raw" / "llava.json", prefix=f"{prefix}train2017/")
+    touch(tmp_path / "raw" / place / "train2017")
+    records, (said,) = opened(tmp_path / "raw")
+    assert f"without the {prefix!r} that their paths begin with (found;" in said
+    assert records.root == tmp_path / "raw" / place
+
+
+def test_a_prefix_is_left_out_only_if_every_image_is_there_then(tmp_path):
+    rows(tmp_path / "llava.json", prefix="coco/train2017/")
+    touch(tmp_path / "train2017", NAMES[:-1])
+    assert opened(tmp_path)[1] == []
+    touch(tmp_path / "train2017")
+    assert len(opened(tmp_path)[1]) == 1
+    touch(tmp_path / "copy" / "train2017")
+    with pytest.raises(PackError, match="several folders hold images"):
+        opened(tmp_path)
+
+
+def test_a_sentence_that_ends_with_a_file_is_no_image(tmp_path):
+    texts = [f"What do you see in the picture called {name}" for name in NAMES]
+    write(tmp_path / "a.jsonl", [{"a": n, "b": t} for n, t in zip(NAMES, texts, strict=True)])
+    touch(tmp_path / "images")
+    assert opened(tmp_path)[0].root == tmp_path / "images"
+
+
+def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_path):
+    rows(tmp_path / "llava.json")
+    touch(tmp_path / "images")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PackError) as caught:
+        opened(tmp_path, image_root=tmp_path / "empty")
+    said = str(caught.value)
+    assert f"none of the first 60 images is there (looked for {tmp_path}/empty/0000.jpg)" in said
+    assert f"they seem to lie in {tmp_path}/images (60 of the first 60)" in said
+
+
+def test_a_wrong_image_root_with_no_images_anywhere_says_so(tmp_path):
+    rows(tmp_path / "raw" / "llava.json")
+    (tmp_path / "raw" / "empty").mkdir()
+    with pytest.raises(PackError, match="nor in a folder near the records; fetch them"):
+        opened(tmp_path / "raw", image_root=tmp_path / "raw" / "empty")
+
+
+def test_a_prefix_is_left_out_below_a_folder_that_was_given(tmp_path):
+    rows(tmp_path / "llava.json", prefix="coco/train2017/")
+    touch(tmp_path / "mine" / "train2017")
+    records, (said,) = opened(tmp_path, image_root=tmp_path / "mine")
+    assert said == "images start in mine, without the 'coco/' that their paths begin with"
+    assert records.root == tmp_path / "mine"
+
+
+def make_archive(path, names):
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.writestr(name, b"")
+        return
+    with tarfile.open(path, "w:gz") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name), io.BytesIO())
+
+
+@pytest.mark.parametrize("archive", ["images.zip", "train2017.tar.gz", "x.zip", "x.tar.gz"])
+@pytest.mark.parametrize("place", [".", ".."])
+def test_an_archive_that_may_hold_the_images_is_to_be_unpacked(tmp_path, archive, place):
+    path = rows(tmp_path / "annotations" / "llava.json")
+    make_archive(tmp_path / "annotations" / place / archive, [f"images/{n}" for n in NAMES])
+    with pytest.raises(PackError, match=f"{archive} in .* may hold them: unpack it there"):
+        opened(path)
+
+
+def test_an_archive_of_something_else_is_passed_over(tmp_path):
+    path = rows(tmp_path / "llava.json")
+    make_archive(tmp_path / "evaluation.zip", ["score.py"])
+    assert opened(path)[1] == []
+
+
+def test_what_was_found_stands_in_the_manifest_and_changes_no_command(tmp_path, jpeg):
+    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
+    raw, more = tmp_path / "raw", tmp_path / "more"
+    for folder, count in ((raw, 3), (more, 4)):
+        touch(folder / "images" / "train2017")
+        records = []
+        for number in range(count):
+            (folder / "images" / "train2017" / NAMES[number]).write_bytes(jpeg(number))
+            records.append({"image": f"coco/train2017/{NAMES[number]}", "conversations": turns})
+        (folder / "llava.json").write_text(json.dumps(records))
+    out = tmp_path / "out"
+    report = pack_dataset(raw, out)
+    assert report.samples == 3
+    assert [line for line in report.notes if line.startswith("images start in images, without")]
+    (part,) = read_manifest(out).parts
+    assert part.options["found_image_root"] == "images"
+    assert part.options["found_image_prefix"] == "coco/"
+    before = (out / "dataset.json").read_bytes()
+    assert pack_dataset(raw, out).finished_before
+    pack_dataset(raw, tmp_path / "again")
+    assert (tmp_path / "again" / "dataset.json").read_bytes() == before
+    assert pack_dataset(more, out, append=True).samples == 7
+    assert pack_dataset(more, out, append=True).finished_before
+    assert pack_dataset(raw, tmp_path / "given", image_root=raw / "images").samples == 3

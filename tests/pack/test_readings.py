@@ -1,0 +1,181 @@
+"""Which reading of a folder is taken where loose images lie beside records or tars."""
+
+import json
+
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.errors import PackError
+from datapipe.pack import readings
+from datapipe.pack.raw import ReadOptions
+from datapipe.pack.readers import choose_reader
+from datapipe.pack.survey import survey
+
+
+def images(folder, count, text=None, start=0):
+    """Files called as images, which is all that choosing looks at."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(start, start + count):
+        (folder / f"{number:04d}.jpg").write_bytes(b"x")
+        if text is not None:
+            (folder / f"{number:04d}.txt").write_text(text)
+
+
+def rows(path, names):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"file_name": name, "text": "a caption"}) for name in names]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def first(count):
+    return [f"{number:04d}.jpg" for number in range(count)]
+
+
+def test_a_tar_among_images_does_not_hide_them(tmp_path, make_tar):
+    images(tmp_path, 1067)
+    make_tar(tmp_path / "hopper.tar", [("hopper.jpg", b"x")])
+    with pytest.raises(PackError) as caught:
+        choose_reader(tmp_path)
+    said = str(caught.value)
+    assert "--format webdataset  1 tar with 1 sample, 1 image (or give " in said
+    assert f"{tmp_path}/hopper.tar)" in said
+    assert "--format folder      1,067 images, none with a text of the same stem" in said
+    assert choose_reader(tmp_path, "folder").name == "folder"
+
+
+def test_a_few_previews_beside_tars_do_not_stand_in_the_way(tmp_path, make_tar):
+    make_tar(tmp_path / "0.tar", [(f"{n}.jpg", b"x") for n in range(100)])
+    images(tmp_path / "docs", 1)
+    assert choose_reader(tmp_path).name == "webdataset"
+    images(tmp_path / "docs", 2)
+    with pytest.raises(PackError, match=r"2 images, none .*or give .*/docs\)"):
+        choose_reader(tmp_path)
+
+
+@pytest.mark.parametrize("home", ["", "photos"])
+def test_a_tar_that_lies_unpacked_beside_itself_is_no_data(tmp_path, make_tar, home):
+    images(tmp_path / home, 3, "a caption")
+    members = [(f"{n:04d}.jpg", b"x") for n in range(3)]
+    make_tar(tmp_path / "photos.tar", members)
+    assert choose_reader(tmp_path).name == "folder"
+    (tmp_path / home / "0001.jpg").write_bytes(b"another")
+    with pytest.raises(PackError, match="several ways"):
+        choose_reader(tmp_path)
+
+
+def test_a_row_of_metadata_does_not_hide_ten_pairs(tmp_path, jpeg):
+    for number in range(10):
+        (tmp_path / f"{number:04d}.jpg").write_bytes(jpeg(number))
+        (tmp_path / f"{number:04d}.txt").write_text("a caption")
+    rows(tmp_path / "metadata.jsonl", first(1))
+    with pytest.raises(PackError) as caught:
+        choose_reader(tmp_path)
+    said = str(caught.value)
+    assert "--format table   metadata.jsonl: 1 record, 1 named image is here" in said
+    assert f"(or give {tmp_path}/metadata.jsonl)" in said
+    assert "--format folder  10 images, 10 of them with a text of the same stem" in said
+
+
+def test_stale_metadata_does_not_hide_pairs(tmp_path):
+    images(tmp_path, 132, "a caption")
+    rows(tmp_path / "metadata.jsonl", [f"old-{n}.jpg" for n in range(132)])
+    with pytest.raises(PackError, match="132 named images are missing"):
+        choose_reader(tmp_path)
+
+
+def test_records_that_name_the_images_go_before_their_texts(tmp_path):
+    images(tmp_path, 40, "a caption")
+    rows(tmp_path / "metadata.jsonl", first(40))
+    assert choose_reader(tmp_path).name == "table"
+    images(tmp_path, 2, "another", start=40)  # 5 % of the records: two rejects would be allowed
+    assert choose_reader(tmp_path).name == "table"
+    images(tmp_path, 1, "another", start=42)
+    with pytest.raises(PackError, match="several ways"):
+        choose_reader(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("named", "plain"),
+    [(1, 10), (3, 90), (10, 1000)],
+)
+def test_records_of_some_of_many_images_are_meant_unless_they_are_too_few(tmp_path, named, plain):
+    images(tmp_path / "train2017", named + plain)
+    rows(tmp_path / "subset.jsonl", [f"train2017/{name}" for name in first(named)])
+    assert choose_reader(tmp_path).name == "table"
+    images(tmp_path / "train2017", 1, start=named + plain)
+    with pytest.raises(PackError, match="several ways"):
+        choose_reader(tmp_path)
+
+
+def test_boxes_beside_images_are_no_captions_that_records_could_hide(tmp_path):
+    images(tmp_path / "images", 30, "0 0.5 0.5 0.1 0.2\n3 0.1 0.1 0.1 0.1\n")
+    rows(tmp_path / "metadata.jsonl", [f"images/{name}" for name in first(10)])
+    assert survey(tmp_path).pairs == 0
+    assert choose_reader(tmp_path).name == "table"
+
+
+@pytest.mark.parametrize("text", ["7", "12 34", "a 1 2 3 4"])
+def test_captions_may_be_numbers(tmp_path, text):
+    images(tmp_path, 3, text)
+    assert survey(tmp_path).pairs == 3
+
+
+@pytest.mark.parametrize("option", ["image_column", "key_from", "image_root"])
+def test_an_option_of_records_says_that_records_are_meant(tmp_path, option):
+    images(tmp_path, 10, "a caption")
+    rows(tmp_path / "metadata.jsonl", first(1))
+    value = tmp_path if option == "image_root" else "file_name"
+    assert choose_reader(tmp_path, None, ReadOptions(**{option: value})).name == "table"
+
+
+def llava(path, names):
+    turns = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat"}]
+    path.write_text(json.dumps([{"image": name, "conversations": turns} for name in names]))
+
+
+def test_conversations_are_meant_where_a_table_beside_them_tells_of_the_same_images(tmp_path):
+    images(tmp_path / "images", 4)
+    rows(tmp_path / "metadata.jsonl", first(4))
+    llava(tmp_path / "chat.json", first(4))
+    assert choose_reader(tmp_path).name == "llava"
+
+
+def test_several_formats_of_records_are_listed_with_their_counts(tmp_path):
+    images(tmp_path, 3)
+    rows(tmp_path / "metadata.jsonl", first(3))
+    llava(tmp_path / "llava.json", first(1))
+    with pytest.raises(PackError) as caught:
+        choose_reader(tmp_path)
+    said = str(caught.value)
+    assert "--format llava   llava.json: 1 record, 1 named image is here" in said
+    assert "--format table   metadata.jsonl: 3 records, 3 named images are here" in said
+
+
+def test_looks_at_large_files_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(readings, "_RECORDS", 50)
+    images(tmp_path, 1000)
+    rows(tmp_path / "metadata.jsonl", first(1000))
+    read = []
+    table = choose_reader(tmp_path, "table")
+    inner = type(table).read
+
+    def counted(self, raw, options):
+        for sample in inner(self, raw, options):
+            read.append(sample)
+            yield sample
+
+    monkeypatch.setattr(type(table), "read", counted)
+    assert choose_reader(tmp_path).name == "table"
+    assert len(read) == 50
+    assert not survey(tmp_path, most=10).complete or len(survey(tmp_path).images) == 1000
+
+
+def test_what_is_chosen_by_name_is_packed_without_questions(tmp_path, make_tar, jpeg, members):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for number in range(10):
+        (raw / f"{number:04d}.jpg").write_bytes(jpeg(number))
+        (raw / f"{number:04d}.txt").write_text("a caption")
+    rows(raw / "metadata.jsonl", first(1))
+    assert pack_dataset(raw, tmp_path / "folder", format="folder").samples == 10
+    assert pack_dataset(raw, tmp_path / "table", format="table").samples == 1

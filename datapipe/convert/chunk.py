@@ -159,8 +159,8 @@ def _place(recipe: Recipe, sample: int, number: int, data: memoryview, made: Mad
     at = int(columns.sample_image[sample]) + number
     if at >= columns.sample_image[sample + 1]:
         raise MissingMember("there are more images than the index says")
-    image = recipe.transform.decode(data)
     sides = int(columns.image_width[at]), int(columns.image_height[at])
+    image = recipe.transform.decode(data, sides)
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
     placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])

@@ -52,9 +52,9 @@ class FixedTransform:
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: tuple[int, int] | None = None) -> Decoded:
         target = self._target if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         self._normalizer.write_planes(values, out.view(values.shape))

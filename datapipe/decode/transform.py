@@ -65,8 +65,8 @@ class ImageTransform(Protocol):
         """What a model takes beside `pixel_values`, for n images."""
         ...
 
-    def decode(self, data: Encoded) -> Decoded:
-        """Decode one image to upright RGB.
+    def decode(self, data: Encoded, indexed: tuple[int, int] | None = None) -> Decoded:
+        """Decode one image to upright RGB; `indexed` is the (width, height) that an index states.
 
         Raises:
             DecodeError: see `decode_for`.

@@ -155,8 +155,9 @@ class ImageSlots:
         Raises:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
-        image = self._maker.transform.decode(data)
-        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
+        sides = self._sides[self._starts[slot] + number]
+        image = self._maker.transform.decode(data, sides)
+        check_indexed((image.width, image.height), sides)
         return image
 
     def place(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from datapipe.errors import DecodeError
+from datapipe.index.imageformats import PACKED
 from datapipe.index.orientation import (
     PNG_KEYWORDS,
     XMP_IN_JPEG,
@@ -46,7 +47,7 @@ Only these are opened: Pillow would also start Ghostscript for an EPS.
 EXTENSIONS = frozenset(FORMATS.values()) | {
     *("jpeg", "jpe", "jfif", "tiff", "pgm", "pbm", "pnm", "j2k", "dib")
 }
-"""Lower-case extensions that name an image."""
+"""Lower-case extensions that name an image in a shard."""
 
 Image.init()  # Pillow loads plugins on first need, and needs them loaded to be told of formats
 OPENED = tuple(name for name in FORMATS if name in Image.OPEN)
@@ -96,7 +97,16 @@ class ImageInfo:
 
 
 def is_image_extension(ext: str) -> bool:
-    """Whether a member extension such as `jpg`, `1.jpg` or `left.PNG` names an image."""
+    """Return whether an extension such as `jpg`, `1.jpg` or `left.HEIC` names a raw image.
+
+    Raw images may be encoded anew while they are packed; see `is_stored_image` for those in shards.
+    """
+    ext = ext.rpartition(".")[2].lower()
+    return ext in EXTENSIONS or ext in PACKED
+
+
+def is_stored_image(ext: str) -> bool:
+    """Return whether the extension of a shard's member names an image, which loaders decode."""
     return ext.rpartition(".")[2].lower() in EXTENSIONS
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from datapipe.errors import PackError
+from datapipe.index.imageformats import unsupported_image
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
 from datapipe.pack.names import SortedNames
@@ -112,7 +113,8 @@ def _read_group(place: str, below: str, names: list[str]) -> Iterator[RawSample 
             what = "another text of this kind" if stem in stems else "no image"
             yield Reject(source, f"{what} has the same stem as this text", "MissingMember")
         else:
-            yield Reject(source, "neither an image nor the sidecar of one", "DecodeError")
+            why = unsupported_image(ext) or "neither an image nor the sidecar of one"
+            yield Reject(source, why, "DecodeError")
 
 
 def _split(name: str) -> tuple[str, str]:

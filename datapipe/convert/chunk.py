@@ -17,7 +17,7 @@ from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.checksum import crc32
 from datapipe.index.columns import Columns
 from datapipe.index.imageinfo import is_stored_image
-from datapipe.index.rows import Member
+from datapipe.index.rows import ImageSize, Member
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text
 from datapipe.store.protocol import Store
 
@@ -160,7 +160,8 @@ def _place(recipe: Recipe, sample: int, number: int, data: memoryview, made: Mad
     if at >= columns.sample_image[sample + 1]:
         raise MissingMember("there are more images than the index says")
     sides = int(columns.image_width[at]), int(columns.image_height[at])
-    image = recipe.transform.decode(data, sides)
+    indexed = ImageSize(*sides, int(columns.image_orientation[at]))
+    image = recipe.transform.decode(data, indexed)
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
     placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])

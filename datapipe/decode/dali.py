@@ -24,6 +24,7 @@ from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.placement import Placement
 from datapipe.index.imageinfo import probe, probe_indexed
+from datapipe.index.rows import ImageSize
 
 
 class DaliDecoder:
@@ -75,7 +76,7 @@ class DaliDecoder:
         self,
         images: Sequence[bytes],
         draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[tuple[int, int]] | None = None,
+        sizes: Sequence[ImageSize] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch.
 
@@ -152,7 +153,7 @@ class DaliDecoder:
         return self.device.type == "cuda"
 
     def _give(
-        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: tuple[int, int] | None
+        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: ImageSize | None
     ) -> bool:
         """Add an image to what DALI gets, or nothing in its place; whether it was the image.
 
@@ -161,7 +162,7 @@ class DaliDecoder:
         """
         info = probe(image) if size is None else probe_indexed(image, size)
         if size is not None:
-            check_indexed(info.upright, size)
+            check_indexed(info.upright, (size.width, size.height))
         check_size(info, self.spec.refuse_above)
         plain = plain_jpeg(image, info)
         if plain is None:

@@ -22,6 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from datapipe.errors import DecodeError
 from datapipe.index.checksum import crc32
 from datapipe.index.imageinfo import OPENED, ImageInfo, probe, probe_indexed
+from datapipe.index.rows import ImageSize
 
 Pixels = npt.NDArray[np.uint8]
 """uint8 [height, width, 3], RGB."""
@@ -106,7 +107,7 @@ def decode_for(
     target: Callable[[int, int], tuple[int, int]] | None = None,
     *,
     max_pixels: int = MAX_PIXELS,
-    indexed: tuple[int, int] | None = None,
+    indexed: ImageSize | None = None,
 ) -> Decoded:
     """Decode one image to upright RGB, no larger than it needs to be.
 
@@ -119,7 +120,7 @@ def decode_for(
             image, and by 1 where the sides stay twice as long: double the target for that. None
             decodes the whole image.
         max_pixels: an image with more is refused.
-        indexed: upright (width, height) that an index states; see `probe_indexed`.
+        indexed: what an index says of it; see `probe_indexed`.
 
     Raises:
         DecodeError: see `decode_rgb`.

@@ -26,6 +26,7 @@ from datapipe.index.orientation import (
     orientation_of_info,
     orientation_of_png,
 )
+from datapipe.index.rows import ImageSize
 
 FORMATS = {
     "JPEG": "jpg",
@@ -135,23 +136,22 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     return _probe_other(data)
 
 
-def probe_indexed(data: bytes | memoryview, indexed: tuple[int, int]) -> ImageInfo:
-    """Read the header of an image whose upright (width, height) an index states.
+def probe_indexed(data: bytes | memoryview, indexed: ImageSize) -> ImageInfo:
+    """Read the header of an image that stands in an index, with the orientation that stands there.
 
-    Indexes written by versions that did not read XMP have the sides that EXIF alone gives. Where
-    the stated sides are those, the image keeps that orientation, so its batches stay the same.
+    Indexes written by earlier versions know the orientation from EXIF alone, and from damaged EXIF
+    too. Their images keep it, so that their batches stay the same.
 
     Raises:
         DecodeError: `data` is no image of a known format.
     """
     info = probe(data)
-    if info.upright == indexed or info.upright != indexed[::-1]:
-        return info
-    if info.format == "tif":
-        # Pillow has turned its pixels all along.
+    if info.format == "tif" and info.upright == (indexed.height, indexed.width):
+        # Pillow has turned its pixels all along, while indexes had the sides of what is stored.
         return replace(info, width=info.height, height=info.width)
-    earlier = replace(info, orientation=1 if info.orientation >= 5 else _earlier(bytes(data)))
-    return earlier if earlier.upright == indexed else info
+    if info.orientation == indexed.orientation or _earlier(bytes(data)) != indexed.orientation:
+        return info
+    return replace(info, orientation=indexed.orientation)
 
 
 def _earlier(data: bytes) -> int:
@@ -328,6 +328,8 @@ def _looks_like(data: bytes | memoryview) -> str:
         return "it looks like JSON"
     if head.startswith(b"version https://git-lfs."):
         return "it is a Git LFS pointer; fetch the file itself with `git lfs pull`"
+    if data[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in OPENED:
+        return "it is AVIF, which this Pillow was not built to read; pip install --upgrade pillow"
     if not data.strip(b"\0"):
         return "it begins with zero bytes"
     return f"it begins with {data[:8]!r}"

@@ -1,7 +1,10 @@
 """Images of formats that no loader reads: encoded anew, or rejected by name."""
 
+import doctest
 import io
+import re
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +15,9 @@ from datapipe.decode.foreign import convert
 from datapipe.decode.image import decode_rgb
 from datapipe.decode.shrink import ShrinkOptions
 from datapipe.errors import DecodeError
-from datapipe.index.imageformats import raw_format
-from datapipe.index.imageinfo import is_image_extension, is_stored_image
+from datapipe.index import imageformats
+from datapipe.index.imageformats import PACKED, raw_format
+from datapipe.index.imageinfo import EXTENSIONS, is_image_extension, is_stored_image, probe
 
 NO_HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(40)
 PSD = (
@@ -257,6 +261,19 @@ def test_worker_processes_encode_anew_to_the_same_bytes(tmp_path, encode, crop, 
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert one.notes == two.notes
     assert one.notes[0].startswith("150 images: TGA encoded anew as PNG")
+
+
+def test_avif_says_what_to_do_where_pillow_does_not_read_it(monkeypatch):
+    monkeypatch.setattr("datapipe.index.imageinfo.OPENED", ("PNG",))
+    with pytest.raises(DecodeError, match=r"it is AVIF, .* pip install --upgrade pillow"):
+        probe(b"\0\0\0\x20ftypavif" + bytes(40))
+
+
+def test_the_documentation_lists_every_extension():
+    page = Path(__file__).parents[2] / "docs" / "formats.md"
+    listed = set(re.findall(r"`(\w+)`", page.read_text().partition("## Images")[2]))
+    assert listed >= EXTENSIONS | PACKED
+    assert not doctest.testmod(imageformats).failed
 
 
 def test_members_of_foreign_tars_that_no_loader_decodes_are_no_images_of_theirs():

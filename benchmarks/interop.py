@@ -26,7 +26,7 @@ from benchmarks.data import scratch
 from datapipe.errors import DatapipeError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.grouping import split_name
-from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.imageinfo import is_stored_image
 from datapipe.index.manifest import MANIFEST
 from datapipe.index.sidecars import KINDS, write_sidecars
 from datapipe.index.tars import index_home, tars_at
@@ -252,7 +252,7 @@ def read_datasets(view: View, *, streaming: bool) -> Iterator[tuple[str, Members
 
     features = {name: datasets.Value("string") for name in ("__key__", "__url__")}
     for ext in view.extensions:
-        image = is_image_extension(ext)
+        image = is_stored_image(ext)
         features[ext] = datasets.Image(decode=False) if image else datasets.Value("binary")
     decoders, WebDataset.DECODERS = WebDataset.DECODERS, {}
     datasets.disable_progress_bars()

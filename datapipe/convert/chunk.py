@@ -16,8 +16,8 @@ from datapipe.decode.text.encode import SampleText, TextEncoder
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.checksum import crc32
 from datapipe.index.columns import Columns
-from datapipe.index.imageinfo import is_image_extension
-from datapipe.index.rows import Member
+from datapipe.index.imageinfo import is_stored_image
+from datapipe.index.rows import ImageSize, Member
 from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text
 from datapipe.store.protocol import Store
 
@@ -107,7 +107,7 @@ def _wanted(recipe: Recipe, sample: int) -> list[Member]:
     return [
         member
         for member in recipe.columns.members(sample)
-        if (recipe.transform is not None and is_image_extension(member.ext))
+        if (recipe.transform is not None and is_stored_image(member.ext))
         or member.ext.lower() in (*TEXT_EXTENSIONS, "json")
     ]
 
@@ -129,7 +129,7 @@ def _make_sample(
         try:
             if not recipe.store.verify(member, data):
                 raise DecodeError("its bytes are not those that were packed: the shard is damaged")
-            if is_image_extension(member.ext):
+            if is_stored_image(member.ext):
                 _place(recipe, sample, done, data, made)
                 done += 1
                 continue
@@ -159,8 +159,9 @@ def _place(recipe: Recipe, sample: int, number: int, data: memoryview, made: Mad
     at = int(columns.sample_image[sample]) + number
     if at >= columns.sample_image[sample + 1]:
         raise MissingMember("there are more images than the index says")
-    image = recipe.transform.decode(data)
     sides = int(columns.image_width[at]), int(columns.image_height[at])
+    indexed = ImageSize(*sides, int(columns.image_orientation[at]))
+    image = recipe.transform.decode(data, indexed)
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
     placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])

@@ -23,7 +23,8 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.placement import Placement
-from datapipe.index.imageinfo import probe
+from datapipe.index.imageinfo import probe, probe_indexed
+from datapipe.index.rows import ImageSize
 
 
 class DaliDecoder:
@@ -75,7 +76,7 @@ class DaliDecoder:
         self,
         images: Sequence[bytes],
         draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[tuple[int, int]] | None = None,
+        sizes: Sequence[ImageSize] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch.
 
@@ -106,10 +107,11 @@ class DaliDecoder:
         others: dict[int, Future[Decoded]] = {}
         for place, (image, draw) in enumerate(zip(images, draws, strict=True)):
             try:
-                if self._give(batch, image, draw, None if sizes is None else sizes[place]):
+                size = None if sizes is None else sizes[place]
+                if self._give(batch, image, draw, size):
                     given.append(place)
                 else:
-                    others[place] = self._pool.submit(self._kernels.decode, image)
+                    others[place] = self._pool.submit(self._kernels.decode, image, size)
             except DecodeError as error:
                 errors[place] = error
                 batch.add_nothing()
@@ -119,7 +121,9 @@ class DaliDecoder:
         if shared is None:
             shape = (len(images), 3, self.spec.height, self.spec.width)
             out = torch.zeros(shape, dtype=self.spec.out_dtype, device=self.device)
-            others |= {n: self._pool.submit(self._kernels.decode, images[n]) for n in given}
+            for n in given:
+                size = None if sizes is None else sizes[n]
+                others[n] = self._pool.submit(self._kernels.decode, images[n], size)
         else:
             # DALI's memory on a GPU knows nothing of torch's streams: it could be written anew
             # while a kernel of theirs still reads it. On the CPU it is the tensor's alone.
@@ -149,16 +153,16 @@ class DaliDecoder:
         return self.device.type == "cuda"
 
     def _give(
-        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: tuple[int, int] | None
+        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: ImageSize | None
     ) -> bool:
         """Add an image to what DALI gets, or nothing in its place; whether it was the image.
 
         Raises:
             DecodeError: its header says that it cannot be decoded, or that it is not of this size.
         """
-        info = probe(image)
+        info = probe(image) if size is None else probe_indexed(image, size)
         if size is not None:
-            check_indexed(info.upright, size)
+            check_indexed(info.upright, (size.width, size.height))
         check_size(info, self.spec.refuse_above)
         plain = plain_jpeg(image, info)
         if plain is None:

@@ -16,6 +16,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw, least_box, middle_box, random_box
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import Int64, contain, cover
+from datapipe.index.rows import ImageSize
 
 
 class FixedTransform:
@@ -52,9 +53,9 @@ class FixedTransform:
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         target = self._target if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         self._normalizer.write_planes(values, out.view(values.shape))

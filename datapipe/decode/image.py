@@ -21,7 +21,8 @@ from PIL import Image, UnidentifiedImageError
 
 from datapipe.errors import DecodeError
 from datapipe.index.checksum import crc32
-from datapipe.index.imageinfo import OPENED, ImageInfo, probe
+from datapipe.index.imageinfo import OPENED, ImageInfo, probe, probe_indexed
+from datapipe.index.rows import ImageSize
 
 Pixels = npt.NDArray[np.uint8]
 """uint8 [height, width, 3], RGB."""
@@ -106,6 +107,7 @@ def decode_for(
     target: Callable[[int, int], tuple[int, int]] | None = None,
     *,
     max_pixels: int = MAX_PIXELS,
+    indexed: ImageSize | None = None,
 ) -> Decoded:
     """Decode one image to upright RGB, no larger than it needs to be.
 
@@ -118,11 +120,12 @@ def decode_for(
             image, and by 1 where the sides stay twice as long: double the target for that. None
             decodes the whole image.
         max_pixels: an image with more is refused.
+        indexed: what an index says of it; see `probe_indexed`.
 
     Raises:
         DecodeError: see `decode_rgb`.
     """
-    info = probe(data)
+    info = probe(data) if indexed is None else probe_indexed(data, indexed)
     check_size(info, max_pixels)
     if info.format == "png":
         check_png(data)
@@ -256,8 +259,9 @@ def flatten(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise DecodeError("floating-point pixels have no defined range; convert them to 8 bits")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+        colour = image.convert("RGBA")  # loads, and may turn a TIFF
+        white = Image.new("RGBA", colour.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, colour).convert("RGB")
     if image.mode in ("L", "RGB"):
         return image
     return image.convert("L" if image.mode == "1" else "RGB")

@@ -13,6 +13,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import Int64, native_size, one
+from datapipe.index.rows import ImageSize
 
 
 class NativeTransform:
@@ -58,9 +59,9 @@ class NativeTransform:
         grids = np.stack([np.ones_like(down), down, across], axis=1)
         return {"image_grid_thw": torch.from_numpy(grids)}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         shape = (len(values), 3, -1)

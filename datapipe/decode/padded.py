@@ -13,6 +13,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import Int64, native_size, one, shortest
+from datapipe.index.rows import ImageSize
 
 
 class PaddedTransform:
@@ -54,9 +55,9 @@ class PaddedTransform:
         across, down = self._sizes(widths, heights)
         return {"image_sizes": torch.from_numpy(np.stack([down, across], axis=1))}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         _, _, height, width = values.shape

@@ -37,6 +37,7 @@ _QUALITY = {"jpg": 90, "webp": 87}
 # JPEG_MAX_DIMENSION in libjpeg's jmorecfg.h, WEBP_MAX_DIMENSION in libwebp's encode.h.
 _LONGEST = {"jpg": 65_500, "webp": 16_383}
 
+_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
 _KEPT = ("jpg", "png", "webp")
 
 
@@ -101,15 +102,52 @@ def shrink(
     converted = scaled or kind != info.format
     if not converted and not (options.quality and _is_finer(data, info, quality)):
         return None
+    _check_sides(size, kind)
+    encoded = _encode(_decode(data, info, size), kind, quality)
+    if not converted and len(encoded) >= len(data):
+        return None
+    return encoded, probe(encoded)
+
+
+def encode_anew(
+    image: Image.Image, kind: str, options: ShrinkOptions, *, quality: int | None = None
+) -> tuple[bytes, ImageInfo]:
+    """Encode an upright image, as small as `options` want it.
+
+    Args:
+        image: any that Pillow loads. What PNG holds without loss keeps its mode and transparency.
+        kind: "png" or "jpg", for options that keep formats.
+        options: what is wanted.
+        quality: of JPEG, if `options` give none; None is the usual one.
+
+    Raises:
+        DecodeError: see `flatten`; or the image is too long for the format.
+    """
+    kind = kind if options.image_format == "keep" else options.image_format
+    size = _fit(image.size, options.max_side)
+    _check_sides(size, kind)
+    if kind != "png" or size != image.size or image.mode not in _PNG_MODES:
+        try:
+            image = flatten(image)
+        except (OSError, ValueError) as error:
+            raise DecodeError(f"pixels of mode {image.mode} cannot become RGB: {error}") from error
+    if size != image.size:
+        image = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+    encoded = _encode(image, kind, options.quality or quality or _QUALITY.get(kind, 0))
+    return encoded, probe(encoded)
+
+
+def _check_sides(size: tuple[int, int], kind: str) -> None:
+    """Refuse a size that a format cannot hold.
+
+    Raises:
+        DecodeError: a side is too long.
+    """
     if max(size) > _LONGEST.get(kind, max(size)):
         raise DecodeError(
             f"{size[0]}x{size[1]} pixels do not fit into {kind}, whose sides have at most "
             f"{_LONGEST[kind]:,}; scale it down with --max-side {_LONGEST[kind]}"
         )
-    encoded = _encode(_decode(data, info, size), kind, quality)
-    if not converted and len(encoded) >= len(data):
-        return None
-    return encoded, probe(encoded)
 
 
 def _fit(size: tuple[int, int], max_side: int | None) -> tuple[int, int]:

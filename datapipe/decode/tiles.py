@@ -15,6 +15,7 @@ from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import Int64, one
 from datapipe.geometry.tiles import count_tiles, tile_grid
+from datapipe.index.rows import ImageSize
 
 
 class TilesTransform:
@@ -55,9 +56,9 @@ class TilesTransform:
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         target = self._size if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         self._normalizer.write_planes(values, out)
@@ -124,9 +125,9 @@ class AnyresTransform:
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         return {"image_sizes": torch.from_numpy(np.stack([heights, widths], axis=1))}
 
-    def decode(self, data: Encoded) -> Decoded:
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         target = self._target if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         self._normalizer.write_planes(values, out)

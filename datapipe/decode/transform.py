@@ -20,6 +20,7 @@ from datapipe.decode.tiles import AnyresTransform, TilesTransform
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import Int64
+from datapipe.index.rows import ImageSize
 
 __all__ = ["Draw", "ImageTransform", "Placement", "make_transform"]
 
@@ -65,8 +66,8 @@ class ImageTransform(Protocol):
         """What a model takes beside `pixel_values`, for n images."""
         ...
 
-    def decode(self, data: Encoded) -> Decoded:
-        """Decode one image to upright RGB.
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
+        """Decode one image to upright RGB; `indexed` is what an index says of it.
 
         Raises:
             DecodeError: see `decode_for`.

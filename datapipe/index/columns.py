@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
-_VERSION = 2
+_VERSION = 3
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
@@ -48,7 +48,8 @@ class Columns:
         member_offset, member_size: int64 [M], bytes.
         member_crc32: uint32 [M], meaningful where `checksums` is true.
         member_ext: uint16 [M], into `extensions`.
-        image_width, image_height: int32 [I], pixels after EXIF orientation.
+        image_width, image_height: int32 [I], pixels of the upright image.
+        image_orientation: int8 [I], 1 to 8, as EXIF numbers them; by it the image was set upright.
     """
 
     extensions: tuple[str, ...]
@@ -67,6 +68,7 @@ class Columns:
     member_ext: npt.NDArray[np.uint16]
     image_width: Int32
     image_height: Int32
+    image_orientation: npt.NDArray[np.int8]
 
     def key(self, sample: int) -> str:
         """Key of one sample."""

@@ -28,6 +28,7 @@ DTYPES: dict[str, str] = {
     "member_ext": "<u2",
     "image_width": "<i4",
     "image_height": "<i4",
+    "image_orientation": "|i1",
 }
 """Every column and its dtype, in NumPy's notation. `Columns` says what they hold."""
 
@@ -65,6 +66,8 @@ def consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
                 files[f"member_{column}"].append(flat.to_numpy())
             for column in ("image_width", "image_height"):
                 files[column].append(pc.list_flatten(table[column]).to_numpy())
+            orientations = pc.list_flatten(table["orientation"]).to_numpy()
+            files["image_orientation"].append(orientations)
             names = pc.list_flatten(table["ext"]).to_pylist()
             numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
             if len(codes) > _MOST_EXTENSIONS:

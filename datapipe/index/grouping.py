@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.imageinfo import is_stored_image
 from datapipe.index.tarscan import TarMember
 from datapipe.index.text import TEXT_EXTENSIONS
 
@@ -178,6 +178,6 @@ def _kinds(part: _Part) -> frozenset[str]:
 def _kind(ext: str) -> str:
     """What an extension stands for: `jpg` and `png` are both images, of no name."""
     prefix, _, last = ext.lower().rpartition(".")
-    if is_image_extension(last):
+    if is_stored_image(last):
         return f"{prefix}.image"
     return "text" if ext.lower() in TEXT_EXTENSIONS else ext.lower()

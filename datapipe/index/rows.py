@@ -26,7 +26,7 @@ class Member(NamedTuple):
 
 
 class ImageSize(NamedTuple):
-    """Pixels of one image after its EXIF orientation, and that orientation (1 to 8)."""
+    """Pixels of one upright image, and the orientation (1 to 8) by which it was set upright."""
 
     width: int
     height: int

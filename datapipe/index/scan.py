@@ -18,7 +18,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, IndexMismatch
 from datapipe.index.grouping import Group, group_members, split_name
-from datapipe.index.imageinfo import NeedMoreData, is_image_extension, probe
+from datapipe.index.imageinfo import NeedMoreData, is_stored_image, probe
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
@@ -184,7 +184,7 @@ def _peek(tar: TarScanner, member: TarMember) -> Any:
         return None
     ext = parts[1].lower()
     try:
-        if is_image_extension(ext):
+        if is_stored_image(ext):
             head = tar.read(member.offset, min(member.size, _PEEK))
             try:
                 info = probe(head, complete=len(head) == member.size)
@@ -214,7 +214,7 @@ def _row(
         listed.append(Member(ext, member.offset, member.size, None))
         if isinstance(fact, DecodeError):
             skipped.append(Skipped(shard, member.name, fact.reason))
-        if is_image_extension(ext):
+        if is_stored_image(ext):
             images.append(fact if isinstance(fact, ImageSize) else ImageSize(0, 0))
         elif isinstance(fact, DecodeError):
             continue

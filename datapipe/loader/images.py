@@ -21,6 +21,7 @@ from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.columns import Columns
 from datapipe.index.gather import gather
+from datapipe.index.rows import ImageSize
 from datapipe.loader.athand import Form, Placements
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.keeper import FACTS
@@ -130,6 +131,12 @@ class ImageSlots:
         return list(zip(*(sides.tolist() for sides in self._sizes), strict=True))
 
     @cached_property
+    def _indexed(self) -> list[ImageSize]:
+        orientations = gather(self._maker.columns.image_orientation, self._numbers).tolist()
+        sides = (sides.tolist() for sides in self._sizes)
+        return list(map(ImageSize, *sides, orientations))
+
+    @cached_property
     def _value_edges(self) -> list[int]:
         """Of what a cache keeps of the images."""
         assert self._maker.kept is not None
@@ -155,8 +162,9 @@ class ImageSlots:
         Raises:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
-        image = self._maker.transform.decode(data)
-        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
+        indexed = self._indexed[self._starts[slot] + number]
+        image = self._maker.transform.decode(data, indexed)
+        check_indexed((image.width, image.height), (indexed.width, indexed.height))
         return image
 
     def place(
@@ -307,7 +315,7 @@ class ImageSlots:
             part, failed = decoder.decode(
                 [kept[image] for image in at[start:stop]],
                 draws[start:stop],
-                [self._sides[image] for image in at[start:stop]],
+                [self._indexed[image] for image in at[start:stop]],
             )
             parts.append(part)
             errors |= {slots[start + place]: error for place, error in failed.items()}
@@ -367,13 +375,18 @@ class ImageSlots:
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
         """Widths and heights of all images of the batch."""
-        columns = self._maker.columns
-        # Of truncated samples the first images alone.
-        before = columns.sample_image[self._samples] - self.first[:-1]
-        numbers = np.repeat(before, self._images)
-        numbers += np.arange(len(numbers))
+        columns, numbers = self._maker.columns, self._numbers
         widths = gather(columns.image_width, numbers).astype(np.int64)
         return widths, gather(columns.image_height, numbers).astype(np.int64)
+
+    @cached_property
+    def _numbers(self) -> Int64:
+        """Places of all images of the batch in the columns: int64 [I]."""
+        # Of truncated samples the first images alone.
+        before = self._maker.columns.sample_image[self._samples] - self.first[:-1]
+        numbers: Int64 = np.repeat(before, self._images)
+        numbers += np.arange(len(numbers))
+        return numbers
 
 
 def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:

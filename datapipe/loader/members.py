@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Literal
 
-from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.imageinfo import is_stored_image
 from datapipe.index.rows import Member
 from datapipe.index.text import TEXT_EXTENSIONS
 
@@ -16,7 +16,7 @@ Kind = Literal["image", "text", "json", ""]
 @cache
 def member_kind(ext: str) -> Kind:
     """What a member of this extension is to a batch; "" for nothing."""
-    if is_image_extension(ext):
+    if is_stored_image(ext):
         return "image"
     ext = ext.lower()
     return "text" if ext in TEXT_EXTENSIONS else "json" if ext == "json" else ""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from datapipe.decode.transform import Draw, Placement
 from datapipe.errors import DecodeError
+from datapipe.index.rows import ImageSize
 
 
 class Decoder(Protocol):
@@ -20,11 +21,11 @@ class Decoder(Protocol):
         self,
         images: Sequence[bytes],
         draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[tuple[int, int]] | None = None,
+        sizes: Sequence[ImageSize] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Rows of `pixel_values`, zeros for images that failed, and what was wrong with those.
 
-        Images that are not of these (width, height) fail.
+        Images that are not of these sizes fail.
         """
         ...
 

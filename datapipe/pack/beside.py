@@ -61,6 +61,8 @@ def with_leftovers(
                 if printable(path).endswith(f"/{home}"):
                     files.pop(path, None)
         yield taken
+    for path in notes.used:
+        files.pop(path, None)
     _note(raw, format, files, complete, notes)
 
 

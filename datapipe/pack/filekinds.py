@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from datapipe.index.imageformats import unsupported_image
 from datapipe.pack.unpack import is_archive
 
 # Files that tell of a dataset or its making. A name counts up to its first dot.
@@ -62,6 +63,8 @@ def medium_of(name: str) -> str:
 
 def why_not_packed(name: str) -> str:
     """Return why a file that is neither an image nor a text is rejected."""
+    if image := unsupported_image(name.rpartition(".")[2]):
+        return image
     medium = medium_of(name)
     if medium == "an archive":
         return "an archive; unpack it, or pack it with --format webdataset if it is a shard"

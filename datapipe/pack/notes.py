@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 FOUND = "found_"
@@ -29,6 +30,9 @@ class Notes:
         self._left_out: Counter[str] = Counter()
         self._examples: dict[str, list[str]] = {}
         self._captions = 0
+        self._named: set[str] = set()
+        self.used: set[str] = set()
+        """Paths of files that are read beside those that samples name."""
         self._found: dict[str, dict[str, None]] = {}
 
     def find(self, name: str, value: str) -> None:
@@ -48,11 +52,21 @@ class Notes:
         self._decisions[text] = None
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Count a file that no sample and no reject tells of, such as a README beside the data."""
+        """Count a file that no sample and no reject tells of, such as a README beside the data.
+
+        A file that is named twice is counted once, for the first reason.
+        """
+        if name in self._named:
+            return
+        self._named.add(name)
         self._left_out[reason] += 1
         examples = self._examples.setdefault(reason, [])
         if len(examples) < _EXAMPLES:
             examples.append(name)
+
+    def use(self, path: str | os.PathLike[str]) -> None:
+        """Note that a file is read, so that it does not count as left over."""
+        self.used.add(os.fspath(path))
 
     def skip_caption(self) -> None:
         """Count a caption that no sample has, as `--captions first` leaves some behind."""

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from datapipe.decode.check import check_image
+from datapipe.decode.foreign import PHOTO_QUALITY, convert
 from datapipe.decode.image import MAX_PIXELS, check_size
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.checksum import crc32
+from datapipe.index.imageformats import raw_format
 from datapipe.index.imageinfo import ImageInfo, NeedMoreData, probe
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.pack.arena import Arena
+from datapipe.pack.heard import heard
 from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
 from datapipe.pack.teaching import Seen, as_record, look
 from datapipe.pack.ustar import MAX_NAME
@@ -35,6 +38,7 @@ _MAX_EXT = MAX_NAME - _MAX_KEY - 1
 _MAX_KIND = 12
 _MAX_PATH = 4096
 _HEAD = 4096  # bytes that hold the header of nearly every image
+_START = 64  # bytes that tell a format
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 
@@ -66,6 +70,7 @@ class Prepared:
         start, bytes: where it lies in its segment.
         saved_bytes: by which shrinking made its images smaller.
         seen: what it teaches.
+        notes: what a person may want to know of its images: pairs of a text and a file's name.
     """
 
     row: Row
@@ -73,6 +78,7 @@ class Prepared:
     bytes: int
     saved_bytes: int
     seen: Seen
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 def ordinal_key(ordinal: int) -> str:
@@ -116,6 +122,7 @@ class _Sample:
         self.sizes: list[ImageSize] = []
         self.taken: set[str] = set()
         self.saved = 0
+        self.notes: list[tuple[str, str]] = []
 
     def prepare(self) -> Prepared:
         for image in self.sample.images:
@@ -135,12 +142,17 @@ class _Sample:
         seen = look(caption, record, len(self.sizes))
         text = sample_text(caption, record)
         row = Row(self.key, self.members, self.sizes, len(_encode(text)), self.sample.source)
-        return Prepared(row, *self.arena.commit(), self.saved, seen)
+        return Prepared(row, *self.arena.commit(), self.saved, seen, tuple(self.notes))
 
     def add_image(self, image: RawImage) -> None:
         data = self.arena.read(image.blob)
+        label = image.blob.label
         try:
             info = _header(data)
+        except DecodeError as error:
+            self.add_foreign(image, data, error)
+            return
+        try:
             check_size(info, limit := self.options.max_pixels)
             smaller = None
             if self.options.shrink.active:
@@ -148,11 +160,37 @@ class _Sample:
             if smaller is None and self.options.check == "decode":
                 check_image(data, info, max_pixels=limit)
         except DecodeError as error:
-            raise DecodeError(error.reason, member=image.blob.label) from error
+            raise _with_what_was_heard(error, label) from error
+        self.notes += [(text, label) for text in heard().notes()]
         if smaller:
             content, info = smaller
             self.saved += len(data) - len(content)
             data = self.arena.replace(content)
+        self.sizes.append(ImageSize(*info.upright, info.orientation))
+        self.add(image.prefix, info.format, data)
+
+    def add_foreign(self, image: RawImage, data: memoryview, error: DecodeError) -> None:
+        """Encode an image anew whose header no loader understands, or reject it."""
+        label = image.blob.label
+        form = raw_format(bytes(data[:_START]), label) if data else None
+        if form is None:
+            raise _with_what_was_heard(error, label) from error
+        try:
+            content, info, name = convert(
+                data,
+                form,
+                self.options.shrink,
+                max_pixels=self.options.max_pixels,
+                ext=label.rpartition(".")[2],
+            )
+        except DecodeError as refused:
+            raise _with_what_was_heard(refused, label) from refused
+        shrink_options = self.options.shrink
+        if name == "JPEG" and shrink_options.image_format == "keep":
+            name = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
+        self.notes += [(text, label) for text in heard().notes()]
+        self.notes.append((f"{form.name} encoded anew as {name}", label))
+        data = self.arena.replace(content)
         self.sizes.append(ImageSize(*info.upright, info.orientation))
         self.add(image.prefix, info.format, data)
 
@@ -161,6 +199,13 @@ class _Sample:
         ext = _extension(prefix, kind, self.taken)
         place = self.arena.close_member(f"{self.key}.{ext}", len(data))
         self.members.append(Member(ext, place, len(data), crc32(data)))
+
+
+def _with_what_was_heard(error: DecodeError, label: str) -> DecodeError:
+    """Return the error with the file's name, and with what a library said of the pixels."""
+    said = heard().pixels
+    reason = f"{error.reason} ({said[0]})" if said else error.reason
+    return DecodeError(reason, member=label)
 
 
 def _header(data: memoryview) -> ImageInfo:

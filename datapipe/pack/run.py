@@ -115,7 +115,7 @@ class Job:
             "inputs": self.tally.inputs,
             "reasons": dict(self.tally.reasons.most_common()),
             "examples": tuple(self.tally.examples),
-            "notes": tuple(self.notes.lines()),
+            "notes": (*self.notes.lines(), *self.tally.lines()),
             "left_out": self.notes.left_out,
             "captions_unused": self.notes.captions_unused,
             "teaching": self.tally.teaching,

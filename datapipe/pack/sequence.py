@@ -23,6 +23,7 @@ from datapipe.pack.writing import writing
 from datapipe.progress import Progress
 
 _EXAMPLES = 10
+_NAMED = 5  # files in a note
 SHOWN = 3
 """Samples that a report writes out."""
 
@@ -37,6 +38,8 @@ class Tally:
     examples: list[Reject] = field(default_factory=list)
     seen: Counter[Seen] = field(default_factory=Counter)
     shown: list[Shown] = field(default_factory=list)
+    noted: Counter[str] = field(default_factory=Counter)
+    noted_files: dict[str, list[str]] = field(default_factory=dict)
 
     def accept(self, sample: Input, seen: Seen) -> None:
         self.seen[seen] += 1
@@ -51,6 +54,23 @@ class Tally:
         for seen, times in self.seen.items():
             teaching.add(seen, times)
         return teaching
+
+    def note(self, text: str, file: str) -> None:
+        """Count an image that was packed, and that the user may want to know something of."""
+        self.noted[text] += 1
+        files = self.noted_files.setdefault(text, [])
+        if len(files) < _NAMED:
+            files.append(file)
+
+    def lines(self) -> list[str]:
+        """Return what was noted as lines of text."""
+        lines = []
+        for text, count in self.noted.items():
+            files = self.noted_files[text]
+            more = f" and {count - len(files):,} more" if count > len(files) else ""
+            images = "1 image" if count == 1 else f"{count:,} images"
+            lines.append(f"{images}: {text} ({', '.join(files)}{more})")
+        return lines
 
     def reject(self, reject: Reject) -> None:
         self.rejected += 1
@@ -176,6 +196,8 @@ class Sequencer:
             end += outcome.bytes
             stop += 1
             self.saved_bytes += outcome.saved
+            for text, file in outcome.notes:
+                self.tally.note(text, file)
             self.count.add(taken)
             self.tally.accept(taken, outcome.seen)
             if self.rejected:

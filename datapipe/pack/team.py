@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
+from datapipe.pack.heard import listening
 from datapipe.pack.prepare import PrepareOptions
 from datapipe.pack.raw import inline_bytes
 from datapipe.pack.worker import SEGMENT, SEGMENTS, Input, Part, Preparer
@@ -128,7 +129,8 @@ class _Own:
         """What becomes of a chunk, a few inputs at a time, so that few are in memory."""
         for start in range(0, len(chunk), _FEW):
             few = chunk[start : start + _FEW]
-            self._preparer.work(few, ordinal + start)
+            with listening():
+                self._preparer.work(few, ordinal + start)
             parts, given = self._parts, self._given
             self._parts, self._given = [], []
             done = 0

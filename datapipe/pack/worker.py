@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from datapipe.index.rows import Rows
 from datapipe.pack.arena import Arena
+from datapipe.pack.heard import listening
 from datapipe.pack.prepare import PrepareOptions, prepare
 from datapipe.pack.raw import RawSample, Reject
 from datapipe.pack.teaching import Seen
@@ -33,11 +34,13 @@ class Outcome(NamedTuple):
         bytes: in the shard.
         saved: by shrinking its images.
         seen: what it teaches.
+        notes: see `Prepared`.
     """
 
     bytes: int
     saved: int
     seen: Seen
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 class Part(NamedTuple):
@@ -87,7 +90,7 @@ class Preparer:
                 self._outcomes.append(done)
             else:
                 self._rows.append(done.row, done.start)
-                self._outcomes.append(Outcome(done.bytes, done.saved_bytes, done.seen))
+                self._outcomes.append(Outcome(done.bytes, done.saved_bytes, done.seen, done.notes))
         self._arena.flush()
         if self._outcomes:
             self.full(memoryview(b""), own=False)
@@ -123,8 +126,9 @@ def main() -> None:
         preparer = Preparer(connection.recv(), take, send)
         threading.Thread(target=_listen, args=(connection, chunks, free), daemon=True).start()
         connection.send("ready")
-        while True:
-            preparer.work(*chunks.get())
+        with listening():
+            while True:
+                preparer.work(*chunks.get())
     except (EOFError, ConnectionError):
         pass  # the parent has gone
     except BaseException:

@@ -21,7 +21,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError, SampleError
 from datapipe.index.dataset import Dataset
-from datapipe.index.imageinfo import is_image_extension
+from datapipe.index.imageinfo import is_stored_image
 from datapipe.progress import readable_size
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.open import open_store
@@ -95,7 +95,7 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
             f"resize={image.resize!r} gives images of many sizes, which arrays cannot hold; a "
             "cache of decoded images can, see docs/choosing.md"
         )
-    pictures = np.array([is_image_extension(ext) for ext in columns.extensions], bool)
+    pictures = np.array([is_stored_image(ext) for ext in columns.extensions], bool)
     of_images = pictures[columns.member_ext] if len(pictures) else np.zeros(0, bool)
     whole = manifest.arrays is None
     home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
@@ -220,7 +220,7 @@ def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
         tried = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(np.int64))
         data = []
         for sample in tried.tolist():
-            members = [m for m in columns.members(sample) if is_image_extension(m.ext)]
+            members = [m for m in columns.members(sample) if is_stored_image(m.ext)]
             data += store.read(columns.shard(sample), members)
         for warm in (True, False):
             begun = time.perf_counter()

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datapipe.index.imageinfo import EXTENSIONS, is_image_extension
+from datapipe.index.imageinfo import EXTENSIONS, is_stored_image
 from datapipe.index.manifest import Shard, fsync_folder, replace_file
 from datapipe.index.sidecars.members import check_adjacent, ends
 
@@ -57,7 +57,7 @@ class EnergonMetadata:
             return []
         check_adjacent(shard, table, "Energon")
         for members in set(map(tuple, table["ext"].to_pylist())):
-            images = [ext for ext in members if is_image_extension(ext)]
+            images = [ext for ext in members if is_stored_image(ext)]
             self._images.update(images)
             self._captioned &= len(images) == 1 and "txt" in members
         self._counts[shard.name] = shard.samples

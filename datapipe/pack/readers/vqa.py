@@ -65,6 +65,7 @@ class VqaReader:
         with disk_join(options.scratch, "question", "answer") as (questions, answers):
             questions.load(_question(*question) for question in file.questions())
             if annotations is not None:
+                options.notes.use(annotations)
                 options.notes.decide(f"answers are read from {printable(annotations.name)}")
                 arrays = read_member_arrays(annotations, {"annotations"})
                 answers.load(_answer(number, value) for _, number, value in arrays)

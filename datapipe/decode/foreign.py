@@ -1,0 +1,90 @@
+"""Raw images that no loader decodes, encoded anew as one that all do.
+
+`index/imageformats.py` says which formats those are and what each becomes. The result was decoded
+fully and shows what the original shows: upright, its first or largest picture.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from PIL import Image
+
+from datapipe.decode.image import MAX_PIXELS, Encoded, check_size
+from datapipe.decode.shrink import ShrinkOptions, encode_anew
+from datapipe.errors import DecodeError
+from datapipe.index.imageformats import RawFormat, refusal
+from datapipe.index.imageinfo import ImageInfo
+
+PHOTO_QUALITY = 95
+"""JPEG quality of photographs that are encoded anew for their format alone."""
+
+
+def convert(
+    data: Encoded,
+    form: RawFormat,
+    options: ShrinkOptions,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    ext: str = "",
+) -> tuple[bytes, ImageInfo, str]:
+    """Encode an image anew, at the size and in the format that `options` ask for.
+
+    Args:
+        data: the image.
+        form: its format.
+        options: how images are made smaller; "keep" of a format means what `form` becomes.
+        max_pixels: an image with more is refused.
+        ext: extension of its file, for messages.
+
+    Returns:
+        The encoded image, what `probe` says of it, and the name of its new format.
+
+    Raises:
+        DecodeError: the format is not supported, a package for it is missing, or the image is
+            damaged or too large.
+    """
+    if form.becomes not in ("png", "jpg"):
+        raise DecodeError(refusal(form, ext))
+    image = _open_heif(data, max_pixels) if form.plugin == "HEIF" else _open(data, form, max_pixels)
+    quality = PHOTO_QUALITY if options.image_format == "keep" else None
+    encoded, info = encode_anew(image, form.becomes, options, quality=quality)
+    return encoded, info, info.format.upper() if info.format != "jpg" else "JPEG"
+
+
+def _open(data: Encoded, form: RawFormat, max_pixels: int) -> Image.Image:
+    try:
+        with Image.open(io.BytesIO(data), formats=(form.plugin,)) as image:
+            check_size(ImageInfo("", *image.size), max_pixels)
+            image.load()
+            return image
+    except DecodeError:
+        raise
+    except Exception as error:
+        # Pillow's plugins raise many kinds of exceptions on damaged files.
+        raise DecodeError(
+            f"{form.name} is damaged or of a kind that Pillow does not read"
+        ) from error
+
+
+def _open_heif(data: Encoded, max_pixels: int) -> Image.Image:
+    """Return the primary picture of a HEIC, which its decoder has turned upright."""
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise DecodeError(
+            "HEIC images need pillow-heif: install it with pip install 'datapipe[heic]', or "
+            "convert them to JPEG"
+        ) from error
+    try:
+        file: Any = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=True)
+        check_size(ImageInfo("", *file.size), max_pixels)
+        picture: Image.Image = file.to_pillow()
+    except DecodeError:
+        raise
+    except Exception as error:
+        # ValueError, EOFError, SyntaxError, RuntimeError and OSError are documented.
+        raise DecodeError(f"HEIC is damaged: {error}") from error
+    picture.info = {}  # EXIF of HEIC repeats an orientation that is applied already
+    return picture

@@ -1,0 +1,350 @@
+"""The orientation of an image is the one that Pillow's `exif_transpose` applies."""
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps, features
+
+from datapipe import ImageSpec, index_shards, make_loader, pack_dataset
+from datapipe.decode.dali_jpeg import plain_jpeg
+from datapipe.decode.image import decode_for, decode_rgb
+from datapipe.decode.shrink import ShrinkOptions, shrink
+from datapipe.errors import DecodeError
+from datapipe.index.imageinfo import NeedMoreData, probe, probe_indexed
+from datapipe.index.rows import ImageSize
+
+from .image_kinds import exif, with_segments
+
+XMP = "http://ns.adobe.com/xap/1.0/\0"
+ODD_HEADERS = (b"MM*\0", b"II\0*", b"MM\0+", b"II+\0", b"IIII")
+LAYOUTS = ('<x tiff:Orientation="%d"/>', "<tiff:Orientation>%d</tiff:Orientation>")
+
+
+def packet(orientation, layout=LAYOUTS[0]):
+    return (layout % orientation).encode()
+
+
+def xmp_segment(orientation):
+    return XMP.encode() + packet(orientation)
+
+
+def chunk(kind, content):
+    checksum = zlib.crc32(kind + content)
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", checksum)
+
+
+def raw_profile(block, name="exif"):
+    """What ImageMagick writes into a text chunk."""
+    return f"\n{name}\n{len(block):8}\n{block.hex()}\n".encode()
+
+
+def with_chunk(data, made, *, behind=False):
+    """A PNG with a chunk put before its pixels, or behind them."""
+    at = data.rindex(b"IEND") - 4 if behind else 33
+    return data[:at] + made + data[at:]
+
+
+def before_frame(data, content, mark):
+    """A JPEG with an APP1 segment put before its first `mark`."""
+    at = data.index(mark)
+    return data[:at] + struct.pack(">BBH", 255, 0xE1, len(content) + 2) + content + data[at:]
+
+
+def shown(data):
+    """The pixels that Pillow shows; None where it raises."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                image.seek(0)
+                return np.asarray(ImageOps.exif_transpose(image).convert("RGB")).astype(int)
+        except Exception:
+            return None
+
+
+def assert_as_pillow(data):
+    expected = shown(data)
+    assert expected is not None
+    height, width, _ = expected.shape
+    assert probe(data).upright == (width, height)
+    pixels = decode_rgb(data)
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels - expected).max() <= 2
+    decoded = decode_for(data)
+    assert (decoded.width, decoded.height) == (width, height)
+    assert (decoded.pixels == pixels).all()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_orientation_of_an_xmp_packet_is_applied(encode, kind, orientation, layout):
+    if kind == "AVIF" and not features.check("avif"):
+        pytest.skip("this Pillow has no AVIF")
+    made = packet(orientation, layout)
+    if kind == "PNG":
+        data = with_chunk(encode(kind=kind), chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + made))
+    elif kind == "TIFF":
+        data = encode(kind=kind, tiffinfo={700: made})
+    else:
+        data = encode(kind=kind, xmp=made)
+    assert_as_pillow(data)
+    assert (probe(data).upright == (32, 48)) == (orientation in (5, 6, 7, 8))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "1", "I;16"])
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+def test_tiffs_of_every_mode_are_turned_once(encode, crop, mode, compression):
+    image = crop().convert("L").convert("I").convert("I;16") if mode == "I;16" else crop()
+    image = image.convert("L").convert("LA") if mode == "LA" else image.convert(mode)
+    data = encode(image, "TIFF", tiffinfo={700: packet(6)}, compression=compression)
+    assert decode_rgb(data).shape == (48, 32, 3)
+    assert probe(data).upright == (32, 48)
+
+
+@pytest.mark.parametrize("first", range(1, 9))
+def test_exif_counts_before_xmp(encode, first):
+    for data in (
+        with_segments(encode(), exif(first), xmp_segment(6)),
+        with_segments(encode(), xmp_segment(6), exif(first)),
+        encode(kind="WEBP", exif=exif(first), xmp=packet(6)),
+        encode(kind="TIFF", tiffinfo={0x0112: first, 700: packet(6)}),
+    ):
+        assert_as_pillow(data)
+
+
+def test_exif_without_an_orientation_leaves_it_to_xmp(encode):
+    block = Image.Exif()
+    block[0x010F] = "a maker"
+    for kind in ("JPEG", "WEBP"):
+        data = encode(kind=kind, exif=block, xmp=packet(8))
+        assert_as_pillow(data)
+        assert probe(data).orientation == 8
+
+
+def test_of_several_xmp_packets_the_last_counts(encode):
+    data = with_segments(encode(), xmp_segment(6), xmp_segment(3))
+    assert_as_pillow(data)
+    assert probe(data).orientation == 3
+
+
+@pytest.mark.parametrize("mark", [b"\xff\xdb", b"\xff\xc4", b"\xff\xda"])
+def test_metadata_behind_the_frame_header_counts(encode, mark):
+    for content in (exif(6), xmp_segment(6)):
+        data = before_frame(encode(), content, mark)
+        assert_as_pillow(data)
+        assert probe(data).orientation == 6
+        answers = []
+        for length in range(0, len(data), 3):
+            try:
+                answers.append(probe(data[:length], complete=False))
+            except NeedMoreData:
+                answers.append(None)
+        assert set(answers) == {None, probe(data)}
+
+
+@pytest.mark.parametrize("kind", [b"tEXt", b"zTXt"])
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_raw_profile_of_imagemagick_is_applied(encode, kind, behind, orientation):
+    text = raw_profile(exif(orientation))
+    text = b"\0" + zlib.compress(text) if kind == b"zTXt" else text
+    made = chunk(kind, b"Raw profile type exif\0" + text)
+    data = with_chunk(encode(kind="PNG"), made, behind=behind)
+    assert_as_pillow(data)
+    assert probe(data).orientation == orientation
+
+
+@pytest.mark.parametrize("name", ["APP1", "xmp"])
+def test_raw_profiles_that_pillow_leaves_alone_are_left_alone(encode, name):
+    content = exif(6) if name == "APP1" else packet(6)
+    made = chunk(b"tEXt", f"Raw profile type {name}\0".encode() + raw_profile(content, name))
+    data = with_chunk(encode(kind="PNG"), made)
+    assert_as_pillow(data)
+    assert probe(data).orientation == 1
+
+
+def test_of_several_chunks_of_a_png_the_last_exif_counts(encode):
+    data = encode(kind="PNG")
+    for orientation in (6, 3):
+        data = with_chunk(data, chunk(b"eXIf", exif(orientation)[6:]), behind=True)
+    assert_as_pillow(data)
+    assert probe(data).orientation == 3
+
+
+def test_chunks_of_later_frames_do_not_count(encode, crop):
+    data = encode(crop(), "PNG", save_all=True, append_images=[crop(left=0)])
+    data = with_chunk(data, chunk(b"eXIf", exif(6)[6:]), behind=True)
+    assert_as_pillow(data)
+    assert probe(data).orientation == 1
+
+
+@st.composite
+def blocks(draw):
+    """EXIF as cameras write it, and as nobody should."""
+    order = draw(st.sampled_from("<>"))
+    tags = draw(st.lists(st.sampled_from([0x010F, 0x011A, 0x0132, 0x8769, 0x0112]), max_size=5))
+    entries, values = b"", b""
+    for tag in tags:
+        value = draw(st.integers(0, 9))
+        if tag == 0x0112:
+            kind, number = draw(st.sampled_from([(3, 1)] * 4 + [(4, 1), (1, 1), (3, 2), (9, 1)]))
+            wide = kind in (4, 9)
+            held = struct.pack(order + ("I" if wide else "HH"), *([value] if wide else [value, 6]))
+            entries += struct.pack(order + "HHI", tag, kind, number) + held
+            continue
+        size = draw(st.sampled_from([3, 4, 10, 20, 300]))
+        place = 14 + 12 * len(tags) + len(values) + draw(st.sampled_from([0, 0, 0, 5, 10**9]))
+        entries += struct.pack(order + "HHII", tag, 2, size, place)
+        values += bytes(20)
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    if draw(st.integers(0, 9)) == 0:
+        head = draw(st.sampled_from(ODD_HEADERS))
+    number = len(tags) + draw(st.sampled_from([0, 0, 0, 0, 3]))
+    block = head + struct.pack(order + "IH", 8, number) + entries + bytes(4) + values
+    if draw(st.integers(0, 4)) == 0:
+        block = block[: draw(st.integers(0, len(block)))]
+    return b"Exif\0\0" * draw(st.sampled_from([0, 1, 1, 1, 2])) + block
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(blocks(), min_size=1, max_size=2), st.integers(0, 9), st.booleans())
+def test_odd_metadata_means_what_it_means_to_pillow(encode, made, orientation, has_xmp):
+    packets = [xmp_segment(orientation)] if has_xmp else []
+    chunks = [chunk(b"eXIf", block) for block in made]
+    png = encode(kind="PNG")
+    for piece in chunks:
+        png = with_chunk(png, piece)
+    options = {"xmp": packet(orientation)} if has_xmp else {}
+    for data in (
+        with_segments(encode(), *(b"Exif\0\0" + block for block in made), *packets),
+        png,
+        encode(kind="WEBP", exif=made[0], **options),
+    ):
+        if shown(data) is not None:
+            assert_as_pillow(data)
+        else:
+            assert decode_rgb(data).shape in ((32, 48, 3), (48, 32, 3))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_encoded_anew_and_given_to_dali_are_upright(encode, orientation):
+    data = with_segments(encode(), xmp_segment(orientation))
+    seen = plain_jpeg(data, probe(data))
+    assert b"adobe" not in seen
+    assert probe(seen).orientation == orientation
+    _, info = shrink(data, probe(data), ShrinkOptions(max_side=24))
+    assert info.upright == ((16, 24) if orientation >= 5 else (24, 16))
+    assert info.orientation == 1
+
+
+def test_a_pack_and_foreign_tars_show_what_pillow_shows(tmp_path, encode, make_tar):
+    images = {
+        "jpg": with_segments(encode(), xmp_segment(6)),
+        "png": with_chunk(
+            encode(kind="PNG"),
+            chunk(b"tEXt", b"Raw profile type exif\0" + raw_profile(exif(8))),
+        ),
+        "webp": encode(kind="WEBP", lossless=True, xmp=packet(5)),
+        "tif": encode(kind="TIFF", tiffinfo={700: packet(7)}),
+    }
+    make_tar(tmp_path / "tars" / "a.tar", [(f"{ext}.{ext}", data) for ext, data in images.items()])
+    index_shards(tmp_path / "tars")
+    pack_dataset(tmp_path / "tars", tmp_path / "packed")
+    image = ImageSpec(resize="native", normalize=None, patch=8, merge=1, temporal=1)
+    for folder in ("tars", "packed"):
+        loader = make_loader(
+            tmp_path / folder, batch_size=4, image=image, num_workers=0, shuffle=False
+        )
+        (batch,) = loader
+        assert batch["image_grid_thw"].tolist() == [[1, 9, 6]] * 4
+
+
+def turned(encode, kind, orientation):
+    """An image with its orientation in XMP, and the same without."""
+    options = {"lossless": True} if kind == "WEBP" else {}
+    plain = encode(kind=kind, **options)
+    made = packet(orientation)
+    if kind == "JPEG":
+        return with_segments(plain, xmp_segment(orientation)), plain
+    if kind == "PNG":
+        return with_chunk(plain, chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + made)), plain
+    if kind == "WEBP":
+        return encode(kind=kind, xmp=made, **options), plain
+    return encode(kind=kind, tiffinfo={700: made}), plain
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_images_of_earlier_indexes_stay_as_they_were_indexed(encode, kind, orientation):
+    data, plain = turned(encode, kind, orientation)
+    decoded = decode_for(data, indexed=ImageSize(48, 32, 1))
+    assert (decoded.width, decoded.height) == (48, 32)
+    if kind != "TIFF":  # whose pixels Pillow has always turned
+        assert (decoded.pixels == decode_rgb(plain)).all()
+    info = probe(data)
+    upright = decode_for(data, indexed=ImageSize(*info.upright, info.orientation))
+    assert (upright.width, upright.height) == info.upright
+    assert (upright.pixels == decode_rgb(data)).all()
+
+
+@pytest.mark.parametrize("orientation", range(2, 9))
+def test_batches_of_a_dataset_that_an_earlier_version_packed_stay_the_same(
+    tmp_path, encode, monkeypatch, orientation
+):
+    for folder in ("turned", "plain"):
+        (tmp_path / folder).mkdir()
+    for kind in ("JPEG", "PNG", "WEBP"):
+        data, plain = turned(encode, kind, orientation)
+        (tmp_path / "turned" / f"{kind}.{kind}").write_bytes(data)
+        (tmp_path / "plain" / f"{kind}.{kind}").write_bytes(plain)
+    with monkeypatch.context() as patch:  # as if there were no XMP
+        for name in ("orientation", "orientation_of_info", "orientation_of_png"):
+            patch.setattr(f"datapipe.index.imageinfo.{name}", lambda *args: 1)
+        pack_dataset(tmp_path / "turned", tmp_path / "earlier")
+    pack_dataset(tmp_path / "turned", tmp_path / "now")
+    pack_dataset(tmp_path / "plain", tmp_path / "stored")
+    pixels = {}
+    for name in ("earlier", "now", "stored"):
+        image = ImageSpec(size=(32, 48), resize="stretch", normalize=None)
+        loader = make_loader(
+            tmp_path / name, batch_size=3, image=image, num_workers=0, shuffle=False
+        )
+        (pixels[name],) = (batch["pixel_values"] for batch in loader)
+    assert (pixels["earlier"] == pixels["stored"]).all()
+    assert (pixels["now"] != pixels["stored"]).any()
+
+
+def test_what_earlier_indexes_took_out_of_damaged_exif_is_kept(encode):
+    # An entry in front whose value lies outside of the block: Pillow reads no further.
+    entries = struct.pack(">HHII", 0x010F, 2, 10, 10**6) + struct.pack(">HHIHH", 274, 3, 1, 6, 0)
+    block = b"MM\0*" + struct.pack(">IH", 8, 2) + entries + bytes(4)
+    for data in (
+        with_segments(encode(), b"Exif\0\0" + block),
+        with_chunk(encode(kind="PNG"), chunk(b"eXIf", block)),
+        encode(kind="WEBP", exif=block),
+    ):
+        assert_as_pillow(data)
+        assert probe(data).orientation == 1
+        assert probe_indexed(data, ImageSize(32, 48, 6)).orientation == 6
+        assert probe_indexed(data, ImageSize(48, 32, 1)) == probe(data)
+        # No version has read these out of it.
+        assert probe_indexed(data, ImageSize(32, 48, 8)) == probe(data)
+
+
+def test_an_index_of_another_image_is_still_refused(tmp_path, encode, crop, make_tar):
+    make_tar(tmp_path / "a.tar", [("a.jpg", encode(exif=exif(6)))])
+    index_shards(tmp_path)
+    size = (tmp_path / "a.tar").stat().st_size
+    other = encode(crop(size=(40, 24)), exif=exif(6))
+    make_tar(tmp_path / "a.tar", [("a.jpg", other + bytes(len(encode(exif=exif(6))) - len(other)))])
+    assert (tmp_path / "a.tar").stat().st_size == size
+    loader = make_loader(tmp_path, batch_size=1, image=ImageSpec(size=16), num_workers=0)
+    with pytest.raises(DecodeError, match="the index says 32x48"):
+        list(loader)

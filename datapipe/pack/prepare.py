@@ -26,7 +26,7 @@ from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.pack.arena import Arena
 from datapipe.pack.heard import heard
 from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
-from datapipe.pack.teaching import Seen, as_record, look
+from datapipe.pack.teaching import Seen, as_record, look, rewritten
 from datapipe.pack.ustar import MAX_NAME
 
 Check = Literal["decode", "header"]
@@ -52,6 +52,7 @@ class PrepareOptions:
         shrink: what is done to images on the way.
         key_salt: what keys made of a value are hashed with beside their source.
         named_keys: whether keys are made of `RawSample.key` instead of ordinals.
+        map: what `--map` makes of the JSON that samples have; None where the reader did that.
     """
 
     check: Check = "decode"
@@ -59,6 +60,7 @@ class PrepareOptions:
     shrink: ShrinkOptions = field(default_factory=ShrinkOptions)
     key_salt: str = ""
     named_keys: bool = False
+    map: str | None = None
 
 
 @dataclass(slots=True)
@@ -128,11 +130,20 @@ class _Sample:
         for image in self.sample.images:
             self.add_image(image)
         caption = record = None
-        if self.sample.caption is not None:
-            caption, content = _caption(self.sample.caption)
-            self.add("", "txt", self.arena.put(content))
+        content = b""
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
+        if self.options.map is not None:
+            record, caption = rewritten(record, self.options.map)
+            content = _encode(_dump(record))
+            if caption is not None:
+                self.add("", "txt", self.arena.put(_encode(caption)))
+            if self.sample.caption is not None:  # kept, but no longer the sample's text
+                self.add("given", "txt", self.arena.put(_caption(self.sample.caption)[1]))
+        elif self.sample.caption is not None:
+            caption, text = _caption(self.sample.caption)
+            self.add("", "txt", self.arena.put(text))
+        if record is not None or self.sample.record is not None:
             self.add("", "json", self.arena.put(content))
         for ext, blob in self.sample.others:
             prefix, _, kind = ext.rpartition(".")
@@ -140,8 +151,8 @@ class _Sample:
         if not self.members:
             raise DecodeError("sample has neither image nor text")
         seen = look(caption, record, len(self.sizes))
-        text = sample_text(caption, record)
-        row = Row(self.key, self.members, self.sizes, len(_encode(text)), self.sample.source)
+        said = sample_text(caption, record)
+        row = Row(self.key, self.members, self.sizes, len(_encode(said)), self.sample.source)
         return Prepared(row, *self.arena.commit(), self.saved, seen, tuple(self.notes))
 
     def add_image(self, image: RawImage) -> None:

@@ -258,6 +258,7 @@ class Job:
         self, sequencer: Sequencer, inputs: Iterator[Input], base: Manifest | None
     ) -> None:
         """Prepare `inputs`, which begin where `sequencer` stands, and put them in order."""
+        self.tally.map = self._map
         if self.options.map is not None and not sequencer.count.number:
             inputs = self._announced(inputs)
         options = PrepareOptions(
@@ -265,6 +266,7 @@ class Job:
             max_pixels=self.options.max_pixels,
             shrink=self.options.shrink,
             named_keys=self.options.key_from is not None,
+            map=self._map,
             key_salt=str(len(base.parts)) if base else "",
         )
         done = sequencer.count.number
@@ -278,6 +280,11 @@ class Job:
             with Progress("packing", unit="sample", total=left) as progress:
                 sequencer.run(team.prepared(inputs, first), progress)
 
+    @property
+    def _map(self) -> str | None:
+        """The map of fields that is still to be applied; readers of tables apply it themselves."""
+        return self.options.map if self.reader.name != "table" else None
+
     def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
         """The same inputs, after what a user's map makes of the first of them was shown."""
         first = list(itertools.islice(inputs, SHOWN))
@@ -285,7 +292,7 @@ class Job:
         for taken in first:
             try:
                 lines = (
-                    show(taken).lines()
+                    show(taken, self._map).lines()
                     if isinstance(taken, RawSample)
                     else [f"{taken.source}: rejected, {taken.reason}"]
                 )

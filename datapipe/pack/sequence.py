@@ -38,6 +38,7 @@ class Tally:
     examples: list[Reject] = field(default_factory=list)
     seen: Counter[Seen] = field(default_factory=Counter)
     shown: list[Shown] = field(default_factory=list)
+    map: str | None = None
     noted: Counter[str] = field(default_factory=Counter)
     noted_files: dict[str, list[str]] = field(default_factory=dict)
 
@@ -45,7 +46,7 @@ class Tally:
         self.seen[seen] += 1
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
             with suppress(SampleError):  # a file that went after it was packed
-                self.shown.append(show(sample))
+                self.shown.append(show(sample, self.map))
 
     @property
     def teaching(self) -> Teaching:

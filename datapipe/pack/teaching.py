@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from datapipe.decode.text.messages import SampleText, read_turns
+from datapipe.errors import MissingMember
 from datapipe.index.conversation import conversation
 from datapipe.index.places import IMAGE_PLACE
 from datapipe.index.text import parse_json, parse_text
 from datapipe.pack.raw import Blob, Inline, RawSample
+from datapipe.pack.records.fieldmap import parse_map
 
 _TEXTLESS = 0.01  # share of samples without text from which on a report warns
 _FIELDS = 12
@@ -173,8 +176,12 @@ class Shown:
         return lines
 
 
-def show(sample: RawSample) -> Shown:
+def show(sample: RawSample, map: str | None = None) -> Shown:
     """Return a sample as training will see it.
+
+    Args:
+        sample: the sample.
+        map: what `--map` makes of the JSON beside its images; None where the reader has done that.
 
     Raises:
         SampleError: a file of it cannot be read, or its text makes no sense.
@@ -185,6 +192,8 @@ def show(sample: RawSample) -> Shown:
     record: Any = sample.record
     if isinstance(record, Blob | Inline):
         record = as_record(parse_json(record.read()))
+    if map is not None:
+        record, caption = rewritten(record, map)
     images = len(sample.images)
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
     written = [
@@ -196,6 +205,21 @@ def show(sample: RawSample) -> Shown:
         written = [("caption", text, learnt) for role, text, learnt in written if role != "user"]
         written = [line for line in written if line[1].strip()]
     return Shown(source=sample.source, images=images, turns=tuple(written))
+
+
+def rewritten(record: Any, map: str) -> tuple[Any, str | None]:
+    """Return the record of a sample and its caption as `--map` makes them of its JSON.
+
+    Raises:
+        MissingMember: the sample has no JSON object, or a field of it is empty.
+        DecodeError: a field holds something else.
+    """
+    if not isinstance(record, Mapping):
+        raise MissingMember("the sample has no JSON object, whose fields --map names")
+    return _parsed(map).rewrite(record)
+
+
+_parsed = lru_cache(parse_map)
 
 
 def as_record(record: Any) -> Any:

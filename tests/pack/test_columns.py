@@ -51,6 +51,7 @@ ASKED, SAID = ("user", "What is it?", False), ("assistant", "A red cat.", True)
         ("problem", "solution"),
         ("question", "multiple_choice_answer"),
         ("query", "label"),
+        ("text", "label"),
     ],
 )
 def test_a_question_and_its_answer_are_turns(raw, user, assistant):
@@ -153,6 +154,7 @@ def remedy(message):
         ({"image": "0.jpg", "caption": "A cat", "answer": "A red cat"}, "'caption', 'answer'"),
         ({"image": "0.jpg", "prompt": "Why?", "chosen": "a", "rejected": "b"}, "preference"),
         ({"image": "0.jpg", "question": "Why is it?"}, "'question'"),
+        ({"image": "0.jpg", "text": "look who is back", "label": "sarcastic"}, "'text', 'label'"),
         ({"image": "0.jpg", "question": "Why?", "answer": "a", "response": "b"}, "'response'"),
         ({"left_image": "0.jpg", "right_image": "1.jpg", "caption": "Two."}, "'left_image'"),
     ],

@@ -115,3 +115,31 @@ def test_a_map_shows_what_it_makes_before_anything_is_written(raw, tmp_path, cap
         "  * assistant  A cat.",
         "data.jsonl#1: rejected, field `a`, the assistant's turn, is empty",
     ]
+
+
+@pytest.mark.parametrize("form", ["folder", "tar"])
+def test_a_map_reads_the_json_beside_images_too(tmp_path, jpeg, make_tar, members, form):
+    (tmp_path / "raw").mkdir()
+    files = []
+    for stem in "ab":
+        held = {"form": [{"text": "Date:"}, {"text": "1998"}], "ask": f"What is {stem}?"}
+        files += [(f"{stem}.jpg", jpeg(0)), (f"{stem}.json", json.dumps(held).encode())]
+        files += [(f"{stem}.txt", b"an old caption")]
+    if form == "tar":
+        make_tar(tmp_path / "raw" / "x.tar", files)
+    else:
+        for name, data in files:
+            (tmp_path / "raw" / name).write_bytes(data)
+    report = pack_dataset(
+        tmp_path / "raw", tmp_path / "out", map="user=ask,assistant=form[*].text", workers=1
+    )
+    assert report.shown[0].turns == (
+        ("user", "<image>What is a?", False),
+        ("assistant", "Date:\n1998", True),
+    )
+    first = next(iter(members(tmp_path / "out").values()))
+    assert json.loads(first["json"])["messages"][1]["content"] == "Date:\n1998"
+    assert "txt" not in first
+    assert first["given.txt"] == b"an old caption"
+    again = pack_dataset(tmp_path / "raw", tmp_path / "two", map="caption=form[*].text", workers=1)
+    assert again.shown[0].turns == (("caption", "Date:\n1998", True),)

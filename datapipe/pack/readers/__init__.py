@@ -85,7 +85,8 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
         return readers[name]
-    fitting = [reader for reader in readers.values() if reader.recognises(raw, options)]
+    asked = [r for r in readers.values() if options.map is None or "map" in r.takes]
+    fitting = [reader for reader in asked if reader.recognises(raw, options)]
     folder = next((reader for reader in fitting if reader.fallback), None)
     chosen = [reader for reader in fitting if not reader.fallback]
     if folder is not None:

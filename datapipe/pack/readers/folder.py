@@ -46,7 +46,7 @@ class FolderReader:
     name = "folder"
     summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
     fallback = True
-    takes: frozenset[str] = frozenset({"include"})
+    takes: frozenset[str] = frozenset({"include", "map"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return raw.is_dir() and any(map(is_image_extension, look_at(raw).counts))

@@ -48,7 +48,7 @@ class Img2DatasetReader:
     name = "img2dataset"
     summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
     fallback = False
-    takes = frozenset({"key_from"})
+    takes = frozenset({"key_from", "map"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return is_img2dataset(raw)

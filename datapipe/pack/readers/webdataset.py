@@ -24,7 +24,7 @@ class WebDatasetReader:
     name = "webdataset"
     summary = "tar shards, repacked"
     fallback = False
-    takes: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset({"map"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         if names_shards(raw):

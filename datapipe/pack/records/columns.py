@@ -193,6 +193,11 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
         if name in _CAPTION | _WEAK_CAPTION and _is_text(columns[column])
     ]
     others = [name for name in _prose(columns) if name not in {*captions, *images}]
+    labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
+    if len(captions) == 1 and labels and captions[0].lower() in _WEAK_CAPTION:
+        if all(str(value).rstrip().endswith("?") for value in columns[captions[0]]):  # POPE
+            return _pair(columns, names, captions, labels[:1], raw)
+        others = [*labels, *others]  # a text and what it is labelled as: which one is learnt?
     if answered and captions:  # something answers the caption
         others = sorted({*others, *answered})
     elif len(captions) == 1 and captions[0].lower() in _CAPTION:

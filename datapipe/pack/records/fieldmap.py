@@ -78,12 +78,22 @@ class FieldMap:
             return Mapped(images=images, captions=captions, record=kept)
         if not self.turns and self.messages is None:
             return Mapped(images=images, record=kept)
-        turns = self._messages(record)
-        unpacked: dict[str, Any] = {"messages": turns}
+        unpacked: dict[str, Any] = {"messages": self._messages(record)}
         if images:
             unpacked["images"] = images
         images, said = unpack_turns(unpacked, "messages")
         return Mapped(images=images, record={**kept, "messages": said["messages"]}, turns=True)
+
+    def rewrite(self, record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
+        """Return a record of a sample that has its images already, with its turns; and its caption.
+
+        Raises:
+            SampleError: a field is empty or holds something else.
+        """
+        if self.caption is not None:
+            texts = _captions(self.caption.get(record), self.caption)
+            return record, "\n".join(texts) or None
+        return {**record, "messages": self._messages(record)}, None
 
     def _messages(self, record: Mapping[str, Any]) -> list[Any]:
         turns: list[Any] = []

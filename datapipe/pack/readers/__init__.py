@@ -16,6 +16,7 @@ from datapipe.index.tars import names_shards
 from datapipe.pack.overlooked import advice, describe, lists_of_images
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
 from datapipe.pack.readings import weigh, without_unpacked
+from datapipe.pack.records.fieldmap import parse_map
 from datapipe.pack.unpack import packed_images, refuse_archive
 
 _FOLDERS = 20
@@ -85,7 +86,10 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
         return readers[name]
-    asked = [r for r in readers.values() if options.map is None or "map" in r.takes]
+    asked = list(readers.values())
+    if options.map is not None:  # of a reader of files, the images are not fields of a record
+        alone = "table" if parse_map(options.map).images else ""
+        asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
     fitting = [reader for reader in asked if reader.recognises(raw, options)]
     folder = next((reader for reader in fitting if reader.fallback), None)
     chosen = [reader for reader in fitting if not reader.fallback]

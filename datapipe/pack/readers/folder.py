@@ -84,6 +84,7 @@ class _Tree:
         parallel: folders of texts.
         of_images: whether `include` is a pattern of images; else it chooses texts.
         captioned: number of folders whose texts were found to be captions.
+        looked_at: the folder that was last looked at for images, and whether it holds some.
     """
 
     raw: str
@@ -91,6 +92,15 @@ class _Tree:
     parallel: ParallelFolders
     of_images: bool = False
     captioned: int = 0
+    looked_at: tuple[str, bool] = ("", False)
+
+    def holds_images(self, place: str) -> bool:
+        """Whether images are among the first files of a folder."""
+        if self.looked_at[0] != place:
+            with os.scandir(place) as entries:
+                names = [entry.name for entry in itertools.islice(entries, _JUDGED)]
+            self.looked_at = (place, any(is_image_extension(_split(name)[1]) for name in names))
+        return self.looked_at[1]
 
     def below(self, place: str) -> str:
         """The path of a folder below the root as sources have it, with a slash at its end."""
@@ -289,6 +299,8 @@ def _left_over(
         reason = _RECORDS
     elif text and not has_image and only_names_images(path):
         reason = "lists of files"
+    elif text and not has_image and not tree.holds_images(place):
+        reason = "texts in a folder without images, which the format folder does not read"
     elif not text and kind_of_name(name):
         reason = _RECORDS
     elif ext == "npz" and has_image:

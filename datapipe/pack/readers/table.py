@@ -8,6 +8,7 @@ in `records/columns.py`, or said by `--map`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import captionlist
 from datapipe.pack.readers.chat import fits as is_chat
 from datapipe.pack.records.columns import infer, is_table
+from datapipe.pack.records.containers import first_records
 from datapipe.pack.records.fieldmap import FieldMap, parse_map
-from datapipe.pack.records.fieldpath import Field
+from datapipe.pack.records.fieldpath import Field, Literal, Template
 from datapipe.pack.records.fields import raw_images, rejected
 from datapipe.pack.records.files import (
     Fits,
@@ -61,12 +63,13 @@ class TableReader:
         fields = _field_map(raw, records, options)
         captions = parse_captions(options.captions)
         for part in records.parts():
+            root = _root(part, fields)
             for source, record in part:
                 if isinstance(record, Reject):
                     yield record
                     continue
                 try:
-                    sample, texts = _sample(source, record, fields, part.root, options)
+                    sample, texts = _sample(source, record, fields, root, options)
                 except SampleError as error:
                     yield rejected(source, error)
                 except RecursionError:
@@ -127,6 +130,18 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
         listed = ", ".join(map(repr, columns))
         raise PackError(f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed}")
     return fields
+
+
+def _root(part: RecordFiles, fields: FieldMap) -> Path:
+    """Where the images of some files start; paths that a user wrote, from the folder given."""
+    templates = [source for source in fields.images if isinstance(source, Template | Literal)]
+    if not templates or part.root_given or not part.raw.is_dir():
+        return part.root
+    first = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
+    beside = sum(os.path.exists(part.root / path) for path in first)
+    return (
+        part.raw if sum(os.path.exists(part.raw / path) for path in first) > beside else part.root
+    )
 
 
 def _sample(

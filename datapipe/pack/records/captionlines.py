@@ -137,6 +137,8 @@ def _without_header(lines: list[str]) -> Shape | None:
         once = delimiter not in _QUOTING
         if once and any(line.count(delimiter) != 1 for line in lines):
             continue
+        if not names_image(_fields(lines[0], shape)[0]):
+            continue  # the first line names columns
         captions = [" ".join(_fields(line, shape)[1:]).strip() for line in lines]
         # Numbers are labels, JSON is boxes and what is read in them; commas also part short labels.
         like = [_is_text(c) and (once or " " in c or not c.isascii()) for c in captions]

@@ -147,11 +147,12 @@ def _require_one(images: list[str], columns: Columns, raw: Path) -> None:
         found["stem"] if (found := NUMBERED.fullmatch(name)) else name for name in map(str, images)
     }
     if len(images) > 1 and len(stems) > 1:
-        both = ",".join(f"image={name}" for name in images[:4])
+        text = [name for name in _prose(columns) if name not in images]
+        both = ",".join([f"image={name}" for name in images] + [f"caption={n}" for n in text[:1]])
         raise PackError(
             f"{raw}: images may be in any of the columns {_listed(images)}; name one with "
-            f"--image-column, or take several in order with --map '{both},...' and the fields of "
-            f"the text (all columns: {_listed(columns)})"
+            f"--image-column, or take several in order, and say what the text is, with --map "
+            f"'{both}' (all columns: {_listed(columns)})"
         )
 
 

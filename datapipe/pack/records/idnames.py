@@ -28,10 +28,14 @@ def template_of(raw: Path, column: str, ids: Sequence[Any]) -> str | None:
         >>> template_of(Path("nowhere"), "image_id", [42]) is None
         True
     """
-    base = raw if raw.is_dir() else raw.absolute().parent
+    if raw.is_file():  # the images may lie beside the folder of annotations
+        here = raw.absolute().parent
+        beside = template_of(here, column, ids)
+        above = None if beside else template_of(here.parent, column, ids)
+        return f"../{above}" if above else beside
     wanted = {str(value): value for value in ids[:_IDS]}
     found: Counter[str] = Counter()
-    for path in islice(_images(base), _FILES):
+    for path in islice(_images(raw), _FILES):
         folder, _, name = path.rpartition("/")
         stem, _, ext = name.rpartition(".")
         slot = _slot(stem, column, wanted)

@@ -60,8 +60,8 @@ def image_root(
         hints: names that folders of images may have, besides the usual ones.
 
     Raises:
-        PackError: the images lie in several folders, or some of them in one, or in an archive;
-            or none where the user said.
+        PackError: the images lie in several folders, none or several of them below the records;
+            or some of them in one, or in an archive; or none where the user said.
     """
     names = {field: listed for field, listed in names.items() if listed}
     held = held_by(default, names)
@@ -76,7 +76,7 @@ def image_root(
             raise _wrong_root(names, default, places_of(names, start, default, hints))
     else:
         places = places_of(names, start, within, hints)
-        found = _the_one(places)
+        found = _the_one(places) or _the_one([p for p in places if p.folder.is_relative_to(start)])
         if found is None and held is None and places:
             raise _several(names, default, label, places)
         if found is None and held is None:
@@ -136,9 +136,19 @@ class Place:
 
 
 def path_below(root: str | os.PathLike[str], name: str) -> str:
-    """Return the path of an image below its root."""
+    """Return the path of an image below its root; one that Windows wrote becomes one of ours.
+
+    Example:
+        >>> path_below("/data", "images\\\\1.jpg")
+        '/data/images/1.jpg'
+    """
     dropped = getattr(root, "dropped", "")
+    name = _here(name)
     return os.path.join(root, name.removeprefix(dropped) if dropped else name)
+
+
+def _here(name: str) -> str:
+    return name.replace("\\", "/") if "\\" in name and "/" not in name else name
 
 
 def held_by(folder: Path, names: Names, dropped: str = "") -> Place | None:
@@ -221,7 +231,7 @@ def _look(folder: Path, names: Names, dropped: str = "") -> Place | None:
 
 def _is_file(folder: Path, name: str, dropped: str) -> bool:
     try:
-        return os.path.isfile(os.path.join(folder, name[len(dropped) :]))
+        return os.path.isfile(os.path.join(folder, _here(name)[len(dropped) :]))
     except ValueError:  # no file can have this name
         return False
 

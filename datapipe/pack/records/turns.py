@@ -8,6 +8,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.conversation import conversation, is_null, message_text, part_kind
 from datapipe.index.places import mark_places, numbers_in, paths_in
+from datapipe.pack.records.imagecolumns import image_columns
 from datapipe.pack.records.reader import Record, check_places, name_of_image, take_images
 
 _PAYLOADS = ("image_url", "image", "url", "path")  # fields of a part that may hold its image
@@ -69,9 +70,12 @@ def refuse_preferences(record: Record, field: str) -> None:
     """
     named = [name for name in _PREFERENCES if record.get(name)]
     if len(named) > 1:
+        columns = {name: [value] for name, value in record.items() if value is not None}
+        parts = [f"image={name}" for name in image_columns(columns)]
+        remedy = ",".join([*parts, f"messages={field}", f"assistant={named[0]}"])
         raise DecodeError(
             f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); to train "
-            f"on the better answer: --map 'messages={field},assistant={named[0]}'"
+            f"on the better answer: --map '{remedy}'"
         )
     for name in _VERDICTS:
         if record.get(name) is False:

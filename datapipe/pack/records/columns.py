@@ -6,7 +6,6 @@ becomes a conversation. What could be meant in several ways is refused, with the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +18,21 @@ from datapipe.pack.records.choices import choice_sources
 from datapipe.pack.records.donut import DonutCaption, DonutTurns, is_ground_truth
 from datapipe.pack.records.fieldmap import FieldMap, parse_list
 from datapipe.pack.records.fieldpath import Field, Source, parse_source
-from datapipe.pack.records.idnames import template_of
 from datapipe.pack.records.imagecolumns import (
-    NUMBERED,
     Columns,
     has_image_extension,
     image_columns,
-    is_url,
-    names_files,
     url_columns,
+)
+from datapipe.pack.records.refusals import (
+    ID_NAME,
+    PREFERRED,
+    ambiguous,
+    listed,
+    prose,
+    refuse_named_images,
+    refuse_preferences,
+    require_one,
 )
 
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
@@ -52,12 +57,8 @@ _ASSISTANT = (
     ("a",),
 )
 _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
-_PREFERRED = ("chosen", "rejected")
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
 _TRUTH = "ground_truth"
-_ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
-_MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
-_NAMES_SHOWN = 40
 
 
 def infer(
@@ -83,7 +84,7 @@ def infer(
     images = _given("--image-column", image, columns, raw)
     if image is None:
         names = image_columns(columns)
-        _require_one(names, columns, raw)
+        require_one(names, columns, raw)
         images = tuple(map(Field, names))
     held = [name for source in images for name in source.fields]
     if text is not None:
@@ -92,19 +93,19 @@ def infer(
     else:
         found = replace(_text_map(columns, held, raw), images=images)
     if image is None and text is None and not images:
-        _refuse_named_images(columns, found, raw)
+        refuse_named_images(columns, found, raw)
     if not found.sources:
         raise PackError(
-            f"{raw}: no column is known to hold images or text (all columns: {_listed(columns)}); "
+            f"{raw}: no column is known to hold images or text (all columns: {listed(columns)}); "
             "name them with --image-column and --text-column, or with --map "
             "'image=COLUMN,user=COLUMN,assistant=COLUMN'"
         )
     if text is None and (found.turns or found.messages or found.caption):
         said = replace(found, images=())
         notes.decide(f"text: {said} (recognised by name; --map says otherwise)")
-    left = [name for name in _prose(columns) if name not in {*found.fields, *held, *_SYSTEM}]
+    left = [name for name in prose(columns) if name not in {*found.fields, *held, *_SYSTEM}]
     if left:
-        notes.decide(f"columns that are not trained on: {_listed(left)}")
+        notes.decide(f"columns that are not trained on: {listed(left)}")
     return found
 
 
@@ -121,9 +122,9 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     paired = any(name in known for name in _USER) and any(
         name in known for family in _ASSISTANT for name in family
     )
-    elsewhere = url_columns(columns) or any(map(_ID_NAME.search, known))
+    elsewhere = url_columns(columns) or any(map(ID_NAME.search, known))
     captioned = bool(known & (_CAPTION | _WEAK_CAPTION))
-    if paired or _conversations(columns) or (elsewhere and captioned) or {*_PREFERRED} <= known:
+    if paired or _conversations(columns) or (elsewhere and captioned) or {*PREFERRED} <= known:
         return True
     return text_is_enough and bool(_texts(columns))
 
@@ -138,22 +139,8 @@ def _given(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
         return ()
     source = Field(text) if text in columns else parse_source(text)
     if not any(name in columns for name in source.fields or columns):
-        raise PackError(f"{option} {text!r}: {raw} has no such column; it has {_listed(columns)}")
+        raise PackError(f"{option} {text!r}: {raw} has no such column; it has {listed(columns)}")
     return (source,)
-
-
-def _require_one(images: list[str], columns: Columns, raw: Path) -> None:
-    stems = {
-        found["stem"] if (found := NUMBERED.fullmatch(name)) else name for name in map(str, images)
-    }
-    if len(images) > 1 and len(stems) > 1:
-        text = [name for name in _prose(columns) if name not in images]
-        both = ",".join([f"image={name}" for name in images] + [f"caption={n}" for n in text[:1]])
-        raise PackError(
-            f"{raw}: images may be in any of the columns {_listed(images)}; name one with "
-            f"--image-column, or take several in order, and say what the text is, with --map "
-            f"'{both}' (all columns: {_listed(columns)})"
-        )
 
 
 def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
@@ -165,8 +152,8 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
     names = {name.lower(): name for name in columns if columns[name] and name not in images}
     if chats := [name for name in _conversations(columns) if name not in images]:
         if len(chats) > 1:
-            raise _ambiguous(raw, "the conversation", chats, columns, f"messages={chats[0]}")
-        _refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
+            raise ambiguous(raw, "the conversation", chats, columns, f"messages={chats[0]}")
+        refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
         return FieldMap(messages=Field(chats[0]))
     if _TRUTH in names and is_ground_truth(columns[names[_TRUTH]]):
         truth = names[_TRUTH]
@@ -174,7 +161,7 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
             return FieldMap(messages=DonutTurns(truth))
         return FieldMap(caption=DonutCaption(truth))
     asked = [names[name] for name in _USER if name in names]
-    _refuse_preferences(names, f"user={asked[0]}" if asked else "", columns, images, raw)
+    refuse_preferences(names, f"user={asked[0]}" if asked else "", columns, images, raw)
     if choices := choice_sources(columns, names):
         return FieldMap(turns=choices)
     answered = [
@@ -193,7 +180,7 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
         for name, column in names.items()
         if name in _CAPTION | _WEAK_CAPTION and _is_text(columns[column])
     ]
-    others = [name for name in _prose(columns) if name not in {*captions, *images}]
+    others = [name for name in prose(columns) if name not in {*captions, *images}]
     labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
     if len(captions) == 1 and labels and captions[0].lower() in _WEAK_CAPTION:
         if all(str(value).rstrip().endswith("?") for value in columns[captions[0]]):  # POPE
@@ -211,7 +198,7 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
     example = f"caption={found[0]}"
     if len(found) > 1:
         example = f"user={found[0]},assistant={found[1]}"
-    raise _ambiguous(raw, "the text", found, columns, example, images)
+    raise ambiguous(raw, "the text", found, columns, example, images)
 
 
 def _pair(
@@ -228,7 +215,7 @@ def _pair(
         asked = asked[:1]
     if len(asked) > 1 or len(answered) > 1:
         example = f"user={asked[0]},assistant={answered[0]}"
-        raise _ambiguous(raw, "the text", [*asked, *answered], columns, example)
+        raise ambiguous(raw, "the text", [*asked, *answered], columns, example)
     answers = columns[answered[0]]
     if any(isinstance(value, bool) for value in answers):
         raise PackError(
@@ -259,70 +246,6 @@ class InstructionInput:
         return f"{self.instruction} and {self.input}"
 
 
-def _refuse_preferences(
-    names: Mapping[str, str], question: str, columns: Columns, images: Sequence[str], raw: Path
-) -> None:
-    if not all(name in names for name in _PREFERRED):
-        return
-    chosen = names["chosen"]
-    example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
-    example = ",".join([*(f"image={name}" for name in images), example])
-    raise PackError(
-        f"{raw}: the columns {chosen!r} and {names['rejected']!r} are a preference, which answer "
-        "is better, and not what a model learns to write; to train on the better answer give "
-        f"--map '{example}' (all columns: {_listed(columns)})"
-    )
-
-
-def _refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
-    """Refuse a table of text whose images are told by an address or an id.
-
-    Raises:
-        PackError: it is one.
-    """
-    alone = "pack the text alone with --image-column ''"
-    urls = url_columns(columns)
-    if urls:
-        raise PackError(
-            f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
-            "packing does not fetch; download first, for example with img2dataset, or " + alone
-        )
-    ids = [name for name, values in columns.items() if _ID_NAME.search(name) and values]
-    if ids:
-        template = template_of(raw, ids[0], columns[ids[0]])
-        example = template or f"images/{{{ids[0]}}}.jpg"
-        digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
-        raise PackError(
-            f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
-            f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"
-        )
-    media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
-    if media:
-        raise PackError(
-            f"{raw}: the column {media[0]!r} names videos or sound, and only text and images are "
-            f"packed; {alone}"
-        )
-
-
-def _ambiguous(
-    raw: Path,
-    what: str,
-    found: Sequence[str],
-    columns: Columns,
-    example: str,
-    images: Sequence[str] = (),
-) -> PackError:
-    images = images or image_columns(columns)
-    shown = ",".join([*(f"image={name}" for name in images), example])
-    without = ",".join(f"image={name}" for name in images)
-    alone = f", or take the images alone with --map '{without}'" if without else ""
-    return PackError(
-        f"{raw}: {what} may be in any of the columns {_listed(found)}; say what is what, such as "
-        f"--map '{shown}', or name a caption with --text-column{alone} (all columns: "
-        f"{_listed(columns)})"
-    )
-
-
 # --- kinds of columns -------------------------------------------------------------------------
 
 
@@ -332,7 +255,7 @@ def _conversations(columns: Columns) -> list[str]:
         name
         for name, values in columns.items()
         if name.lower() != "history"
-        and name.lower() not in _PREFERRED
+        and name.lower() not in PREFERRED
         and values
         and all(read_turns(parse_list(v) if isinstance(v, str) else v) for v in values[:5])
     ]
@@ -341,25 +264,6 @@ def _conversations(columns: Columns) -> list[str]:
 def _texts(columns: Columns) -> list[str]:
     known = {*_CAPTION, *_WEAK_CAPTION, *_USER, *(n for family in _ASSISTANT for n in family)}
     return [name for name, values in columns.items() if name.lower() in known and _is_text(values)]
-
-
-def _prose(columns: Columns) -> list[str]:
-    """Columns of texts of several words, which somebody may mean to be learnt."""
-    return [
-        name
-        for name, values in columns.items()
-        if values and sum(map(_has_words, values)) * 2 > len(values) and not names_files(values)
-    ]
-
-
-def _has_words(value: Any) -> bool:
-    if isinstance(value, list):
-        return (
-            bool(value)
-            and all(isinstance(item, str) for item in value)
-            and any(map(_has_words, value))
-        )
-    return isinstance(value, str) and len(value.split()) > 1 and not is_url(value)
 
 
 def _is_text(values: Sequence[Any]) -> bool:
@@ -371,13 +275,3 @@ def _is_text(values: Sequence[Any]) -> bool:
         return isinstance(value, str)
 
     return all(map(fits, values))
-
-
-def _is_media(value: Any) -> bool:
-    return isinstance(value, str) and value.rpartition(".")[2].lower() in _MEDIA
-
-
-def _listed(names: Any) -> str:
-    shown = [repr(name) for name in names]
-    more = f" and {len(shown) - _NAMES_SHOWN} more" if len(shown) > _NAMES_SHOWN else ""
-    return ", ".join(shown[:_NAMES_SHOWN]) + more

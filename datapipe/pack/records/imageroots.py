@@ -136,12 +136,7 @@ class Place:
 
 
 def path_below(root: str | os.PathLike[str], name: str) -> str:
-    """Return the path of an image below its root; one that Windows wrote becomes one of ours.
-
-    Example:
-        >>> path_below("/data", "images\\\\1.jpg")
-        '/data/images/1.jpg'
-    """
+    """Return the path of an image below its root; one that Windows wrote becomes one of ours."""
     dropped = getattr(root, "dropped", "")
     name = _here(name)
     return os.path.join(root, name.removeprefix(dropped) if dropped else name)

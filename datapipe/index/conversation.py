@@ -49,8 +49,13 @@ PAIRS = (
 """Fields of one object that hold what is asked and what is answered."""
 
 _SYSTEM_FIELDS = ("system", "system_prompt")
-# Whether a turn is learnt: OpenAI's fine-tuning API and Axolotl; XTuner and ms-swift; Axolotl.
-_FLAGS = ("weight", "loss", "train", "output_with_loss")
+# Whether a turn is learnt. OpenAI's fine-tuning API: weight. XTuner and ms-swift: loss,
+# output_with_loss, loss_scale. Axolotl: train, training. Others: train_on_turn, calculate_loss.
+_FLAGS = (
+    *("weight", "loss", "train", "output_with_loss", "loss_scale", "training", "train_on_turn"),
+    *("calculate_loss", "learn"),
+)
+_MASKS = ("mask", "masked")  # true where a turn is not learnt
 _MEDIA_FIELDS = ("videos", "video", "audios", "audio")
 
 # Types of content parts in OpenAI's Chat Completions and Responses, and in Hugging Face's chat
@@ -199,6 +204,8 @@ def message_text(message: Mapping[str, Any]) -> str | None:
 def _read_entry(entry: Mapping[str, Any]) -> Iterator[RawTurn]:
     """The turns of one entry of a list: one, two of a pair, or none if it is not understood."""
     learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) is not None), None)
+    if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
+        learn = False
     text = entry.get("value")
     if not isinstance(text, str):
         text = message_text(entry)

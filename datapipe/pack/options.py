@@ -20,6 +20,7 @@ _JUDGED_AFTER = 1000
 # Of small data, one broken file is a large share and says nothing of the rest.
 _ALWAYS_ALLOWED = 5
 _ALWAYS_SHARE = 1 / 3
+_ALLOWS_SOME = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 class MaxRejects:
     """How many inputs may be rejected: a number, or a share judged once 1,000 inputs were seen.
 
-    Any share but 0 allows five rejects, as long as two of three inputs are taken.
+    A share of 5 % or more allows five rejects, as long as two of three inputs are taken.
     """
 
     number: int | None = None
@@ -107,7 +108,7 @@ class MaxRejects:
             return rejected > self.number
         assert self.share is not None
         allowed = self.share * inputs
-        if self.share:
+        if self.share >= _ALLOWS_SOME:
             allowed = max(allowed, min(_ALWAYS_ALLOWED, _ALWAYS_SHARE * inputs))
         return (at_end or inputs >= _JUDGED_AFTER) and rejected > allowed
 

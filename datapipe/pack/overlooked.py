@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datapipe.errors import PackError
+from datapipe.errors import PackError, SampleError
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.filekinds import is_paper
-from datapipe.pack.raw import ReadOptions, look_at, printable
+from datapipe.pack.filekinds import is_paper, medium_of
+from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
 from datapipe.pack.records.containers import first_records, kind_of
+from datapipe.pack.records.fieldpath import parse_source
+from datapipe.pack.records.idnames import template_of
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import levels
-from datapipe.pack.survey import start_of
+from datapipe.pack.records.refusals import prose
+from datapipe.pack.survey import start_of, walk
+from datapipe.pack.teaching import fields_with_text, show
 
-_TEXTS = frozenset({"txt", "text", "token", "lst", "list"})
 _IMAGE_NAME = re.compile(rb"[^\s\"'/]\.(jpe?g|png|webp|gif|bmp|tiff?)\b", re.IGNORECASE)
 _ONE_OBJECT = "it is one JSON object; write it as an array of records, or as JSONL"
 # A path and nothing else; names with blanks are taken for sentences.
@@ -26,52 +33,156 @@ _ONLY_NAME = re.compile(rb"\S+\.(jpe?g|png|webp|gif|bmp|tiff?)|", re.IGNORECASE)
 _START = 1 << 16
 _LINES = 200
 _ARRAY_OF_OBJECTS = re.compile(rb":\s*\[\s*\{")
-_FILES = 20_000
+_WRAPPED = 64 << 20  # bytes of one JSON object that is read to tell what it holds
+_INPUTS = 5000  # of a folder, among which samples with text are looked for
+_READ = 20  # of these are read
+_FILES = 200_000
 _PROBES = 50
+_OF_A_KIND = 3  # files of one folder and extension that are looked into
+_COLUMNS = 12
 
 
-def lists_of_images(raw: Path) -> list[Path]:
-    """Files that name images, as captions or annotations do, and are the sidecars of none.
+def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
+    """Refuse a folder of images none of which has a text, though texts lie there.
 
-    Where no image has a text of its stem, files of records count too, which may tell of the images
-    by their ids. There are none where images have sidecars, as these are what is meant then.
+    Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
+
+    Args:
+        raw: the folder.
+        samples: what the reader of folders makes of it; only the first are read.
+
+    Raises:
+        PackError: no reader reads the texts; it names them, with what to do.
     """
-    found: list[Path] = []
-    records: list[Path] = []
+    unread: dict[str, Any] = {}
+    read = 0
+    for sample in islice(samples, _INPUTS):
+        if isinstance(sample, Reject) or (sample.caption is None and sample.record is None):
+            continue
+        read += 1
+        try:
+            if any(text.strip() for _, text, _ in show(sample).turns):
+                return
+            unread |= fields_with_text(sample)
+        except SampleError:
+            return  # there is a text, and packing says what is wrong with it
+        if read >= _READ:
+            break
+    if unread:
+        example = next((name for name, value in unread.items() if isinstance(value, str)), "FIELD")
+        raise PackError(
+            f"{raw} holds images with JSON of which nothing is known to be their text; its fields "
+            f"with text are {', '.join(map(repr, unread))}. Say what is what, such as "
+            f"--format folder --map {shlex.quote(f'caption={example}')}, or pack the images and "
+            "their JSON as they are with --format folder"
+        )
+    if lists := _texts_of_none(raw):
+        name = printable(lists[0].relative_to(raw).as_posix())
+        name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
+        raise PackError(
+            f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
+            f"{describe(lists[0], raw)}; or pack the images alone with --format folder"
+        )
+
+
+@dataclass
+class _Found:
+    """Files beside images, by how plainly they tell of them."""
+
+    naming: list[Path] = field(default_factory=list)
+    records: list[Path] = field(default_factory=list)
+    texts: dict[tuple[str, str], list[Path]] = field(default_factory=lambda: defaultdict(list))
+
+    def sort_in(self, path: Path, stems: set[str]) -> None:
+        """Look into a file, and keep it if it may tell of images of these stems."""
+        start = start_of(path, _START)
+        if not _is_text(start) and kind_of(path) != "parquet":
+            return
+        names_images = _IMAGE_NAME.search(start) is not None
+        if kind_of(path):
+            if names_images:
+                self.naming.append(path)
+            elif _may_be_records(path):
+                self.records.append(path)
+            elif _has_words(start, stems):
+                self.texts[_kind(path)].append(path)
+        elif not only_names_images(path):
+            if names_images:
+                self.naming.append(path)
+            elif _has_words(start, stems):
+                self.texts[_kind(path)].append(path)
+
+
+def _texts_of_none(raw: Path) -> list[Path]:
+    """Files that name images or hold records; else texts with half as many lines as images.
+
+    Files of the stem of an image are none: they are its sidecars.
+    """
     stems: set[str] = set()
-    texts: set[str] = set()
-    seen = probed = 0
-    for place, folders, files in os.walk(raw, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        parts = [(name, *_split(name)) for name in sorted(files) if not name.startswith(".")]
-        images = {stem for _, stem, ext in parts if is_image_extension(ext)}
-        stems |= images
-        for name, stem, ext in parts:
-            path = Path(place, name)
-            if (ext not in _TEXTS and not kind_of(path)) or is_paper(name):
-                continue
-            if stem in images:
-                return []
-            texts.add(stem)
-            if probed < _PROBES:
-                probed += 1
-                if _names_images(path):
-                    found.append(path)
-                elif _may_be_records(path):
-                    records.append(path)
-        seen += len(files)
+    files: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    images = seen = 0
+    for place, _, names in walk(raw):
+        for name in sorted(names):
+            stem, ext = _split(name)
+            if is_image_extension(ext):
+                images += 1
+                stems.add(stem)
+            elif not is_paper(name) and (kind_of(Path(name)) or not medium_of(name)):
+                files[place, ext].append(Path(place, name))
+        seen += len(names)
         if seen >= _FILES:
             break
-    if stems & texts:  # in parallel folders
-        return [path for path in found if _split(path.name)[0] not in stems]
-    return found or records
+    found = _Found()
+    alike = {kind: [p for p in paths if p.stem not in stems] for kind, paths in files.items()}
+    for paths in islice(alike.values(), _PROBES):
+        for path in paths[:_OF_A_KIND]:
+            found.sort_in(path, stems)
+    if found.naming or found.records:
+        return found.naming or found.records
+    for kind, looked_at in found.texts.items():
+        lines = sum(map(_count_lines, looked_at)) * len(alike[kind]) / len(looked_at)
+        if lines >= 2 and lines * 2 >= images:
+            return alike[kind]
+    return []
+
+
+def _kind(path: Path) -> tuple[str, str]:
+    return str(path.parent), _split(path.name)[1]
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes are UTF-8, but for a letter that is cut at their end."""
+    if b"\0" in start:
+        return False
+    try:
+        start.decode()
+    except UnicodeDecodeError as error:
+        return len(start) == _START and error.start > _START - 4
+    return bool(start.strip())
+
+
+def _has_words(start: bytes, stems: set[str]) -> bool:
+    """Whether a text says something: more than numbers, and than which images there are."""
+    for line in start.decode(errors="replace").splitlines()[:_LINES]:
+        words = [word for word in line.split() if any(map(str.isalpha, word))]
+        if any(word.rpartition("/")[2] not in stems for word in words):
+            return True
+    return False
+
+
+def _count_lines(path: Path) -> float:
+    """About how many lines a text has, by its start; a JSON object is one."""
+    if kind_of(path) == "json":
+        return 1
+    start = start_of(path, _START)
+    lines = sum(1 for line in start.splitlines() if line.strip())
+    return lines * path.stat().st_size / max(len(start), 1)
 
 
 def _may_be_records(path: Path) -> bool:
     """Whether a file holds several records, or an object that holds them in an array."""
-    kind = kind_of(path)
-    if kind != "json":
-        return kind != ""
+    if kind_of(path) != "json":
+        return True
     start = start_of(path, _START)
     return seems_records(path) or _ARRAY_OF_OBJECTS.search(start) is not None
 
@@ -93,7 +204,7 @@ def seems_records(path: Path) -> bool:
 def advice(raw: Path, options: ReadOptions) -> str:
     """What to do with the files of records at `raw`, none of which fits a format; may be empty."""
     try:
-        files = [path for level in levels(raw, options.include, _FILES) for path in level]
+        files = [path for level in levels(raw, options.include, 20_000) for path in level]
         if not files and raw.is_file():
             files = [raw]
         return "".join(f"\n{line}" for line in _advice(raw, files[:5]))
@@ -101,28 +212,82 @@ def advice(raw: Path, options: ReadOptions) -> str:
         return ""
 
 
-def describe(path: Path) -> str:
-    """What a file holds, and how it could be read instead."""
+def describe(path: Path, raw: Path) -> str:
+    """What a file of a folder holds, and how it could be read instead."""
     if not kind_of(path):
         return "write it as CSV or JSONL, with a column of image paths and one of texts"
     try:
-        records = list(islice(first_records(path), 2))
+        records = list(islice(first_records(path), _READ))
     except NotRecordsError:
-        return _ONE_OBJECT
+        return _ONE_OBJECT + _wrapped(path)
     except PackError as error:
         return str(error)
     if not records:
         return "it has no record that can be read"
     record = records[0]
     if len(records) == 1 and kind_of(path) == "json" and _is_nested(record):
-        return _ONE_OBJECT
-    columns = ", ".join(map(repr, list(record)[:12]))
+        return _ONE_OBJECT + _wrapped(path)
+    columns = f"records with {', '.join(map(repr, list(record)[:_COLUMNS]))}; "
     if any(isinstance(value, str) and "://" in value[:8] for value in record.values()):
         return (
-            f"records with {columns}; images that are URLs have to be downloaded first, for "
+            f"{columns}images that are URLs have to be downloaded first, for "
             "example with img2dataset"
         )
-    return f"records with {columns}; name theirs with --image-column and --text-column"
+    if raw.is_dir() and (template := _template(raw, records)):
+        texts = prose({name: [r.get(name) for r in records] for name in record})
+        return (
+            f"{columns}give --include {shlex.quote(path.relative_to(raw).as_posix())} "
+            f"--format table --image-column {shlex.quote(template)} "
+            f"--text-column {shlex.quote(texts[0]) if texts else 'COLUMN'}"
+        )
+    return f"{columns}name theirs with --image-column and --text-column"
+
+
+def _template(raw: Path, records: list[dict[str, Any]]) -> str | None:
+    """The names of images near records, as a field of theirs tells them by an id."""
+    for name in list(records[0])[:_COLUMNS]:
+        values = [record.get(name) for record in records]
+        if not all(isinstance(v, str | int) and not isinstance(v, bool) for v in values):
+            continue
+        template = template_of(raw, name, values) if len({*values}) == len(values) else None
+        if template is not None:
+            source = parse_source(template)
+            there = sum(_exists(raw, source.get(record)) for record in records)
+            if there * 2 > len(records):
+                return template
+    return None
+
+
+def _exists(raw: Path, name: Any) -> bool:
+    try:
+        return os.path.isfile(raw / str(name))
+    except ValueError:
+        return False
+
+
+def _wrapped(path: Path) -> str:
+    """How to take the records out of one JSON object, where they lie in an array of its own."""
+    if path.suffix.lower() != ".json" or path.stat().st_size > _WRAPPED:
+        return ""
+    try:
+        held = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError):
+        return ""
+    inner = {
+        name: len(value)
+        for name, value in (held.items() if isinstance(held, dict) else ())
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+    }
+    if max(inner.values(), default=0) < 2:
+        return ""
+    name = max(inner, key=lambda key: inner[key])
+    listed = ", ".join(f"{key!r}: {count:,}" for key, count in inner.items())
+    target = path.with_name(f"{path.stem}-{name}.jsonl")
+    code = (
+        "import json,sys; [print(json.dumps(r)) for r in json.load(open(sys.argv[1]))[sys.argv[2]]]"
+    )
+    command = shlex.join(["python3", "-c", code, str(path), name])
+    return f" (it holds records in {listed}), such as `{command} > {shlex.quote(str(target))}`"
 
 
 def _is_nested(record: Mapping[str, Any]) -> bool:
@@ -135,8 +300,9 @@ def _is_nested(record: Mapping[str, Any]) -> bool:
 
 def _advice(raw: Path, files: list[Path]) -> Iterator[str]:
     for path in files:
-        said = describe(path)
-        if said != _ONE_OBJECT or raw.is_file():  # beside data, these are settings and statistics
+        said = describe(path, raw)
+        # Beside data, objects are settings and statistics.
+        if said != _ONE_OBJECT or raw.is_file():
             yield f"{_name(raw, path)}: {said}"
     if raw.is_dir() and look_at(raw).counts.get(".arrow"):
         yield "Arrow files of `save_to_disk` are not read; write Parquet with `Dataset.to_parquet`"
@@ -149,9 +315,3 @@ def _name(raw: Path, path: Path) -> str:
 def _split(name: str) -> tuple[str, str]:
     stem, _, ext = name.rpartition(".")
     return stem, ext.lower()
-
-
-def _names_images(path: Path) -> bool:
-    if _IMAGE_NAME.search(start_of(path, _START)) is None:
-        return False
-    return kind_of(path) != "" or not only_names_images(path)

@@ -250,7 +250,7 @@ def _record(record: Blob | Inline | Mapping[str, Any]) -> tuple[Any, bytes]:
         raise DecodeError(error.reason, member=record.label) from error
     if isinstance(held, list):
         found = as_record(held)
-        if found is held and any(isinstance(item, Mapping) for item in held):
+        if found is held and any(isinstance(item, Mapping) and item for item in held):
             raise DecodeError(
                 "its JSON is a list and no record of this sample; if it is a list of records, give "
                 "that file itself",

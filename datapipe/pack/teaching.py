@@ -189,9 +189,7 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
     caption: Any = sample.caption
     if isinstance(caption, Blob | Inline):
         caption = parse_text(caption.read())
-    record: Any = sample.record
-    if isinstance(record, Blob | Inline):
-        record = as_record(parse_json(record.read()))
+    record = _record_of(sample)
     if map is not None:
         record, caption = rewritten(record, map)
     images = len(sample.images)
@@ -205,6 +203,22 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
         written = [("caption", text, learnt) for role, text, learnt in written if role != "user"]
         written = [line for line in written if line[1].strip()]
     return Shown(source=sample.source, images=images, turns=tuple(written))
+
+
+def fields_with_text(sample: RawSample) -> dict[str, Any]:
+    """Return the fields of a sample's record that hold words.
+
+    Raises:
+        SampleError: the record cannot be read.
+    """
+    record = _record_of(sample)
+    return {name: record[name] for name in _texts_in(record)}
+
+
+def _record_of(sample: RawSample) -> Any:
+    if isinstance(sample.record, Blob | Inline):
+        return as_record(parse_json(sample.record.read()))
+    return sample.record
 
 
 def rewritten(record: Any, map: str) -> tuple[Any, str | None]:
@@ -233,7 +247,7 @@ def _texts_in(record: Any) -> tuple[str, ...]:
     """Names of the fields of a record that hold words."""
     if not isinstance(record, Mapping):
         return ()
-    return tuple(str(name) for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]
+    return tuple(name for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]
 
 
 def _has_words(value: Any, deep: int) -> bool:

@@ -369,7 +369,9 @@ def test_a_sample_without_text_has_no_label(template: str, sample: SampleText) -
 
 
 @pytest.mark.parametrize("template", [QWEN2_5, QWEN2_VL, LLAMA_3, "llava", "chatml", "caption"])
-@pytest.mark.parametrize("flag", [{"weight": 0}, {"loss": False}, {"train": False}])
+@pytest.mark.parametrize(
+    "flag", [{"weight": 0}, {"loss": False}, {"train_on_turn": False}, {"masked": True}]
+)
 def test_a_turn_that_is_marked_as_not_learnt_has_no_label(template: str, flag: dict) -> None:
     record = {
         "messages": [

@@ -46,7 +46,7 @@ def test_ctrl_c_ends_a_waiting_loop_at_once(packed: Path) -> None:
     body = """
 from datapipe.decode.fixed import FixedTransform
 import os, threading
-def stuck(self, data):
+def stuck(self, data, indexed=None):
     os.write(1, b"stuck\\n")
     threading.Event().wait(2)
     raise datapipe.DecodeError("late")

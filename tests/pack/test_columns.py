@@ -219,6 +219,25 @@ def test_what_was_recognised_and_what_is_not_trained_on_is_noted(raw):
     assert notes.lines()[1] == "columns that are not trained on: 'story'"
 
 
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"image": "0.jpg", "caption": "A cat left of a dog.", "label": 0}, "'label' is 0 or 1"),
+        ({"image": "0.jpg", "caption": "A cat", "is_correct": True}, "'is_correct' is 0 or 1"),
+        ({"image": "0.jpg", "text": "Is there a dog?"}, "nothing answers"),
+        ({"image": "0.jpg", "text": "Name it.", "question_id": 7}, "nothing answers"),
+        ({"image": "0.jpg", "prompt": "Name it", "response_a": "a", "response_b": "b"}, "response"),
+    ],
+)
+def test_text_that_may_be_false_or_a_question_is_not_taken_for_a_caption(raw, record, words):
+    path = raw(record)
+    with pytest.raises(PackError, match=words):
+        read(path)
+    text = next(name for name in ("caption", "text", "prompt") if name in record)
+    (sample,) = read(path, text_column=text)
+    assert sample.caption == record[text]
+
+
 # --- --map ------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from datapipe.index.manifest import read_manifest
 from datapipe.pack.notes import Notes
 from datapipe.pack.raw import ReadOptions
 from datapipe.pack.records.files import open_records
+from datapipe.pack.records.imageroots import path_below
 
 from .record_files import fits, write
 
@@ -127,6 +128,15 @@ def test_a_prefix_that_is_not_here_is_left_out(tmp_path, prefix, place):
     assert records.root == tmp_path / "raw" / place
 
 
+def test_paths_of_another_machine_that_windows_wrote_are_found(tmp_path):
+    names = [f"D:\\data\\coco\\train\\{name}" for name in NAMES]
+    write(tmp_path / "llava.json", [{"a": name} for name in names])
+    touch(tmp_path / "images" / "train")
+    records, (said,) = opened(tmp_path)
+    assert "without the 'D:/data/coco/' that their paths begin with (found;" in said
+    assert path_below(records.root, names[0]) == str(tmp_path / "images" / "train" / NAMES[0])
+
+
 def test_a_prefix_is_left_out_only_if_every_image_is_there_then(tmp_path):
     rows(tmp_path / "llava.json", prefix="coco/train2017/")
     touch(tmp_path / "train2017", NAMES[:-1])
@@ -187,7 +197,7 @@ def make_archive(path, names):
 def test_an_archive_that_may_hold_the_images_is_to_be_unpacked(tmp_path, archive, place):
     path = rows(tmp_path / "annotations" / "llava.json")
     make_archive(tmp_path / "annotations" / place / archive, [f"images/{n}" for n in NAMES])
-    with pytest.raises(PackError, match=f"{archive} in .* may hold them: unpack it there"):
+    with pytest.raises(PackError, match=f"{archive} in .* may hold them; unpack it with"):
         opened(path)
 
 

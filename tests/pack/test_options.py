@@ -61,6 +61,7 @@ def test_of_few_inputs_five_may_be_rejected_unless_a_third_are_or_none_may():
     assert parse_max_rejects(text).exceeded(1, 2, at_end=True)
     assert not parse_max_rejects(text).exceeded(5, 15, at_end=True)
     assert parse_max_rejects(text).exceeded(6, 18, at_end=True)
+    assert parse_max_rejects("1%").exceeded(2, 100, at_end=True)
     assert parse_max_rejects("0%").exceeded(1, 100, at_end=True)
 
 
@@ -153,7 +154,7 @@ def test_raw_data_that_is_not_there_is_refused(tmp_path):
 
 def test_every_reader_says_what_it_reads():
     assert sorted(all_readers()) == [
-        *("cauldron", "chat", "coco", "folder", "img2dataset", "interleaved", "llava"),
-        *("table", "webdataset"),
+        *("captiondict", "captionlist", "cauldron", "chat", "coco", "folder", "img2dataset"),
+        *("interleaved", "karpathy", "llava", "mmc4", "table", "textcaps", "vqa", "webdataset"),
     ]
     assert all(reader.summary for reader in all_readers().values())

@@ -2,6 +2,9 @@
 
 import io
 import json
+import re
+import shlex
+import subprocess
 import tarfile
 
 import pyarrow as pa
@@ -11,6 +14,7 @@ import pytest
 from datapipe.errors import PackError
 from datapipe.pack.raw import ReadOptions
 from datapipe.pack.readers import choose_reader
+from datapipe.pack.teaching import show
 
 
 @pytest.fixture
@@ -26,7 +30,6 @@ def images(tmp_path, jpeg):
 @pytest.mark.parametrize(
     ("name", "content", "remedy"),
     [
-        ("train.txt", "0.jpg\n1.jpg\n", "write it as CSV or JSONL"),
         ("labels.txt", "0.jpg 3\n1.jpg 5\n", "write it as CSV or JSONL"),
         ("scores.tsv", "0.jpg\t3\t1\n1.jpg\t4\t2\n", "records with '0.jpg', '3', '1'"),
         ("by_id.json", json.dumps({"0": {"image": "0.jpg"}, "1": {"image": "1.jpg"}}), "array"),
@@ -53,7 +56,6 @@ def test_files_that_name_no_images_do_not_stand_in_the_way(images, name, content
 
 RECORDS_OF_IDS = [
     ("aokvqa.json", json.dumps([{"image_id": 0, "question": "?"}, {"image_id": 1}])),
-    ("results.csv", "image_id,caption\n0,A dog\n"),
     ("questions.json", json.dumps({"info": {}, "questions": [{"image_id": 0}, {"image_id": 1}]})),
     ("by_id.jsonl", '{"image_id": 0}\n{"image_id": 1}\n'),
 ]
@@ -74,9 +76,106 @@ def test_records_beside_images_with_texts_do_not_stand_in_the_way(images, name, 
     assert choose_reader(images).name == "folder"
 
 
-def test_lists_of_files_are_no_captions(images):
-    (images / "train.txt").write_text("images/0.jpg\nimages/1.jpg\n")
+@pytest.mark.parametrize(
+    ("names", "content"),
+    [
+        (["lines.txt"], "# scans\n0 ok 154 A|MOVE|to\n1 ok 156 stop|Mr.\n"),
+        (["raw/train.en"], "A man walks .\nTwo dogs .\n"),
+        (["formulas.lst"], "\\frac{a}{b}\nx^2\n"),
+        (["gt/gt_0.txt", "gt/gt_1.txt"], "377,117,463,117,465,130,378,130,Theatre\n"),
+        (["about/0.png.json", "about/1.png.json"], '{"what": "A dog"}'),
+        (["images/0.json", "raw/train.en"], '{"width":\n32}\n'),
+    ],
+)
+def test_texts_as_many_as_images_are_not_left_behind(images, names, content):
+    for name in names:
+        (images / name).parent.mkdir(exist_ok=True)
+        (images / name).write_text(content)
+    with pytest.raises(
+        PackError, match=r"tells of them but no format reads it: .* --format folder"
+    ):
+        choose_reader(images)
+
+
+@pytest.mark.parametrize(
+    ("names", "content"),
+    [
+        (["train.txt"], "images/0.jpg\nimages/1.jpg\n"),
+        (["ImageSets/train.txt"], "0 -1\n1 1\n"),
+        (["labels/0.txt", "labels/1.txt"], "0 0.5 0.5 0.2 0.3\n"),
+        (["scores.txt"], "0.5\n0.7\n"),
+        (["classes.lst"], "dog"),
+        (["words.bin"], "A dog\nA cat\n"),
+        (["latin.txt"], "caf\xe9 au lait\nth\xe9\n"),
+    ],
+)
+def test_lists_of_files_and_numbers_are_no_captions(images, names, content):
+    for name in names:
+        (images / name).parent.mkdir(exist_ok=True)
+        (images / name).write_bytes(content.encode("latin-1"))
     assert choose_reader(images).name == "folder"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("styles.csv", "id,name,year\n0,A blue shirt,2012\n1,Two red shoes,2013\n", "A blue shirt"),
+        ("all.jsonl", '{"key": "0", "said": "A dog"}\n{"key": "1", "said": "Two cats"}\n', "A dog"),
+    ],
+)
+def test_a_table_whose_ids_name_the_images_says_how_to_take_it(images, name, content, text):
+    (images / name).write_text(content)
+    with pytest.raises(PackError, match=r"names images or tells of them") as caught:
+        choose_reader(images)
+    options = ReadOptions(**remedy(caught.value))
+    first, _ = choose_reader(images, "table", options).read(images, options)
+    assert first.caption == text
+    assert first.images[0].blob.read()
+
+
+def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):
+    for number, said in enumerate(("A dog", "A cat")):
+        record = {"file": f"{number}.jpg", "what it shows": said, "size": 3}
+        (images / "images" / f"{number}.json").write_text(json.dumps(record))
+    with pytest.raises(PackError, match=r"fields with text are 'what it shows'\.") as caught:
+        choose_reader(images)
+    options = ReadOptions(**remedy(caught.value))
+    reader = choose_reader(images, "folder", options)
+    shown = [show(sample, options.map).turns for sample in reader.read(images, options)]
+    assert shown == [(("caption", "A dog", True),), (("caption", "A cat", True),)]
+
+
+def remedy(error):
+    """The options that the first remedy of a message gives."""
+    words = shlex.split(re.search(r"(--(?:include|format) .*?)(?:;|, or )", str(error))[1])
+    return {
+        option[2:].replace("-", "_"): value
+        for option, value in zip(words[::2], words[1::2], strict=True)
+        if option != "--format"
+    }
+
+
+def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_path):
+    path = tmp_path / "train.json"
+    rows = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
+    path.write_text(json.dumps({"version": 1, "data": rows}, indent=1))
+    with pytest.raises(PackError, match=r"it holds records in 'data': 3") as caught:
+        choose_reader(path)
+    subprocess.run(re.search(r"`(.*)`", str(caught.value))[1], shell=True, check=True)
+    assert (
+        len(list(choose_reader(tmp_path / "train-data.jsonl").read(tmp_path, ReadOptions()))) == 3
+    )
+
+
+def test_many_files_of_one_record_are_named_by_their_folder(images):
+    for number in range(5):
+        path = images / "questions" / f"q{number}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"image": "0.jpg", "question": "What?", "answer": "A dog"}))
+    with pytest.raises(PackError, match=r"--include 'questions/\*.json' +5 records in 5 files"):
+        list(choose_reader(images, "table").read(images, ReadOptions()))
+    options = ReadOptions(include="questions/*.json")
+    assert len(list(choose_reader(images, "table").read(images, options))) == 5
 
 
 def test_where_images_have_sidecars_a_list_of_them_does_not_stand_in_the_way(images):

@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from datapipe import PackError, make_loader, pack_dataset
-from datapipe.index.text import conversation
+from datapipe.index.conversation import conversation
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import choose_reader
 from datapipe.pack.readers.vqa import READER
@@ -84,7 +84,8 @@ def read(raw, **options):
 
 
 def turns_of(taken):
-    return [conversation(sample.record) for sample in taken if isinstance(sample, RawSample)]
+    samples = [sample for sample in taken if isinstance(sample, RawSample)]
+    return [[turn[:2] for turn in conversation(sample.record)] for sample in samples]
 
 
 TURNS = [
@@ -253,7 +254,7 @@ def test_gqa_is_one_object_of_questions(make):
     sample, line = read(raw)
     assert sample.source == "val_balanced_questions.json#2375429"
     assert sample.images[0].blob.name == "2375429.jpg"
-    assert [text for _, text in conversation(sample.record)] == [
+    assert [turn.text for turn in conversation(sample.record)] == [
         "What is on the white wall?", "pipe", "Is that pipe red?", "no"
     ]  # fmt: skip
     assert sample.record["questions"][0]["fullAnswer"] == "The pipe is on the wall."
@@ -281,7 +282,7 @@ def test_textvqa_keeps_its_answers_with_the_questions(make):
     (sample,) = read(raw, key_from="image_id")
     assert sample.key == "003a8ae2ef43b901"
     assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1] == ("assistant", "dakota")
+    assert conversation(sample.record)[1][:2] == ("assistant", "dakota")
 
 
 def test_docvqa_and_clevr_name_files(make):
@@ -306,7 +307,7 @@ def test_docvqa_and_clevr_name_files(make):
     )
     (sample,) = read(raw / "clevr")
     assert sample.images[0].blob.read()
-    assert conversation(sample.record)[1] == ("assistant", "yes")
+    assert conversation(sample.record)[1][:2] == ("assistant", "yes")
 
 
 def test_visual_genome_lists_the_questions_of_each_image(make):
@@ -332,7 +333,7 @@ def test_visual_genome_lists_the_questions_of_each_image(make):
     raw = make({"question_answers.json": images}, ["VG_100K/1.jpg", "VG_100K_2/3.jpg"])
     assert choose_reader(raw) is READER
     first, second, line = read(raw)
-    assert [text for _, text in conversation(first.record)] == [
+    assert [turn.text for turn in conversation(first.record)] == [
         "What color?", "Green.", "Where?", "Here."
     ]  # fmt: skip
     assert [s.images[0].blob.name for s in (first, second)] == ["1.jpg", "3.jpg"]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from datapipe.errors import PackError
 from datapipe.index.tars import names_shards
-from datapipe.pack.overlooked import advice, describe, lists_of_images
-from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
+from datapipe.pack.notes import Notes
+from datapipe.pack.overlooked import advice, refuse_textless
+from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at
 from datapipe.pack.readings import weigh, without_unpacked
 from datapipe.pack.records.fieldmap import parse_map
 from datapipe.pack.unpack import packed_images, refuse_archive
@@ -102,13 +104,8 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
             f"{known}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
         )
-    if lists := lists_of_images(raw):
-        name = printable(lists[0].relative_to(raw).as_posix())
-        name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
-        raise PackError(
-            f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
-            f"{describe(lists[0])}; or pack the images alone with --format {folder.name}"
-        )
+    if options.map is None:
+        refuse_textless(raw, folder.read(raw, replace(options, notes=Notes())))
     return folder
 
 

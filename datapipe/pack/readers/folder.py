@@ -262,7 +262,7 @@ def _read_group(
             if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                 continue
         if text.reports:
-            reject = _left_over(tree, text.place, above, name, stem in stems, False)
+            reject = _left_over(tree, text.place, above, name, stem in stems, parallel=True)
             if reject is not None:
                 yield reject
     for name in names:
@@ -273,13 +273,20 @@ def _read_group(
         elif stem in stems and name in sidecars.get(stem, {}).values():
             continue
         else:
-            reject = _left_over(tree, place, below, name, stem in stems, labels)
+            reject = _left_over(tree, place, below, name, stem in stems, labels=labels)
             if reject is not None:
                 yield reject
 
 
 def _left_over(
-    tree: _Tree, place: str, below: str, name: str, has_image: bool, labels: bool
+    tree: _Tree,
+    place: str,
+    below: str,
+    name: str,
+    has_image: bool,
+    *,
+    labels: bool = False,
+    parallel: bool = False,
 ) -> Reject | None:
     """What becomes of a file that no sample has: noted if it is no data, else rejected."""
     _, ext = _split(name)
@@ -299,7 +306,7 @@ def _left_over(
         reason = _RECORDS
     elif text and not has_image and only_names_images(path):
         reason = "lists of files"
-    elif text and not has_image and not tree.holds_images(place):
+    elif text and not has_image and not parallel and not tree.holds_images(place):
         reason = "texts in a folder without images, which the format folder does not read"
     elif not text and kind_of_name(name):
         reason = _RECORDS

@@ -16,12 +16,12 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.pack.captions import parse_captions, with_captions
 from datapipe.pack.raw import RawSample, ReadOptions, Reject
-from datapipe.pack.readers import captionlist
+from datapipe.pack.readers import captionlist, vqa
 from datapipe.pack.readers.chat import fits as is_chat
 from datapipe.pack.records.columns import infer, is_table
 from datapipe.pack.records.containers import first_records
 from datapipe.pack.records.fieldmap import FieldMap, parse_map
-from datapipe.pack.records.fieldpath import Field, Literal, Template
+from datapipe.pack.records.fieldpath import Field, Literal, Template, parse_source
 from datapipe.pack.records.fields import raw_images, rejected
 from datapipe.pack.records.files import (
     Fits,
@@ -48,7 +48,9 @@ class TableReader:
     )
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        if options.map is None and captionlist.READER.recognises(raw, options):  # lists of captions
+        # Lists of captions and of questions by image have readers of their own.
+        special = (captionlist.READER, vqa.READER)
+        if options.map is None and any(reader.recognises(raw, options) for reader in special):
             return False
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
@@ -93,15 +95,16 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     mapped = parse_map(options.map).fields if options.map is not None else frozenset()
+    given = [option for option in (options.image_column, options.text_column) if option]
+    templates = [parse_source(option) for option in given if "{" in option]
+    named = {*given, *(name for source in templates for name in source.fields)}
 
     def fits(record: Mapping[str, Any]) -> bool:
         if mapped:
             return any(name in record for name in mapped)
         if is_chat(record) or any(isinstance(record.get(field), list) for field in _OF_OTHERS):
             return False
-        if options.image_column and options.image_column in record:
-            return True
-        if options.text_column and options.text_column in record:
+        if any(name in record for name in named):
             return True
         return is_table(record, text_is_enough=text_is_enough or options.image_column == "")
 

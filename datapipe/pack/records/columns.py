@@ -6,6 +6,7 @@ becomes a conversation. What could be meant in several ways is refused, with the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from datapipe.pack.records.refusals import (
     refuse_named_images,
     refuse_preferences,
     require_one,
+    unanswered,
+    verdict_beside,
 )
 
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
@@ -58,6 +61,10 @@ _ASSISTANT = (
 )
 _LABELS = ("label", "labels")  # answers beside a question (ChartQA), else classes
 _SYSTEM = ("system", "system_prompt")  # of the record's own; a loader reads them itself
+_VERDICT = frozenset(
+    {"label", "is_correct", "correct", "is_true", "truth", "relevant", "is_relevant", "valid"}
+)
+_ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
 _TRUTH = "ground_truth"
 
 
@@ -186,8 +193,13 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
         if all(str(value).rstrip().endswith("?") for value in columns[captions[0]]):  # POPE
             return _pair(columns, names, captions, labels[:1], raw)
         others = [*labels, *others]  # a text and what it is labelled as: which one is learnt?
-    if answered and captions:  # something answers the caption
-        others = sorted({*others, *answered})
+    answers = [*answered, *(column for name, column in names.items() if _ANSWERING.match(name))]
+    if answers and captions:  # something answers the caption
+        others = sorted({*others, *answers})
+    elif len(captions) == 1 and (verdicts := _verdicts(columns)):
+        raise verdict_beside(raw, captions[0], verdicts[0], columns)
+    elif len(captions) == 1 and not others and _is_question(captions[0], columns):
+        raise unanswered(raw, captions[0], columns, images)
     elif len(captions) == 1 and captions[0].lower() in _CAPTION:
         others = []
     if len(captions) == 1 and not others:
@@ -196,9 +208,33 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
     if not found:
         return FieldMap()
     example = f"caption={found[0]}"
-    if len(found) > 1:
-        example = f"user={found[0]},assistant={found[1]}"
+    if answers and captions:
+        example = f"user={captions[0]},assistant={answers[0]}"
     raise ambiguous(raw, "the text", found, columns, example, images)
+
+
+def _verdicts(columns: Columns) -> list[str]:
+    """Columns that may say whether a text is true: 0 and 1 under a name of such.
+
+    A `label` may be a class too, so it counts where both were seen.
+    """
+    return [
+        name
+        for name, values in columns.items()
+        if name.lower() in _VERDICT
+        and values
+        and all(value in (0, 1) for value in values)
+        and (name.lower() not in _LABELS or 0 in values)
+    ]
+
+
+def _is_question(caption: str, columns: Columns) -> bool:
+    """Whether a column, by a name that says little, holds questions without their answers."""
+    values = [value for value in columns[caption] if isinstance(value, str)]
+    asked = sum("?" in value for value in values) * 2 > len(values)
+    return caption.lower() in _WEAK_CAPTION and (
+        asked or any(name.lower() == "question_id" for name in columns)
+    )
 
 
 def _pair(

@@ -233,7 +233,7 @@ def _is_file(folder: Path, name: str, dropped: str) -> bool:
 
 def _prefixes(names: Sequence[str]) -> Iterator[str]:
     """Yield what the paths of all names begin with, folder by folder: `a/`, `a/b/`."""
-    first, last = min(names), max(names)  # what these two share, all between them do
+    first, *_, last = sorted(map(_here, [*names, names[-1]]))  # all between share what these two do
     for position, letter in enumerate(first):
         if letter == "/":
             if not last.startswith(first[: position + 1]):
@@ -350,7 +350,7 @@ def _packed_away(names: Names, default: Path, label: str, archives: Sequence[Pat
     return PackError(
         f"{label}: {_first(names)} and others are neither in {default} nor in a folder near it, "
         f"but {listed} in {printable(str(archives[0].parent))} may hold them; unpack it with "
-        f"`{unpack_command(archives[0], default)}`, and run the same command again"
+        f"`{unpack_command(archives[0])}`, and run the same command again"
     )
 
 

@@ -19,6 +19,7 @@ from datapipe.pack.records.parquetstream import columns_of
 
 _LEVELS = 4
 _LISTED = 20
+_FEW = 3
 _WHOLE = 4 << 20  # bytes; of larger files the number of records is an estimate
 
 # How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
@@ -166,6 +167,7 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
     elif len(groups) > 1:
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
+        groups = _by_folder(raw, groups)
         width = max(len(repr(group.pattern)) for group in groups[:_LISTED])
         lines = [f"\n  --include {g.pattern!r:<{width}}  {_extent(g)}" for g in groups[:_LISTED]]
         if len(groups) > _LISTED:
@@ -179,6 +181,31 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
         for group in groups:
             _require_complete(raw, group)
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
+
+
+def _by_folder(raw: Path, groups: list[Group]) -> list[Group]:
+    """Join files of one record each by their folders, where there are many; else as they are."""
+    files = [path for group in groups for path in group.files]
+    few = files[:_FEW]
+    if len(groups) <= _FEW or any(kind_of(p) != "json" or _estimate(p) != 1 for p in few):
+        return groups
+    folders: dict[str, list[Path]] = {}
+    for path in files:
+        below = path.parent.relative_to(raw).as_posix()
+        pattern = "*" if below == "." else f"{glob.escape(below)}/*"
+        folders.setdefault(f"{pattern}{path.suffix}", []).append(path)
+    if len(folders) > _FEW:  # a folder for each sample
+        names = {path.name for path in files}
+        name = glob.escape(names.pop()) if len(names) == 1 else f"*{files[0].suffix}"
+        folders = {f"*/{name}": files}
+    return [Group(pattern=pattern, files=tuple(paths)) for pattern, paths in folders.items()]
+
+
+def _estimate(path: Path) -> int:
+    try:
+        return estimate_file(path)
+    except PackError:
+        return 0
 
 
 def _require_complete(raw: Path, group: Group) -> None:

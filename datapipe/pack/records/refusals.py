@@ -131,6 +131,26 @@ def ambiguous(
     )
 
 
+def verdict_beside(raw: Path, caption: str, verdict: str, columns: Columns) -> PackError:
+    """Return the error for captions beside a column that may say which of them are true."""
+    return PackError(
+        f"{raw}: the column {verdict!r} is 0 or 1 and may say whether the text in {caption!r} is "
+        f"true; a model would learn the false ones too. Leave these rows out, or, if it means "
+        f"something else, take the text with --text-column {caption!r} (all columns: "
+        f"{listed(columns)})"
+    )
+
+
+def unanswered(raw: Path, caption: str, columns: Columns, images: Sequence[str]) -> PackError:
+    """Return the error for a column of questions that nothing answers."""
+    shown = ",".join([*(f"image={name}" for name in images), f"user={caption}"])
+    return PackError(
+        f"{raw}: the column {caption!r} seems to hold questions, and nothing answers them; name "
+        f"the answers with --map '{shown},assistant=COLUMN', or take it as a caption all the same "
+        f"with --text-column {caption!r} (all columns: {listed(columns)})"
+    )
+
+
 def _is_media(value: Any) -> bool:
     return isinstance(value, str) and value.rpartition(".")[2].lower() in _MEDIA
 

@@ -50,6 +50,8 @@ class Heard:
 
     def notes(self) -> list[str]:
         """Return what a person should know of an image that was packed, one line a kind."""
+        if not (self.pixels or self.warned):
+            return []
         found = dict.fromkeys([DAMAGED_PIXELS] if self.pixels else [])
         for text in self.warned:
             if text.startswith(_NOT_WORTH_IT):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datapipe.decode.text.messages import SampleText, read_turns
 from datapipe.errors import MissingMember
@@ -14,7 +14,9 @@ from datapipe.index.conversation import conversation
 from datapipe.index.places import IMAGE_PLACE
 from datapipe.index.text import parse_json, parse_text
 from datapipe.pack.raw import Blob, Inline, RawSample
-from datapipe.pack.records.fieldmap import parse_map
+
+if TYPE_CHECKING:
+    from datapipe.pack.records.fieldmap import FieldMap
 
 _TEXTLESS = 0.01  # share of samples without text from which on a report warns
 _FIELDS = 12
@@ -233,7 +235,12 @@ def rewritten(record: Any, map: str) -> tuple[Any, str | None]:
     return _parsed(map).rewrite(record)
 
 
-_parsed = lru_cache(parse_map)
+@lru_cache
+def _parsed(map: str) -> FieldMap:
+    # With this comes pyarrow, which would double the time that a worker takes to start.
+    from datapipe.pack.records.fieldmap import parse_map
+
+    return parse_map(map)
 
 
 def as_record(record: Any) -> Any:

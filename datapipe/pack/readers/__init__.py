@@ -19,6 +19,7 @@ from datapipe.pack.overlooked import advice, refuse_textless
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at
 from datapipe.pack.readings import weigh, without_unpacked
 from datapipe.pack.records.fieldmap import parse_map
+from datapipe.pack.records.locate import listing_once
 from datapipe.pack.unpack import packed_images, refuse_archive
 
 _FOLDERS = 20
@@ -73,9 +74,8 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     """
     options = options or ReadOptions()
     readers = all_readers()
-    known = "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
     if name is not None and name not in readers:
-        raise PackError(f"format {name!r} is not known; the formats are\n{known}")
+        raise PackError(f"format {name!r} is not known; the formats are\n{_known(readers)}")
     refuse_archive(raw)
     if names_shards(raw):
         name = name or "webdataset"
@@ -88,6 +88,16 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
         return readers[name]
+    with listing_once():
+        return _recognised(raw, options, readers)
+
+
+def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> Reader:
+    """The reader that is plainly meant of those that recognise `raw`.
+
+    Raises:
+        PackError: there is none, or several could be meant.
+    """
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         alone = "table" if parse_map(options.map).images else ""
@@ -102,11 +112,15 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     if folder is None:
         raise PackError(
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
-            f"{known}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
+            f"{_known(readers)}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
         )
     if options.map is None:
         refuse_textless(raw, folder.read(raw, replace(options, notes=Notes())))
     return folder
+
+
+def _known(readers: dict[str, Reader]) -> str:
+    return "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
 
 
 def _packed(raw: Path) -> str:

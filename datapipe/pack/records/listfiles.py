@@ -12,7 +12,7 @@ from datapipe.index.imageinfo import is_image_extension
 from datapipe.index.text import TEXT_EXTENSIONS
 from datapipe.pack.notes import Notes
 from datapipe.pack.raw import printable
-from datapipe.pack.records.locate import is_folder
+from datapipe.pack.records.locate import is_folder, walked
 
 LIST_EXTENSIONS = frozenset({"txt", "text", "token", "tokens", "lst", "list", "csv", "tsv"})
 
@@ -34,7 +34,7 @@ def list_files(raw: Path, include: str | None) -> Iterator[list[Path]]:
             yield [raw]
         return
     found: list[list[Path]] = []
-    for folders in _levels(raw):
+    for folders in walked((raw, "lists"), lambda: _levels(raw)):
         level: list[Path] = []
         for folder, names in folders:
             images = {n.rpartition(".")[0] for n in names if is_image_extension(_extension(n))}

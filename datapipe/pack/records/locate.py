@@ -6,16 +6,21 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.raw import ReadOptions, printable
 from datapipe.pack.records.containers import estimate_file, kind_of, kind_of_name
 from datapipe.pack.records.parquetstream import columns_of
+
+T = TypeVar("T")
 
 _LEVELS = 4
 _LISTED = 20
@@ -48,6 +53,50 @@ class Group:
         return kind_of(self.files[0]) == "parquet"
 
 
+class _Once:
+    """Levels of a walk, kept as far as it was gone."""
+
+    def __init__(self, walk: Iterator[Any]) -> None:
+        self._walk = walk
+        self._gone: list[Any] = []
+        self._error: OSError | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in count():
+            if number == len(self._gone):
+                if self._error is not None:
+                    raise self._error
+                try:
+                    self._gone.append(next(self._walk))
+                except StopIteration:
+                    return
+                except OSError as error:
+                    self._error = error
+                    raise
+            yield self._gone[number]
+
+
+_walks: ContextVar[dict[Any, _Once] | None] = ContextVar("walks", default=None)
+
+
+@contextmanager
+def listing_once() -> Iterator[None]:
+    """Inside of it each folder is listed once, however many formats look for files of theirs."""
+    token = _walks.set({})
+    try:
+        yield
+    finally:
+        _walks.reset(token)
+
+
+def walked(name: Any, walk: Callable[[], Iterator[T]]) -> Iterable[T]:
+    """What a walk yields; the one of an equal name and the same place is not gone again."""
+    known = _walks.get()
+    if known is None:
+        return walk()
+    return known.setdefault(name, _Once(walk()))
+
+
 def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
     """Files that may hold records, by depth below `raw`; with `include` all as one level."""
     if raw.is_file():
@@ -55,9 +104,9 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
             yield [raw]
         return
     if include is None:
-        yield from islice(_walk(raw, most), _LEVELS)
+        yield from islice(walked((raw, most), lambda: _walk(raw, most)), _LEVELS)
         return
-    files = [path for level in _walk(raw, most) for path in level]
+    files = [path for level in walked((raw, most), lambda: _walk(raw, most)) for path in level]
     yield [p for p in files if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)]
 
 

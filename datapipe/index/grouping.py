@@ -86,6 +86,13 @@ def group_members(members: Iterable[TarMember]) -> Grouped:
             else:
                 reason = _why(len(before))
                 found.left_out.extend((member.name, reason) for _, member in part)
+    for group in [group for group in found.samples if _is_several(group)]:
+        found.samples.remove(group)
+        reason = (
+            f"a key ends at the first dot of a name, so that this is one sample {group.key!r} with "
+            f"texts of several images; {_REMEDY}, without a dot"
+        )
+        found.left_out.extend((member.name, reason) for member in group.members)
     return found
 
 
@@ -138,6 +145,15 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
         seen.add(name(ext))
         parts[-1].append((ext, member))
     return list(parts)
+
+
+def _is_several(group: Group) -> bool:
+    """Whether names with dots made one sample of several: two images each have a text beside."""
+    if len(group.members) < 4:
+        return False
+    parts = [ext.lower().rpartition(".") for ext in _extensions(group)]
+    texts = {prefix for prefix, _, last in parts if last in TEXT_EXTENSIONS}
+    return len(texts & {prefix for prefix, _, last in parts if is_stored_image(last)}) > 1
 
 
 def _first_of_each(run: _Part, left_out: list[tuple[str, str]]) -> _Part:

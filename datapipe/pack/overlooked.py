@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from collections import defaultdict
@@ -18,11 +17,10 @@ from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.filekinds import is_paper, medium_of
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
 from datapipe.pack.records.containers import first_records, kind_of
-from datapipe.pack.records.fieldpath import parse_source
-from datapipe.pack.records.idnames import template_of
+from datapipe.pack.records.idnames import named_by
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import levels
-from datapipe.pack.records.refusals import prose
+from datapipe.pack.records.refusals import longest, prose
 from datapipe.pack.survey import start_of, walk
 from datapipe.pack.teaching import fields_with_text, show
 
@@ -68,20 +66,25 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
             return  # there is a text, and packing says what is wrong with it
         if read >= _READ:
             break
+    alone = "pack the images alone with --format folder"
+    mapped = ""
     if unread:
         example = next((name for name, value in unread.items() if isinstance(value, str)), "FIELD")
-        raise PackError(
-            f"{raw} holds images with JSON of which nothing is known to be their text; its fields "
-            f"with text are {', '.join(map(repr, unread))}. Say what is what, such as "
-            f"--format folder --map {shlex.quote(f'caption={example}')}, or pack the images and "
-            "their JSON as they are with --format folder"
-        )
+        mapped = f"--format folder --map {shlex.quote(f'caption={example}')}"
+        alone = "pack the images and their JSON as they are with --format folder"
+    fields = ", ".join(map(repr, unread))
     if lists := _texts_of_none(raw):
         name = printable(lists[0].relative_to(raw).as_posix())
         name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
+        beside = f"; or take a field of the JSON beside the images ({fields}): {mapped}"
         raise PackError(
             f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
-            f"{describe(lists[0], raw)}; or pack the images alone with --format folder"
+            f"{describe(lists[0], raw)}{beside if unread else ''}; or {alone}"
+        )
+    if unread:
+        raise PackError(
+            f"{raw} holds images with JSON of which nothing is known to be their text; its fields "
+            f"with text are {fields}. Say what is what, such as {mapped}, or {alone}"
         )
 
 
@@ -233,36 +236,15 @@ def describe(path: Path, raw: Path) -> str:
             f"{columns}images that are URLs have to be downloaded first, for "
             "example with img2dataset"
         )
-    if raw.is_dir() and (template := _template(raw, records)):
-        texts = prose({name: [r.get(name) for r in records] for name in record})
+    values = {name: [r[name] for r in records if r.get(name) is not None] for name in record}
+    if raw.is_dir() and (template := named_by(raw, values)):
+        texts = prose(values)
         return (
             f"{columns}give --include {shlex.quote(path.relative_to(raw).as_posix())} "
             f"--format table --image-column {shlex.quote(template)} "
-            f"--text-column {shlex.quote(texts[0]) if texts else 'COLUMN'}"
+            f"--text-column {shlex.quote(longest(texts, values)) if texts else 'COLUMN'}"
         )
     return f"{columns}name theirs with --image-column and --text-column"
-
-
-def _template(raw: Path, records: list[dict[str, Any]]) -> str | None:
-    """The names of images near records, as a field of theirs tells them by an id."""
-    for name in list(records[0])[:_COLUMNS]:
-        values = [record.get(name) for record in records]
-        if not all(isinstance(v, str | int) and not isinstance(v, bool) for v in values):
-            continue
-        template = template_of(raw, name, values) if len({*values}) == len(values) else None
-        if template is not None:
-            source = parse_source(template)
-            there = sum(_exists(raw, source.get(record)) for record in records)
-            if there * 2 > len(records):
-                return template
-    return None
-
-
-def _exists(raw: Path, name: Any) -> bool:
-    try:
-        return os.path.isfile(raw / str(name))
-    except ValueError:
-        return False
 
 
 def _wrapped(path: Path) -> str:

@@ -59,6 +59,12 @@ def test_every_member_is_in_a_sample(names, samples):
             {"a": [0], "b": [1, 3], "a#2": [2]},
             ["a.txt"],
         ),
+        # Names with dots, of which each image has a text of its own.
+        (
+            "p.v1.0.jpg p.v1.0.txt p.v1.1.jpg p.v1.1.txt a.0.jpg a.1.jpg a.txt",
+            {"a": [4, 5, 6]},
+            ["p.v1.0.jpg", "p.v1.0.txt", "p.v1.1.jpg", "p.v1.1.txt"],
+        ),
     ],
 )
 def test_a_member_that_cannot_be_told_is_left_out_by_name(names, samples, left_out):

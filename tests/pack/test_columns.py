@@ -1,5 +1,6 @@
 """What the columns of a table become: turns, a caption, or a refusal that names the remedy."""
 
+import base64
 import json
 import re
 
@@ -106,6 +107,82 @@ def test_a_question_with_choices_names_them_and_the_answer_in_words(raw, answer)
     ]
 
 
+@pytest.mark.parametrize(
+    ("columns", "answer"),
+    [
+        ({"Choice A": "cat", "Choice B": "dog"}, "B"),
+        ({"Choice A": " A:cat", "Choice B": " B:dog"}, "B"),
+        ({"option_a": "cat", "option_b": "dog"}, "dog"),
+        ({"choice0": "cat", "choice1": "dog"}, 1),
+        ({"A": "cat", "B": "dog"}, "B"),
+    ],
+)
+def test_choices_may_have_a_column_each(raw, columns, answer):
+    (sample,) = read(raw({"image": "0.jpg", "Question": "Which?", **columns, "Answer": answer}))
+    assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
+
+
+def test_answers_of_several_people_are_no_choices(raw):
+    record = {"image": "0.jpg", "question": "What?", "answer_1": "cat", "answer_2": "a cat"}
+    with pytest.raises(PackError, match="'question'"):
+        read(raw(record))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_images_in_base64_are_known_by_what_they_hold(raw, jpeg, as_list):
+    image = base64.b64encode(jpeg(1)).decode()
+    record = {"picture_b64_str": [image] if as_list else image, "caption": "A red cat"}
+    (sample,) = read(raw(record))
+    assert sample.images[0].blob.read() == jpeg(1)
+
+
+def test_the_inputs_of_m3it_are_part_of_the_question(raw):
+    record = {
+        "image": "0.jpg",
+        "instruction": "Answer.",
+        "inputs": "What is it?",
+        "outputs": "A cat.",
+    }
+    (sample,) = read(raw(record))
+    assert turns(sample) == [("user", "Answer.\nWhat is it?", False), ("assistant", "A cat.", True)]
+
+
+def test_prompt_and_completion_of_turns_are_one_conversation(raw):
+    prompt = [{"role": "user", "content": "What is it?"}]
+    completion = [{"role": "assistant", "content": "A red cat."}]
+    (sample,) = read(raw({"image": "0.jpg", "prompt": prompt, "completion": completion}))
+    assert turns(sample) == [ASKED, SAID]
+
+
+def test_a_column_of_json_is_not_taught_as_it_stands(raw):
+    held = json.dumps({"question": "What is it?", "chosen": "A cat", "rejected": "A dog"})
+    path = raw({"image": "0.jpg", "text": held})
+    with pytest.raises(PackError, match="holds JSON with 'question', 'chosen', 'rejected'"):
+        read(path)
+    (sample,) = read(path, text_column="text")
+    assert sample.caption == held
+
+
+@pytest.mark.parametrize("nothing", ["nan", "None", "NULL", "N/A", " <NA> "])
+def test_a_caption_that_says_there_is_none_is_none(raw, nothing):
+    first, second = read(
+        raw({"image": "0.jpg", "caption": "A cat"}, {"image": "0.jpg", "caption": nothing})
+    )
+    assert (first.caption, second.caption) == ("A cat", None)
+
+
+def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
+    path = raw({"ID": "scan_7", "Caption": "A lung"}, {"ID": "scan_8", "Caption": "A knee"})
+    (path.parent / "train").mkdir()
+    for number in (7, 8):
+        (path.parent / "train" / f"scan_{number}.jpg").write_bytes(jpeg(number))
+    with pytest.raises(PackError, match="images lie here whose names hold the ids") as caught:
+        read(path)
+    first, second = read(path, **remedy(str(caught.value)))
+    assert (first.caption, first.images[0].blob.read()) == ("A lung", jpeg(7))
+    assert second.caption == "A knee"
+
+
 def test_the_first_of_the_choices_is_an_answer_too(raw):
     record = {"image": "0.jpg", "question": "Which?", "choices": ["cat", "dog"]}
     (sample,) = read(raw(record | {"correct_choice_idx": 0}))
@@ -153,7 +230,6 @@ def remedy(message):
         ({"image": "0.jpg", "prompt": "Why is it?", "blurb": "As it is."}, "'prompt', 'blurb'"),
         ({"image": "0.jpg", "caption": "A cat", "answer": "A red cat"}, "'caption', 'answer'"),
         ({"image": "0.jpg", "prompt": "Why?", "chosen": "a", "rejected": "b"}, "preference"),
-        ({"image": "0.jpg", "question": "Why is it?"}, "'question'"),
         ({"image": "0.jpg", "text": "look who is back", "label": "sarcastic"}, "'text', 'label'"),
         ({"image": "0.jpg", "question": "Why?", "answer": "a", "response": "b"}, "'response'"),
         ({"left_image": "0.jpg", "right_image": "1.jpg", "caption": "Two."}, "'left_image'"),
@@ -169,6 +245,11 @@ def test_text_that_could_be_meant_in_several_ways_is_refused_and_the_remedy_work
     (sample,) = read(path, **given)
     assert isinstance(sample, RawSample)
     assert sample.images
+
+
+def test_a_question_is_not_offered_as_a_caption(raw):
+    with pytest.raises(PackError, match=r"--map 'image=image,user=question,assistant=COLUMN'"):
+        read(raw({"image": "0.jpg", "question": "Why is it?"}))
 
 
 @pytest.mark.parametrize(

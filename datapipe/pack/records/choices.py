@@ -6,9 +6,10 @@ and the text of the right one. `0` or `B` alone would teach a model a number of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from string import ascii_uppercase
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from datapipe.errors import DecodeError
@@ -18,7 +19,9 @@ from datapipe.pack.records.fieldpath import Source
 _CHOICES = ("choices", "options")
 _RIGHT = ("correct_choice_idx", "answer", "answer_idx", "gold_index", "label")
 _CONTEXT = "hint"
-_LETTERS = tuple("abcd")  # MMBench has a column for each
+# A column for each: `A` of MMBench, `Choice A` of PMC-VQA, `option_a`, `choice1`.
+_OF_ONE = re.compile(r"(?P<kind>(choice|option|opt)[ _-]?(?=.)|(?=[a-h]))(?P<which>[a-h]|\d)")
+_OWN_LETTER = re.compile(r"\s*\(?(?P<letter>[A-Ha-h])\s*[:.)]\s*")
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,13 @@ class _Choice:
         if len(self.choices) == 1:
             held = parse_list(values[0]) if isinstance(values[0], str) else values[0]
             values = held if isinstance(held, list) else []
-        return [
+        texts = [
             str(value) for value in values if value is not None and value == value and value != ""
         ]
+        found = [_OWN_LETTER.match(text) for text in texts]
+        if texts and [f and f["letter"].upper() for f in found] == [*ascii_uppercase[: len(texts)]]:
+            return [text[f.end() :].strip() for text, f in zip(texts, found, strict=True) if f]
+        return texts
 
 
 class ChoiceQuestion(_Choice):
@@ -99,8 +106,8 @@ def choice_sources(
         return ()
     listed = [names[name] for name in _CHOICES if name in names]
     choices = tuple(listed[:1])
-    if not choices and all(letter in names for letter in _LETTERS[:2]):
-        choices = tuple(names[letter] for letter in _LETTERS if letter in names)
+    if not choices:
+        choices = _columns_of_choices(names)
     right = next((names[name] for name in _RIGHT if name in names), None)
     if not choices or right is None:
         return ()
@@ -108,3 +115,17 @@ def choice_sources(
     asked = ChoiceQuestion(names["question"], choices, right, context)
     answered = ChoiceAnswer(names["question"], choices, right, context)
     return (("user", asked), ("assistant", answered))
+
+
+def _columns_of_choices(names: Mapping[str, str]) -> tuple[str, ...]:
+    """Columns that hold a choice each, in order; none where there is no second."""
+    kinds: dict[str, dict[str, str]] = {}
+    for name, column in names.items():
+        if found := _OF_ONE.fullmatch(name):
+            kinds.setdefault(found["kind"], {})[found["which"]] = column
+    for found_of_kind in kinds.values():
+        for order in (ascii_lowercase, digits):
+            run = [found_of_kind[which] for which in order if which in found_of_kind]
+            if len(run) > 1:
+                return tuple(run)
+    return ()

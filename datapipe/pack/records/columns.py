@@ -29,7 +29,10 @@ from datapipe.pack.records.refusals import (
     ID_NAME,
     PREFERRED,
     ambiguous,
+    holds_json,
     listed,
+    longest,
+    packed_in_json,
     prose,
     refuse_named_images,
     refuse_preferences,
@@ -42,8 +45,8 @@ _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "co
 # Captions only where nothing beside them could be their answer.
 _WEAK_CAPTION = frozenset({"text", "prompt", "description", "sentence"})
 _USER = (
-    *("question", "query", "instruction", "prompt", "prefix", "input", "problem", "user"),
-    *("human", "request", "q"),
+    *("question", "query", "instruction", "prompt", "prefix", "input", "inputs", "problem"),
+    *("user", "human", "request", "q"),
 )
 # Columns of one line hold the same answer in several forms; the first that is there is taken.
 _ASSISTANT = (
@@ -65,6 +68,7 @@ _VERDICT = frozenset(
     {"label", "is_correct", "correct", "is_true", "truth", "relevant", "is_relevant", "valid"}
 )
 _ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
+_ASKING = re.compile(r"question|query|instruction|prompt|request|problem|ask", re.IGNORECASE)
 _TRUTH = "ground_truth"
 
 
@@ -158,6 +162,8 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
     """
     names = {name.lower(): name for name in columns if columns[name] and name not in images}
     if chats := [name for name in _conversations(columns) if name not in images]:
+        if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
+            return FieldMap(messages=Joined(*chats))
         if len(chats) > 1:
             raise ambiguous(raw, "the conversation", chats, columns, f"messages={chats[0]}")
         refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
@@ -202,14 +208,21 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
         raise unanswered(raw, captions[0], columns, images)
     elif len(captions) == 1 and captions[0].lower() in _CAPTION:
         others = []
+    for name in [*captions, *others]:
+        if held := holds_json(columns[name]):
+            raise packed_in_json(raw, name, held, columns)
     if len(captions) == 1 and not others:
         return FieldMap(caption=Field(captions[0]))
     found = [*captions, *others]
     if not found:
         return FieldMap()
-    example = f"caption={found[0]}"
+    asks = [name for name in found if _ASKING.search(name)]
     if answers and captions:
         example = f"user={captions[0]},assistant={answers[0]}"
+    elif asks:
+        example = f"user={asks[0]},assistant={next((n for n in found if n not in asks), 'COLUMN')}"
+    else:
+        example = f"caption={longest(found, columns)}"
     raise ambiguous(raw, "the text", found, columns, example, images)
 
 
@@ -246,8 +259,9 @@ def _pair(
 ) -> FieldMap:
     """A question and its answer, after the turns before it where there are some."""
     question: Source = Field(asked[0])
-    if {name.lower() for name in asked} == {"instruction", "input"}:
-        question = InstructionInput(names["instruction"], names["input"])  # of Alpaca
+    more = {name.lower() for name in asked} - {"instruction"}
+    if "instruction" in names and more in ({"input"}, {"inputs"}):  # of Alpaca; of M3IT
+        question = InstructionInput(names["instruction"], names[more.pop()])
         asked = asked[:1]
     if len(asked) > 1 or len(answered) > 1:
         example = f"user={asked[0]},assistant={answered[0]}"
@@ -280,6 +294,26 @@ class InstructionInput:
 
     def __str__(self) -> str:
         return f"{self.instruction} and {self.input}"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The turns of two columns, one behind the other."""
+
+    first: str
+    second: str
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return (self.first, self.second)
+
+    def get(self, record: Mapping[str, Any]) -> list[Any] | None:
+        parts = [record.get(name) for name in self.fields]
+        lists = [parse_list(part) if isinstance(part, str) else part for part in parts]
+        return [turn for turns in lists if isinstance(turns, list) for turn in turns] or None
+
+    def __str__(self) -> str:
+        return f"{self.first} and {self.second}"
 
 
 # --- kinds of columns -------------------------------------------------------------------------

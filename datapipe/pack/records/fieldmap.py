@@ -21,6 +21,8 @@ _TURNS = ("user", "assistant", "system", "tool")
 _TARGETS = ("image", *_TURNS, "messages", "caption")
 _ALIASES = {"images": "image", "text": "caption", "conversations": "messages"}
 _ITEM = re.compile(r"""((?:[^,'"{\[]|'[^']*'|"[^"]*"|\{[^}]*\}|\[[^\]]*\]|['"{\[])+)(?:,|$)""")
+# How pandas, Python and spreadsheets spell that there is none; no caption says this and no more.
+_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "N/A", "n/a", "#N/A"})
 _WORDS = ("value", "content", "text", "raw", "answer", "caption")  # of an object that is a text
 
 
@@ -248,7 +250,7 @@ def _captions(value: Any, source: Source) -> list[str]:
         return _texts(value, source)
     if isinstance(value, str) and value.startswith("[") and isinstance(parse_list(value), list):
         value = parse_list(value)  # a list in a cell of a CSV
-    return _texts(value, source)
+    return [text for text in _texts(value, source) if text.strip() not in _NOTHING]
 
 
 def _without_bytes(record: Mapping[str, Any], images: Sequence[Any]) -> Mapping[str, Any]:

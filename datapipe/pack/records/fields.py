@@ -18,6 +18,7 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
 _SHORTEST_BASE64 = 64
+_SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP", re.DOTALL)
 
 
 def image_blob(value: Any, root: Path, name: str) -> Blob | Inline:
@@ -86,6 +87,13 @@ def image_name(value: Any) -> Any:
 def is_image_struct(value: Any) -> bool:
     """Whether a value is a struct of `bytes` and `path`, as the `Image` feature of `datasets`."""
     return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}
+
+
+def is_encoded(value: Any) -> bool:
+    """Whether a value is the bytes of an image of a known format, plain or in base64."""
+    if isinstance(value, str):
+        return _is_base64(value) or value[:11].lower() == "data:image/"
+    return isinstance(value, bytes) and _SIGNATURE.match(value) is not None
 
 
 def rejected(source: str, error: SampleError) -> Reject:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from datapipe.index.imageinfo import is_image_extension
+from datapipe.pack.records.fieldpath import parse_source
 
 _FILES = 20_000
 _IDS = 20
+_COLUMNS = 12
+_OF_IDS = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
 
 
 def template_of(raw: Path, column: str, ids: Sequence[Any]) -> str | None:
@@ -42,6 +45,39 @@ def template_of(raw: Path, column: str, ids: Sequence[Any]) -> str | None:
         if slot is not None:
             found[f"{folder}/{slot}.{ext}" if folder else f"{slot}.{ext}"] += 1
     return found.most_common(1)[0][0] if found else None
+
+
+def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
+    """Return the template of image files near `raw` that a column names by ids; None if none does.
+
+    Most of its values must be in the names of files; they have to differ, as those of a class do
+    not, unless the column is called an id.
+
+    Args:
+        raw: the file or folder of the records.
+        columns: the first values of each.
+    """
+    base = raw.absolute().parent if raw.is_file() else raw
+    for column, listed in islice(columns.items(), _COLUMNS):
+        values = listed[:_IDS]
+        if not values or not all(
+            isinstance(value, str | int) and not isinstance(value, bool) for value in values
+        ):
+            continue
+        repeats = len({*values}) < len(values) and not _OF_IDS.search(column)
+        if repeats or not (template := template_of(raw, column, values)):
+            continue
+        source = parse_source(template)
+        if sum(_is_file(base, source.get({column: value})) for value in values) * 2 > len(values):
+            return template
+    return None
+
+
+def _is_file(base: Path, name: Any) -> bool:
+    try:
+        return os.path.isfile(base / str(name))
+    except ValueError:
+        return False
 
 
 def _slot(stem: str, column: str, wanted: dict[str, Any]) -> str | None:

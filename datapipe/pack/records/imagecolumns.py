@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datapipe.index.imageinfo import is_image_extension
-from datapipe.pack.records.fields import is_image_struct
+from datapipe.pack.records.fields import is_encoded, is_image_struct
 
 Columns = Mapping[str, Sequence[Any]]
 """Values of the first records that are not null, by column; none where all are null."""
@@ -44,9 +44,9 @@ def url_columns(columns: Columns) -> list[str]:
 
 def _holds_image(column: str, values: Sequence[Any]) -> bool:
     value = _first(values)
-    if isinstance(value, bytes):
-        return column.lower() in _IMAGE
-    return is_image_struct(value)
+    if isinstance(value, bytes) and column.lower() in _IMAGE:
+        return True
+    return is_image_struct(value) or is_encoded(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:

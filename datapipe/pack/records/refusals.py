@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.records.fieldmap import FieldMap
-from datapipe.pack.records.idnames import template_of
+from datapipe.pack.records.fieldmap import FieldMap, parse_list
+from datapipe.pack.records.idnames import named_by, template_of
 from datapipe.pack.records.imagecolumns import (
     NUMBERED,
     Columns,
@@ -23,6 +23,7 @@ PREFERRED = ("chosen", "rejected")
 ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
 _MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
 _NAMES_SHOWN = 40
+_PROBES = 5
 _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a class
 
 
@@ -93,6 +94,11 @@ def refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
         raise PackError(
             f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
             f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"
+        )
+    if template := named_by(raw, columns):
+        raise PackError(
+            f"{raw}: no column holds paths of images, and images lie here whose names hold the "
+            f"ids of one; take them with --image-column {template!r}, or {alone}"
         )
     media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
     if media:
@@ -169,6 +175,26 @@ def prose(columns: Columns) -> list[str]:
         for name, values in columns.items()
         if values and sum(map(_has_words, values)) * 2 > len(values) and not names_files(values)
     ]
+
+
+def longest(names: Sequence[str], columns: Columns) -> str:
+    """Return the column whose texts are the longest."""
+    return max(names, key=lambda name: sum(len(str(v)) for v in columns[name]) / len(columns[name]))
+
+
+def holds_json(values: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the first of some values that are all JSON objects written as texts; else None."""
+    found = [parse_list(value) if isinstance(value, str) else None for value in values[:_PROBES]]
+    return found[0] if found and all(isinstance(value, Mapping) for value in found) else None
+
+
+def packed_in_json(raw: Path, name: str, held: Mapping[str, Any], columns: Columns) -> PackError:
+    """Return the error for a column whose texts are JSON objects, with the text inside of them."""
+    return PackError(
+        f"{raw}: the column {name!r} holds JSON with {listed(held)}, which a model would learn to "
+        "write; put the fields that are meant into columns of their own, or take the JSON as it is "
+        f"with --text-column {name!r} (all columns: {listed(columns)})"
+    )
 
 
 def _has_words(value: Any) -> bool:

@@ -55,6 +55,7 @@ _FLAGS = (
     *("weight", "loss", "train", "output_with_loss", "loss_scale", "training", "train_on_turn"),
     *("calculate_loss", "learn"),
 )
+_CHOICES = ("choices", "options")
 _MASKS = ("mask", "masked")  # true where a turn is not learnt
 _MEDIA_FIELDS = ("videos", "video", "audios", "audio")
 
@@ -213,6 +214,8 @@ def _read_entry(entry: Mapping[str, Any]) -> Iterator[RawTurn]:
         role = entry.get("from", entry.get("role"))
         yield RawTurn(role if isinstance(role, str) else "", text, learn)
         return
+    if any(entry.get(name) for name in _CHOICES):
+        return  # the answer is a letter or a number of one of them
     for asked, answered in PAIRS:
         if isinstance(entry.get(asked), str) and isinstance(entry.get(answered), str):
             if isinstance(entry.get("system"), str) and entry["system"].strip():

@@ -18,7 +18,7 @@ from datapipe.pack.filekinds import is_paper, medium_of
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
 from datapipe.pack.records.containers import first_records, kind_of
 from datapipe.pack.records.idnames import named_by
-from datapipe.pack.records.jsonstream import NotRecordsError
+from datapipe.pack.records.jsonstream import NotRecordsError, is_columnar
 from datapipe.pack.records.locate import levels
 from datapipe.pack.records.refusals import longest, prose
 from datapipe.pack.survey import start_of, walk
@@ -38,6 +38,8 @@ _FILES = 200_000
 _PROBES = 50
 _OF_A_KIND = 3  # files of one folder and extension that are looked into
 _COLUMNS = 12
+_TABLES = frozenset({"xlsx", "xls", "ods", "pkl", "pickle", "feather", "sqlite", "h5", "hdf5"})
+_FOLDERS = 10_000
 
 
 def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
@@ -117,12 +119,10 @@ class _Found:
 
 
 def _texts_of_none(raw: Path) -> list[Path]:
-    """Files that name images or hold records; else texts with half as many lines as images.
-
-    Files of the stem of an image are none: they are its sidecars.
-    """
+    """Texts of images' stems; else files that name images or hold records; else as many lines."""
     stems: set[str] = set()
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    tables: list[Path] = []
     images = seen = 0
     for place, _, names in walk(raw):
         for name in sorted(names):
@@ -130,23 +130,32 @@ def _texts_of_none(raw: Path) -> list[Path]:
             if is_image_extension(ext):
                 images += 1
                 stems.add(stem)
+            elif ext in _TABLES:
+                tables.append(Path(place, name))
             elif not is_paper(name) and (kind_of(Path(name)) or not medium_of(name)):
                 files[place, ext].append(Path(place, name))
         seen += len(names)
         if seen >= _FILES:
             break
     found = _Found()
-    alike = {kind: [p for p in paths if p.stem not in stems] for kind, paths in files.items()}
+    # JSON of an image's stem was read as its sidecar, and texts too unless they lie elsewhere.
+    alike = {
+        kind: [p for p in paths if kind[1] != "json" or p.stem not in stems]
+        for kind, paths in files.items()
+    }
     for paths in islice(alike.values(), _PROBES):
         for path in paths[:_OF_A_KIND]:
             found.sort_in(path, stems)
+    for kind, looked_at in found.texts.items():
+        if all(path.stem in stems for path in looked_at):
+            return alike[kind]
     if found.naming or found.records:
         return found.naming or found.records
     for kind, looked_at in found.texts.items():
         lines = sum(map(_count_lines, looked_at)) * len(alike[kind]) / len(looked_at)
         if lines >= 2 and lines * 2 >= images:
             return alike[kind]
-    return []
+    return tables
 
 
 def _kind(path: Path) -> tuple[str, str]:
@@ -174,11 +183,11 @@ def _has_words(start: bytes, stems: set[str]) -> bool:
 
 
 def _count_lines(path: Path) -> float:
-    """About how many lines a text has, by its start; a JSON object is one."""
-    if kind_of(path) == "json":
-        return 1
+    """About how many lines a text has, by its start; of JSON, how many objects are in it."""
     start = start_of(path, _START)
     lines = sum(1 for line in start.splitlines() if line.strip())
+    if kind_of(path) == "json":
+        lines = max(start.count(b"{") - 1, 1)
     return lines * path.stat().st_size / max(len(start), 1)
 
 
@@ -217,6 +226,13 @@ def advice(raw: Path, options: ReadOptions) -> str:
 
 def describe(path: Path, raw: Path) -> str:
     """What a file of a folder holds, and how it could be read instead."""
+    if not kind_of(path) and _has_image(path, raw):
+        return (
+            "it has an image's name in another folder; texts are found beside the images, or in a "
+            "folder whose path differs from theirs in one name, as images/a and texts/a do"
+        )
+    if _split(path.name)[1] in _TABLES:
+        return "its format is not read; write it as CSV, JSONL or Parquet"
     if not kind_of(path):
         return "write it as CSV or JSONL, with a column of image paths and one of texts"
     try:
@@ -247,29 +263,55 @@ def describe(path: Path, raw: Path) -> str:
     return f"{columns}name theirs with --image-column and --text-column"
 
 
+def _has_image(path: Path, raw: Path) -> bool:
+    """Whether an image of a file's stem lies somewhere below `raw`."""
+    return raw.is_dir() and any(
+        _split(name)[0] == path.stem and is_image_extension(_split(name)[1])
+        for _, _, names in islice(walk(raw), _FOLDERS)
+        for name in names
+    )
+
+
 def _wrapped(path: Path) -> str:
-    """How to take the records out of one JSON object, where they lie in an array of its own."""
+    """How to take the records out of one JSON object: of a member, by their keys, or by columns."""
     if path.suffix.lower() != ".json" or path.stat().st_size > _WRAPPED:
         return ""
     try:
         held = json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError):
         return ""
-    inner = {
-        name: len(value)
-        for name, value in (held.items() if isinstance(held, dict) else ())
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
-    }
-    if max(inner.values(), default=0) < 2:
+    if not isinstance(held, dict):
         return ""
-    name = max(inner, key=lambda key: inner[key])
-    listed = ", ".join(f"{key!r}: {count:,}" for key, count in inner.items())
-    target = path.with_name(f"{path.stem}-{name}.jsonl")
-    code = (
-        "import json,sys; [print(json.dumps(r)) for r in json.load(open(sys.argv[1]))[sys.argv[2]]]"
-    )
-    command = shlex.join(["python3", "-c", code, str(path), name])
-    return f" (it holds records in {listed}), such as `{command} > {shlex.quote(str(target))}`"
+    inner = {name: len(value) for name, value in held.items() if _is_records(value)}
+    name = max(inner, key=lambda key: inner[key], default="")
+    target = path.with_suffix(".jsonl")
+    if inner.get(name, 0) > 1:
+        listed = ", ".join(f"{key!r}: {count:,}" for key, count in inner.items())
+        said, rows, target = (
+            f"it holds records in {listed}",
+            "json.load(open(sys.argv[1]))[sys.argv[2]]",
+            path.with_name(f"{path.stem}-{name}.jsonl"),
+        )
+    elif is_columnar(held):
+        said, rows = (
+            f"its columns are {', '.join(map(repr, held))}",
+            "(lambda d: [dict(zip(d, r)) for r in zip(*(v if isinstance(v, list) else v.values() "
+            "for v in d.values()))])(json.load(open(sys.argv[1])))",
+        )
+    elif len(held) > 1 and _is_records(list(held.values())):
+        said, rows = (
+            f"it holds {len(held):,} records by their keys",
+            '[{"key": k, **v} for k, v in json.load(open(sys.argv[1])).items()]',
+        )
+    else:
+        return ""
+    code = f"import json,sys; [print(json.dumps(r)) for r in {rows}]"
+    command = shlex.join(["python3", "-c", code, str(path), *([name] if name else [])])
+    return f" ({said}), such as `{command} > {shlex.quote(str(target))}`"
+
+
+def _is_records(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
 
 
 def _is_nested(record: Mapping[str, Any]) -> bool:

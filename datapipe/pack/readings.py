@@ -21,6 +21,7 @@ from datapipe.index.tarscan import TarScanner
 from datapipe.pack.archives import lies_beside
 from datapipe.pack.notes import Notes
 from datapipe.pack.raw import Blob, RawSample, ReadOptions, inline_bytes, printable
+from datapipe.pack.records.locate import levels
 from datapipe.pack.survey import Survey, survey
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _BYTES = 64 << 20
 _STATS = 200
 _TARS = 4
 _MEMBERS = 20_000
+_SIDECARS = 3
 _OPTIONS_OF_RECORDS = ("image_root", "image_column", "text_column", "include", "key_from", "map")
 
 # Pairs that no record names may be 5 % of what the records bring, as rejects may be by default.
@@ -84,6 +86,8 @@ def weigh(
     """
     if len(readers) == 1 and (folder is None or _named_by_options(options, readers[0], folder)):
         return readers[0]
+    if folder is not None and options.include is None and _are_sidecars(raw):
+        return folder
     if any(reader.name in _PLAIN for reader in readers) and len(readers) == 1:
         return readers[0]
     loose = survey(raw) if folder is not None else Survey()
@@ -111,6 +115,15 @@ def without_unpacked(raw: Path, readers: Sequence[Reader]) -> list[Reader]:
     if tars and len(tars) <= _TARS * 5 and all(map(lies_beside, tars)):
         return [reader for reader in readers if reader.name != "webdataset"]
     return list(readers)
+
+
+def _are_sidecars(raw: Path) -> bool:
+    """Return whether the files of records at `raw` are one for each image, called as these are."""
+    files = [path for level in levels(raw, None, _MEMBERS) for path in level]
+    if len(files) < _SIDECARS:
+        return False
+    stems = {os.path.basename(path).rpartition(".")[0] for path in survey(raw).images}
+    return sum(path.stem in stems for path in files) * 2 > len(files)
 
 
 def _named_by_options(options: ReadOptions, reader: Reader, folder: Reader) -> bool:

@@ -122,6 +122,44 @@ def test_choices_may_have_a_column_each(raw, columns, answer):
     assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"A": "cat", "B": "dog"},
+        [{"label": "A", "text": "cat"}, {"label": "B", "text": "dog"}],
+        [{"text": "cat"}, {"text": "dog"}],
+        {"text": ["cat", "dog"], "label": ["A", "B"]},
+    ],
+)
+@pytest.mark.parametrize("answer", ["B", "dog"])
+def test_choices_may_be_objects(raw, choices, answer):
+    record = {"image": "0.jpg", "question": "Which?", "options": choices, "answer": answer}
+    (sample,) = read(raw(record))
+    assert [text for _, text, _ in turns(sample)] == ["Which?\nA. cat\nB. dog", "B. dog"]
+
+
+def test_a_question_that_lists_its_choices_is_answered_as_it_asks(raw):
+    asked = "Which?\n(a) cat\n(b) dog\nAnswer with the letter."
+    record = {"image": "0.jpg", "question": asked, "choices": ["cat", "dog"], "answer": "b"}
+    (sample,) = read(raw(record))
+    assert [text for _, text, _ in turns(sample)] == [asked, "b"]
+
+
+def test_a_list_of_questions_with_choices_is_not_answered_by_letters(raw):
+    asked = [{"question": "Which?", "choices": ["cat", "dog"], "answer": "B"}] * 2
+    (sample,) = read(raw({"image": "0.jpg", "qa": asked}))
+    assert sample.caption is None
+    assert not conversation(sample.record)
+
+
+def test_images_named_without_their_extension_are_found(raw):
+    notes = Notes()
+    first, second = read(raw(*({"image": n, "caption": f"A {n}"} for n in ("0", "1"))), notes=notes)
+    assert (first.images[0].blob.name, first.caption) == ("0.jpg", "A 0")
+    assert second.images[0].blob.read()
+    assert notes.lines()[0].startswith("images are named without their extension")
+
+
 def test_answers_of_several_people_are_no_choices(raw):
     record = {"image": "0.jpg", "question": "What?", "answer_1": "cat", "answer_2": "a cat"}
     with pytest.raises(PackError, match="'question'"):

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import tarfile
 
@@ -155,16 +156,64 @@ def remedy(error):
     }
 
 
-def test_records_inside_of_an_object_are_written_out_by_the_command_given(tmp_path):
+ROWS = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"version": 1, "data": ROWS}, "it holds records in 'data': 3"),
+        ({"questions": ROWS, "type": {"1": "a"}}, "it holds records in 'questions': 3"),
+        ({str(number): row for number, row in enumerate(ROWS)}, "it holds 3 records by their keys"),
+        ({"image": ["0.jpg"] * 3, "caption": ["A dog"] * 3}, "its columns are 'image', 'caption'"),
+        (
+            {name: {str(n): row[name] for n, row in enumerate(ROWS)} for name in ROWS[0]},
+            "its columns are 'image', 'caption'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_inside_of_an_object_are_written_out_by_the_command_given(
+    tmp_path, held, said, indent
+):
     path = tmp_path / "train.json"
-    rows = [{"image": f"{number}.jpg", "caption": "A dog"} for number in range(3)]
-    path.write_text(json.dumps({"version": 1, "data": rows}, indent=1))
-    with pytest.raises(PackError, match=r"it holds records in 'data': 3") as caught:
+    path.write_text(json.dumps(held, indent=indent))
+    with pytest.raises(PackError, match=re.escape(said)) as caught:
         choose_reader(path)
     subprocess.run(re.search(r"`(.*)`", str(caught.value))[1], shell=True, check=True)
-    assert (
-        len(list(choose_reader(tmp_path / "train-data.jsonl").read(tmp_path, ReadOptions()))) == 3
-    )
+    (written,) = tmp_path.glob("*.jsonl")
+    samples = list(choose_reader(written).read(written, ReadOptions()))
+    assert [sample.caption for sample in samples] == ["A dog"] * 3
+
+
+@pytest.mark.parametrize("name", ["captions.xlsx", "qa/train.pkl"])
+def test_tables_in_formats_that_are_not_read_are_named(images, name):
+    (images / name).parent.mkdir(exist_ok=True)
+    (images / name).write_bytes(b"PK")
+    with pytest.raises(PackError, match="its format is not read; write it as CSV"):
+        choose_reader(images)
+
+
+def test_texts_of_the_same_names_in_a_folder_that_is_not_parallel_are_named(images):
+    for number in range(2):
+        path = images / "texts" / "all" / "of" / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("A dog")
+    with pytest.raises(PackError, match=r"texts/all/of/0.txt .* an image's name in another folder"):
+        choose_reader(images)
+
+
+def test_json_of_conversations_parallel_to_the_images_is_theirs(images):
+    for number in range(2, 5):
+        shutil.copy(images / "images" / "0.jpg", images / "images" / f"{number}.jpg")
+    for number in range(5):
+        path = images / "labels_en" / f"{number}.json"
+        path.parent.mkdir(exist_ok=True)
+        said = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A dog."}]
+        path.write_text(json.dumps({"conversations": said}))
+    reader = choose_reader(images)
+    assert reader.name == "folder"
+    assert all(sample.record for sample in reader.read(images, ReadOptions()))
 
 
 def test_many_files_of_one_record_are_named_by_their_folder(images):

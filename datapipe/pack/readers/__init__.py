@@ -107,8 +107,8 @@ def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> 
     chosen = [reader for reader in fitting if not reader.fallback]
     if folder is not None:
         chosen = without_unpacked(raw, chosen)
-    if chosen:
-        return weigh(raw, options, chosen, folder)
+    if chosen and (meant := weigh(raw, options, chosen, folder)) is not folder:
+        return meant
     if folder is None:
         raise PackError(
             f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"

@@ -17,7 +17,13 @@ from datapipe.pack.records.fieldmap import parse_list
 from datapipe.pack.records.fieldpath import Source
 
 _CHOICES = ("choices", "options")
-_RIGHT = ("correct_choice_idx", "answer", "answer_idx", "gold_index", "label")
+_QUESTION = ("question", "problem", "query")
+_RIGHT = (
+    *("correct_choice_idx", "answer", "answer_idx", "gold_index", "label", "correct_answer"),
+    *("correct_option", "answer_key", "answerkey", "gt_answer"),
+)
+_TEXTS = ("text", "value", "content", "option", "choice")  # of a choice that is an object
+_LABELS = ("label", "key", "letter", "id")
 _CONTEXT = "hint"
 # A column for each: `A` of MMBench, `Choice A` of PMC-VQA, `option_a`, `choice1`.
 _OF_ONE = re.compile(r"(?P<kind>(choice|option|opt)[ _-]?(?=.)|(?=[a-h]))(?P<which>[a-h]|\d)")
@@ -35,22 +41,53 @@ class _Choice:
     def fields(self) -> tuple[str, ...]:
         return (self.question, *self.choices, self.right, *([self.context] if self.context else []))
 
-    def texts(self, record: Mapping[str, Any]) -> list[str]:
+    def listed(self, record: Mapping[str, Any]) -> dict[str, str]:
+        """The text of each choice by its letter."""
         values = [record.get(name) for name in self.choices]
-        if len(self.choices) == 1:
-            held = parse_list(values[0]) if isinstance(values[0], str) else values[0]
-            values = held if isinstance(held, list) else []
+        if len(self.choices) > 1:
+            return _lettered(values)
+        held = parse_list(values[0]) if isinstance(values[0], str) else values[0]
+        if not isinstance(held, Mapping):
+            return _lettered(held if isinstance(held, list) else [])
+        texts, labels = held.get("text"), held.get("label")
+        if isinstance(texts, list) and isinstance(labels, list):  # of ARC
+            return dict(zip(map(str, labels), map(str, texts), strict=False))
+        return {str(letter): str(text) for letter, text in held.items() if _is_there(text)}
+
+    def names_choices(self, record: Mapping[str, Any]) -> bool:
+        """Whether the question lists its choices itself."""
+        question = str(record.get(self.question))
+        texts = self.listed(record).values()
+        return bool(texts) and all(text in question for text in texts)
+
+
+def _lettered(values: Sequence[Any]) -> dict[str, str]:
+    """Choices in order, with the letters that they bring themselves, or A, B, C."""
+    choices = [value for value in values if _is_there(value)]
+    letters = list(ascii_uppercase[: len(choices)])
+    if choices and all(isinstance(choice, Mapping) for choice in choices):
         texts = [
-            str(value) for value in values if value is not None and value == value and value != ""
+            next((str(c[name]) for name in _TEXTS if _is_there(c.get(name))), "") for c in choices
         ]
+        labels = [
+            next((str(c[name]) for name in _LABELS if _is_there(c.get(name))), "") for c in choices
+        ]
+        if len({*labels} - {""}) == len(labels):
+            letters = labels
+    else:
+        texts = [str(choice) for choice in choices]
         found = [_OWN_LETTER.match(text) for text in texts]
-        if texts and [f and f["letter"].upper() for f in found] == [*ascii_uppercase[: len(texts)]]:
-            return [text[f.end() :].strip() for text, f in zip(texts, found, strict=True) if f]
-        return texts
+        if [f and f["letter"].upper() for f in found] == letters:
+            texts = [text[f.end() :].strip() for text, f in zip(texts, found, strict=True) if f]
+    return dict(zip(letters, texts, strict=False))
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and value == value and value != ""
 
 
 class ChoiceQuestion(_Choice):
-    """The question, with a line for each choice behind it."""
+    """The question, with a line for each choice behind it unless it lists them itself."""
 
     def get(self, record: Mapping[str, Any]) -> str | None:
         question = record.get(self.question)
@@ -58,36 +95,48 @@ class ChoiceQuestion(_Choice):
             return None
         context = record.get(self.context) if self.context else None
         lines = [context] if isinstance(context, str) and context.strip() else []
-        letters = zip(ascii_uppercase, self.texts(record), strict=False)
-        return "\n".join([*lines, question, *(f"{letter}. {text}" for letter, text in letters)])
+        if self.names_choices(record):
+            return "\n".join([*lines, question])
+        choices = (f"{letter}. {text}" for letter, text in self.listed(record).items())
+        return "\n".join([*lines, question, *choices])
 
     def __str__(self) -> str:
         return f"{self.question} with {', '.join(self.choices)}"
 
 
 class ChoiceAnswer(_Choice):
-    """The letter and the text of the right choice; an answer in words as it is."""
+    """The letter and the text of the right choice; an answer in words as it is.
+
+    Where the question lists its choices, it says how to answer, and the answer stays as it is.
+    """
 
     def get(self, record: Mapping[str, Any]) -> str | None:
         right = record.get(self.right)
-        texts = self.texts(record)
-        if isinstance(right, str) and right.strip().isdecimal() and right not in texts:
-            right = int(right)
-        if isinstance(right, str):
-            letter = right.strip()
-            if letter not in texts and len(letter) == 1 and letter in ascii_uppercase:
-                right = ascii_uppercase.index(letter)
-            elif texts and letter in texts:
-                right = texts.index(letter)
-            else:
-                return right or None
-        if right is None or right != right or isinstance(right, bool):
+        if not _is_there(right) or isinstance(right, bool):
             return None
+        choices = self.listed(record)
+        letters, texts = list(choices), list(choices.values())
+        if isinstance(right, str):
+            word = right.strip()
+            if self.names_choices(record):
+                return word
+            if word in texts:
+                place = texts.index(word)
+            elif word in letters:
+                place = letters.index(word)
+            elif word.isdecimal():
+                place = int(word)
+            else:
+                return right
+        elif isinstance(right, int | float) and right == int(right):
+            place = int(right)
+        else:
+            return str(right)
         if not texts:
             return str(right)
-        if not isinstance(right, int) or not 0 <= right < len(texts):
+        if not 0 <= place < len(texts):
             raise DecodeError(f"`{self.right}` is {right!r}, and there are {len(texts)} choices")
-        return f"{ascii_uppercase[right]}. {texts[right]}"
+        return f"{letters[place]}. {texts[place]}"
 
     def __str__(self) -> str:
         return self.right
@@ -102,7 +151,8 @@ def choice_sources(
         columns: values by column.
         names: columns by their names in small letters.
     """
-    if "question" not in names:
+    question = next((names[name] for name in _QUESTION if name in names), None)
+    if question is None:
         return ()
     listed = [names[name] for name in _CHOICES if name in names]
     choices = tuple(listed[:1])
@@ -112,8 +162,8 @@ def choice_sources(
     if not choices or right is None:
         return ()
     context = names.get(_CONTEXT)
-    asked = ChoiceQuestion(names["question"], choices, right, context)
-    answered = ChoiceAnswer(names["question"], choices, right, context)
+    asked = ChoiceQuestion(question, choices, right, context)
+    answered = ChoiceAnswer(question, choices, right, context)
     return (("user", asked), ("assistant", answered))
 
 

@@ -19,6 +19,7 @@ from datapipe.pack.records.choices import choice_sources
 from datapipe.pack.records.donut import DonutCaption, DonutTurns, is_ground_truth
 from datapipe.pack.records.fieldmap import FieldMap, parse_list
 from datapipe.pack.records.fieldpath import Field, Source, parse_source
+from datapipe.pack.records.idnames import named_by
 from datapipe.pack.records.imagecolumns import (
     Columns,
     has_image_extension,
@@ -46,11 +47,12 @@ _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "co
 _WEAK_CAPTION = frozenset({"text", "prompt", "description", "sentence"})
 _USER = (
     *("question", "query", "instruction", "prompt", "prefix", "input", "inputs", "problem"),
+    *("questions", "question_string", "question_text"),
     *("user", "human", "request", "q"),
 )
 # Columns of one line hold the same answer in several forms; the first that is there is taken.
 _ASSISTANT = (
-    ("multiple_choice_answer", "answer", "answers", "direct_answers"),
+    ("multiple_choice_answer", "answer", "answers", "direct_answers", "gt_answer"),
     ("response",),
     ("output", "outputs"),
     ("completion",),
@@ -68,7 +70,8 @@ _VERDICT = frozenset(
     {"label", "is_correct", "correct", "is_true", "truth", "relevant", "is_relevant", "valid"}
 )
 _ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
-_ASKING = re.compile(r"question|query|instruction|prompt|request|problem|ask", re.IGNORECASE)
+# Not `Instructions`, as recipes have them.
+_ASKING = re.compile(r"question|query|prompt|request|problem|instruction(?!s)", re.IGNORECASE)
 _TRUTH = "ground_truth"
 
 
@@ -97,12 +100,15 @@ def infer(
         names = image_columns(columns)
         require_one(names, columns, raw)
         images = tuple(map(Field, names))
+        if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
+            notes.decide(f"images are named without their extension: taken from {template}")
+            images = (parse_source(template),)
     held = [name for source in images for name in source.fields]
     if text is not None:
         caption = _given("--text-column", text, columns, raw)
         found = FieldMap(images=images, caption=caption[0] if caption else None)
     else:
-        found = replace(_text_map(columns, held, raw), images=images)
+        found = replace(_text_map(columns, held, list(map(str, images)), raw), images=images)
     if image is None and text is None and not images:
         refuse_named_images(columns, found, raw)
     if not found.sources:
@@ -140,6 +146,14 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     return text_is_enough and bool(_texts(columns))
 
 
+def _without_extension(name: str, columns: Columns, raw: Path) -> str | None:
+    """The template of the files that a column names by their stems; None where it names them."""
+    values = columns[name]
+    if not values or any(not isinstance(value, str) or "." in value[-6:] for value in values):
+        return None
+    return named_by(raw, {name: values})
+
+
 def _given(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[Source, ...]:
     """The source that an option names, none where it is empty.
 
@@ -154,18 +168,25 @@ def _given(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
     return (source,)
 
 
-def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
+def _text_map(columns: Columns, held: list[str], images: list[str], raw: Path) -> FieldMap:
     """The text of a table, where it is known.
+
+    Args:
+        columns: of the table.
+        held: those that are read for images.
+        images: what a map says of the images.
+        raw: what the table is called.
 
     Raises:
         PackError: it is not, and there are columns of text; or several could be meant.
     """
-    names = {name.lower(): name for name in columns if columns[name] and name not in images}
-    if chats := [name for name in _conversations(columns) if name not in images]:
+    names = {name.lower(): name for name in columns if columns[name] and name not in held}
+    if chats := [name for name in _conversations(columns) if name not in held]:
         if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
             return FieldMap(messages=Joined(*chats))
         if len(chats) > 1:
-            raise ambiguous(raw, "the conversation", chats, columns, f"messages={chats[0]}")
+            example = f"messages={chats[0]}"
+            raise ambiguous(raw, "the conversation", chats, columns, example, images)
         refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
         return FieldMap(messages=Field(chats[0]))
     if _TRUTH in names and is_ground_truth(columns[names[_TRUTH]]):
@@ -187,18 +208,21 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
             names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])
         ]
     if asked and answered:
-        return _pair(columns, names, asked, answered, raw)
+        return _pair(columns, names, asked, answered, images, raw)
     captions = [
         column
         for name, column in names.items()
         if name in _CAPTION | _WEAK_CAPTION and _is_text(columns[column])
     ]
-    others = [name for name in prose(columns) if name not in {*captions, *images}]
+    others = [name for name in prose(columns) if name not in {*captions, *held}]
     labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
     if len(captions) == 1 and labels and captions[0].lower() in _WEAK_CAPTION:
         if all(str(value).rstrip().endswith("?") for value in columns[captions[0]]):  # POPE
-            return _pair(columns, names, captions, labels[:1], raw)
+            return _pair(columns, names, captions, labels[:1], images, raw)
         others = [*labels, *others]  # a text and what it is labelled as: which one is learnt?
+    for name in [*captions, *others]:
+        if inside := holds_json(columns[name]):
+            raise packed_in_json(raw, name, inside, columns)
     answers = [*answered, *(column for name, column in names.items() if _ANSWERING.match(name))]
     if answers and captions:  # something answers the caption
         others = sorted({*others, *answers})
@@ -208,9 +232,6 @@ def _text_map(columns: Columns, images: list[str], raw: Path) -> FieldMap:
         raise unanswered(raw, captions[0], columns, images)
     elif len(captions) == 1 and captions[0].lower() in _CAPTION:
         others = []
-    for name in [*captions, *others]:
-        if held := holds_json(columns[name]):
-            raise packed_in_json(raw, name, held, columns)
     if len(captions) == 1 and not others:
         return FieldMap(caption=Field(captions[0]))
     found = [*captions, *others]
@@ -255,6 +276,7 @@ def _pair(
     names: Mapping[str, str],
     asked: Sequence[str],
     answered: Sequence[str],
+    images: Sequence[str],
     raw: Path,
 ) -> FieldMap:
     """A question and its answer, after the turns before it where there are some."""
@@ -265,7 +287,7 @@ def _pair(
         asked = asked[:1]
     if len(asked) > 1 or len(answered) > 1:
         example = f"user={asked[0]},assistant={answered[0]}"
-        raise ambiguous(raw, "the text", [*asked, *answered], columns, example)
+        raise ambiguous(raw, "the text", [*asked, *answered], columns, example, images)
     answers = columns[answered[0]]
     if any(isinstance(value, bool) for value in answers):
         raise PackError(

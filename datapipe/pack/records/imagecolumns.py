@@ -57,8 +57,10 @@ def _names_image(column: str, values: Sequence[Any]) -> bool:
     if column.lower() not in _IMAGE and (found is None or found["stem"] not in _IMAGE):
         return False
     value = _first(values)
-    # A column of nothing but nulls is one of texts without images.
-    return value is None or (isinstance(value, str) and not is_url(value)) or value == []
+    # A column of nothing but nulls is one of texts without images; one of words is none.
+    if isinstance(value, str):
+        return not is_url(value) and (" " not in value or "." in value[-6:])
+    return value is None or value == []
 
 
 def _names_files(column: str, values: Sequence[Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,6 +17,7 @@ _SPACE = " \t\r\n"
 _BEHIND_NUMBER = (*_SPACE, ",", "]")
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_FIRST = 8 << 20
+_OF_RECORD = re.compile(r"(^|_)(id|image|img|file|file_?name)$", re.IGNORECASE)
 
 
 class NotRecordsError(PackError):
@@ -76,8 +78,34 @@ def _is_one_object(file: BinaryIO) -> bool:
         return bool(text) and error.pos >= len(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and all(
-        isinstance(record.get(field), list) for field in ("images", "annotations")
+    if not isinstance(record, dict):
+        return False
+    whole = all(isinstance(record.get(field), list) for field in ("images", "annotations"))
+    return whole or (not more and (is_columnar(record) or _has_records(record)))
+
+
+def is_columnar(record: dict[str, Any]) -> bool:
+    """Return whether an object holds columns, equally long, and not the fields of one record.
+
+    So pandas' `to_json` and `json.dump(dataset.to_dict())` write tables.
+    """
+    columns = list(record.values())
+    if len(columns) < 2 or not all(isinstance(c, dict | list) and len(c) > 1 for c in columns):
+        return False
+    if all(isinstance(column, dict) for column in columns):
+        return all(column.keys() == columns[0].keys() for column in columns) and "0" in columns[0]
+    return all(isinstance(c, list) and len(c) == len(columns[0]) for c in columns) and all(
+        not isinstance(value, dict) for column in columns for value in column[:1]
+    )
+
+
+def _has_records(record: dict[str, Any]) -> bool:
+    """Whether an object holds a list of records, each with an id or a file of its own."""
+    return any(
+        isinstance(value, list)
+        and len(value) > 1
+        and all(isinstance(item, dict) and any(map(_OF_RECORD.search, item)) for item in value)
+        for value in record.values()
     )
 
 

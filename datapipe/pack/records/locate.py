@@ -217,14 +217,15 @@ def require_one(raw: Path, options: ReadOptions, groups: list[Group], others: li
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
         groups = _by_folder(raw, groups)
+        first = next((g for g in groups if "train" in g.pattern.lower()), groups[0])
         width = max(len(repr(group.pattern)) for group in groups[:_LISTED])
         lines = [f"\n  --include {g.pattern!r:<{width}}  {_extent(g)}" for g in groups[:_LISTED]]
         if len(groups) > _LISTED:
             lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
-            f"take several with a pattern of yours such as '*{groups[0].files[0].suffix}', or "
-            f"choose one with --include {groups[0].pattern!r}"
+            "take several of one kind with a pattern of yours, or choose one with "
+            f"--include {first.pattern!r}"
         )
     if options.include is None:
         for group in groups:

@@ -13,7 +13,6 @@ from datapipe.pack.records.idnames import named_by, template_of
 from datapipe.pack.records.imagecolumns import (
     NUMBERED,
     Columns,
-    image_columns,
     is_url,
     names_files,
     url_columns,
@@ -80,25 +79,25 @@ def refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
         PackError: it is one.
     """
     alone = "pack the text alone with --image-column ''"
-    urls = url_columns(columns)
+    ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
+    if not ids and (template := named_by(raw, columns)):
+        raise PackError(
+            f"{raw}: no column holds paths of images, and images lie here whose names hold the "
+            f"ids of one; take them with --image-column {template!r}, or {alone}"
+        )
+    template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
+    urls = [] if template else url_columns(columns)
     if urls:
         raise PackError(
             f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
             "packing does not fetch; download first, for example with img2dataset, or " + alone
         )
-    ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
     if ids:
-        template = template_of(raw, ids[0], columns[ids[0]])
         example = template or f"images/{{{ids[0]}}}.jpg"
         digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
         raise PackError(
             f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
             f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"
-        )
-    if template := named_by(raw, columns):
-        raise PackError(
-            f"{raw}: no column holds paths of images, and images lie here whose names hold the "
-            f"ids of one; take them with --image-column {template!r}, or {alone}"
         )
     media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
     if media:
@@ -114,7 +113,7 @@ def ambiguous(
     found: Sequence[str],
     columns: Columns,
     example: str,
-    images: Sequence[str] = (),
+    images: Sequence[str],
 ) -> PackError:
     """Return the error for columns that could all be meant, with a map that settles it.
 
@@ -124,9 +123,8 @@ def ambiguous(
         found: the columns that could hold it.
         columns: all of them.
         example: what a map may say of the text.
-        images: columns of images; recognised where empty.
+        images: what it may say of the images.
     """
-    images = images or image_columns(columns)
     shown = ",".join([*(f"image={name}" for name in images), example])
     without = ",".join(f"image={name}" for name in images)
     alone = f", or take the images alone with --map '{without}'" if without else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 import shlex
@@ -226,6 +227,8 @@ def advice(raw: Path, options: ReadOptions) -> str:
 
 def describe(path: Path, raw: Path) -> str:
     """What a file of a folder holds, and how it could be read instead."""
+    if not kind_of(path) and _stem_beside(path):
+        return "it is beside an image of its name; call it .txt, and it is this image's text"
     if not kind_of(path) and _has_image(path, raw):
         return (
             "it has an image's name in another folder; texts are found beside the images, or in a "
@@ -261,6 +264,14 @@ def describe(path: Path, raw: Path) -> str:
             f"--text-column {shlex.quote(longest(texts, values)) if texts else 'COLUMN'}"
         )
     return f"{columns}name theirs with --image-column and --text-column"
+
+
+def _stem_beside(path: Path) -> bool:
+    """Whether an image of a file's stem lies beside it."""
+    return any(
+        is_image_extension(_split(p.name)[1])
+        for p in path.parent.glob(f"{glob.escape(path.stem)}.*")
+    )
 
 
 def _has_image(path: Path, raw: Path) -> bool:

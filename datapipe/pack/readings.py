@@ -118,8 +118,8 @@ def without_unpacked(raw: Path, readers: Sequence[Reader]) -> list[Reader]:
 
 
 def _are_sidecars(raw: Path) -> bool:
-    """Return whether the files of records at `raw` are one for each image, called as these are."""
-    files = [path for level in levels(raw, None, _MEMBERS) for path in level]
+    """Return whether the nearest files of records are one for each image, called as these are."""
+    files = next(filter(None, levels(raw, None, _MEMBERS)), [])
     if len(files) < _SIDECARS:
         return False
     stems = {os.path.basename(path).rpartition(".")[0] for path in survey(raw).images}

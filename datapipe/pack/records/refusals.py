@@ -202,7 +202,7 @@ def _has_words(value: Any) -> bool:
             and all(isinstance(item, str) for item in value)
             and any(map(_has_words, value))
         )
-    if not isinstance(value, str) or is_url(value):
+    if not isinstance(value, str) or is_url(value) or not any(map(str.isalpha, value)):
         return False
     # Chinese, Japanese and Thai part words by nothing.
     return len(value.split()) > 1 or (not value.isascii() and len(value) > _LONGEST_NAME)

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.index.blocksums import SUMS
 from datapipe.index.npyfile import HEADER, NpyFile, header
 from datapipe.store.arrays import (
+    CHECKED,
     IMAGE_CRC32,
     IMAGE_OFFSETS,
     IMAGE_PLACEMENT,
@@ -25,13 +27,13 @@ from datapipe.store.arrays import (
 
 _NOT_KNOWN_HERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _GROWING = {TEXTS: "|u1"}
-_OF_IMAGES = {IMAGE_CRC32: "<u4", IMAGE_PLACEMENT: "<f8", IMAGE_OFFSETS: "<i8"}
-_OF_TOKENS = {TOKENS: "<i4", LABELS: "<i4", TOKEN_OFFSETS: "<i8"}
+_OF_IMAGES = {name: CHECKED[name] for name in (IMAGE_CRC32, IMAGE_PLACEMENT, IMAGE_OFFSETS)}
+_OF_TOKENS = {name: CHECKED[name] for name in (TOKENS, LABELS, TOKEN_OFFSETS)}
 
 
 def take_back(out: Path, work: Path) -> None:
     """Move back what a conversion had put in place when it was killed, before its manifest was."""
-    for name in (*_GROWING, *_OF_IMAGES, *_OF_TOKENS, IMAGES):
+    for name in (*_GROWING, *_OF_IMAGES, *_OF_TOKENS, IMAGES, SUMS):
         if (out / name).exists():
             (out / name).replace(work / name)
     for path in out.glob("part-*.parquet"):
@@ -60,12 +62,13 @@ class ArrayFiles:
     ) -> None:
         self._folder = folder
         self._row = None if size is None else (*size, 3)
-        dtypes = _GROWING | ({} if size is None else _OF_IMAGES) | (_OF_TOKENS if tokens else {})
+        kinds = {} if size is None else _OF_IMAGES
+        kinds = {name: (kind, ()) for name, kind in _GROWING.items()} | kinds
+        kinds |= _OF_TOKENS if tokens else {}
         self._images: int | None = None
         self._files: dict[str, NpyFile] = {}
         try:
-            for name, dtype in dtypes.items():
-                row = (4,) if name == IMAGE_PLACEMENT else ()
+            for name, (dtype, row) in kinds.items():
                 length = lengths.get(name, 0)
                 self._files[name] = NpyFile(folder / name, dtype, row, length=length)
                 if name in (IMAGE_OFFSETS, TOKEN_OFFSETS) and not lengths:

@@ -34,6 +34,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.text.encode import TextEncoder
 from datapipe.decode.text.spec import TextSpec
 from datapipe.errors import PackError
+from datapipe.index.blocksums import SUMS, write_sums
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.manifest import (
@@ -60,7 +61,7 @@ from datapipe.pack.raw import Reject
 from datapipe.pack.writing import writing
 from datapipe.progress import Progress, is_watched, readable_size
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.arrays import TEXTS
+from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
 
 _CHUNK = 16  # samples that a thread takes at a time
@@ -361,6 +362,8 @@ class _Conversion:
         """Put everything in place, the manifest last."""
         source = self.dataset.manifest
         rejects = journal.rejects()
+        sums = write_sums(work, [name for name in CHECKED if name in names])
+        names = [*names, SUMS]
         before = self.dataset.home / REJECTS
         manifest = Manifest(
             shards=tuple(journal.parts),
@@ -379,6 +382,7 @@ class _Conversion:
                 files={name: (work / name).stat().st_size for name in sorted(names)},
                 image=self.options["image"],
                 encoder=self.options["tokenizer_and_template"],
+                checksums_crc32=sums,
             ),
         )
         if not manifest.samples:

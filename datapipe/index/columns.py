@@ -1,13 +1,13 @@
 """The columns that plan and fetch read, as plain `.npy` files that are memory-mapped.
 
 They are derived from the shards' Parquet indexes, named after the manifest they were made from, and
-rebuilt when missing or stale. Opening a dataset of a billion samples maps them and reads nothing.
+rebuilt when missing, stale or damaged. Opening a dataset of a billion samples maps them and reads
+nothing; see `blocksums` for how what is read is compared.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -20,15 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.blocksums import CheckedFiles, write_sums
 from datapipe.index.consolidate import DTYPES, consolidate
 from datapipe.index.manifest import Manifest
 from datapipe.index.rows import Member
+from datapipe.index.sealed import seal, unseal
 
 logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
-_VERSION = 3
+_VERSION = 4
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 
@@ -117,28 +119,48 @@ def _texts(data: npt.NDArray[np.uint8], offsets: Int64, rows: Int64) -> list[str
 
 
 def open_columns(home: Path, manifest: Manifest) -> Columns:
-    """Map the columns of the dataset whose index lies in `home`, making them where needed."""
+    """Map the columns of the dataset whose index lies in `home`, making them where needed.
+
+    Raises:
+        IndexMismatch: they cannot be made, or are damaged as soon as they are.
+    """
     folder = home / COLUMNS
     fingerprint = manifest.fingerprint
-    if not _is_current(folder, fingerprint):
-        try:
-            build_columns(home, folder, manifest)
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-            folder = cache_folder() / fingerprint[:32] / COLUMNS
-            logger.warning("%s cannot be written; its columns go to %s", home, folder)
-            if not _is_current(folder, fingerprint):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                build_columns(home, folder, manifest)
-    about = json.loads((folder / _ABOUT).read_bytes())
-    arrays: dict[str, Any] = {}
-    for name, dtype in DTYPES.items():
-        # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
-        array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-        if array.dtype != np.dtype(dtype):
-            raise IndexMismatch(f"{folder / name}.npy holds {array.dtype}, expected {dtype}")
-        arrays[name] = array
+    if found := _open(folder, manifest):
+        return found
+    try:
+        build_columns(home, folder, manifest)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        folder = cache_folder() / fingerprint[:32] / COLUMNS
+        logger.warning("%s cannot be written; its columns go to %s", home, folder)
+        if found := _open(folder, manifest):
+            return found
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        build_columns(home, folder, manifest)
+    found = _open(folder, manifest)
+    if found is None:
+        raise IndexMismatch(
+            f"{folder}: the columns are damaged as soon as they are written; look after the disk, "
+            "or copy the dataset to another one"
+        )
+    return found
+
+
+def _open(folder: Path, manifest: Manifest) -> Columns | None:
+    """The columns in `folder`; None where they are missing, stale or damaged."""
+    if (about := _read_about(folder, manifest.fingerprint)) is None:
+        return None
+    dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
+    remedy = f"remove {folder}, and it is made anew"
+    try:
+        files = CheckedFiles(folder, dtypes, about["checksums_crc32"], remedy=remedy)
+        arrays: dict[str, Any] = {name: files.array(f"{name}.npy") for name in DTYPES}
+    except IndexMismatch as error:
+        logger.warning("%s; making the columns anew", str(error).partition(";")[0])
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
     counts = [shard.samples for shard in manifest.shards]
     return Columns(
         extensions=tuple(about["extensions"]),
@@ -159,8 +181,9 @@ def build_columns(home: Path, folder: Path, manifest: Manifest) -> None:
     try:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
         about |= consolidate(home, temporary, manifest)
+        about["checksums_crc32"] = write_sums(temporary, [f"{name}.npy" for name in DTYPES])
         about["sizes"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-        (temporary / _ABOUT).write_text(json.dumps(about))
+        (temporary / _ABOUT).write_text(seal(about))
         temporary.chmod(0o755)
         _put_in_place(temporary, folder, manifest.fingerprint)
     finally:
@@ -186,10 +209,16 @@ def _put_in_place(temporary: Path, folder: Path, fingerprint: str) -> None:
 
 
 def _is_current(folder: Path, fingerprint: str) -> bool:
+    return _read_about(folder, fingerprint) is not None
+
+
+def _read_about(folder: Path, fingerprint: str) -> dict[str, Any] | None:
+    """What is said of columns; None where they are missing, torn or of another dataset."""
     try:
-        about = json.loads((folder / _ABOUT).read_bytes())
-        if about.get("version") != _VERSION or about.get("fingerprint") != fingerprint:
-            return False
-        return all((folder / name).stat().st_size == n for name, n in about["sizes"].items())
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
-        return False
+        about = unseal((folder / _ABOUT).read_bytes())
+        if about["version"] != _VERSION or about["fingerprint"] != fingerprint:
+            return None
+        whole = all((folder / name).stat().st_size == n for name, n in about["sizes"].items())
+    except (OSError, ValueError, LookupError):
+        return None
+    return about if whole else None

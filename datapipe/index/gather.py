@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.index.blocksums import CheckedColumn
+
 _LARGE = 256 << 20  # bytes of a column; smaller ones may stay in memory whole
 _AT_ONCE = 1024  # values
 _SLOW = 20e-6  # seconds a value, above which the disk is read and not the page cache
@@ -16,20 +18,26 @@ _SLOW = 20e-6  # seconds a value, above which the disk is read and not the page 
 Values = npt.NDArray[Any]
 
 
-def gather(column: Values, numbers: npt.NDArray[np.int64]) -> Values:
+def gather(column: Any, numbers: npt.NDArray[np.int64]) -> Values:
     """`column[numbers]`, for a column that may be memory-mapped.
 
     Values at random lie on as many pages. Through a mapping each of them costs a fault, counts as
     this process's memory, and waits for the disk alone. So large columns are read by position,
     and where that is slow, values are asked for before they are read.
     """
+    if isinstance(column, CheckedColumn):
+        column.compare(numbers)
+        column = column.values
     mapped = _file(column)
     values: Values = column[numbers] if mapped is None else _read(column, mapped, numbers, 1)[:, 0]
     return values
 
 
-def gather_counts(offsets: Values, numbers: npt.NDArray[np.int64]) -> Values:
+def gather_counts(offsets: Any, numbers: npt.NDArray[np.int64]) -> Values:
     """`offsets[numbers + 1] - offsets[numbers]`, likewise."""
+    if isinstance(offsets, CheckedColumn):
+        offsets.compare(numbers, width=2)
+        offsets = offsets.values
     mapped = _file(offsets)
     if mapped is None:
         counts: Values = offsets[numbers + 1] - offsets[numbers]

@@ -73,11 +73,14 @@ class Arrays:
         files: bytes of every file.
         image: the options of `ImageSpec` that its pixels depend on; empty where it has no images.
         encoder: digest of the tokenizer and template that made its tokens; empty for none.
+        checksums_crc32: checksum of the checksums of the files that have none of their own; None
+            of datasets that were written before there were any.
     """
 
     files: dict[str, int]
     image: dict[str, Any] = field(default_factory=dict)
     encoder: str = ""
+    checksums_crc32: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +146,9 @@ class Manifest:
             "shards": [asdict(shard) for shard in self.shards],
         }
         if self.arrays is not None:
-            document["arrays"] = asdict(self.arrays)
+            held = asdict(self.arrays)
+            # Older datasets have no such field, and keep their fingerprint.
+            document["arrays"] = {k: v for k, v in held.items() if v is not None}
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -71,6 +71,24 @@ class NpyFile:
         return self._dtype.itemsize * math.prod(self._row)
 
 
+def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
+    """Map a file that `NpyFile` wrote, as an array that other processes can map again.
+
+    Raises:
+        ValueError: it holds something else.
+        OSError: it cannot be read.
+    """
+    size = os.stat(path).st_size
+    length, rest = divmod(size - HEADER, np.dtype(dtype).itemsize * math.prod(row))
+    with path.open("rb") as file:
+        if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
+            raise ValueError(f"{path} is not the array that was written")
+    if not length:
+        return np.zeros((0, *row), dtype)
+    # A plain array over the map: indexing numpy's memmap subclass costs several times more.
+    return np.asarray(np.memmap(path, dtype, "r", HEADER, (length, *row)))
+
+
 def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[mmap.mmap, Any]:
     """Map a file that `NpyFile` wrote, for reading: the map, and the array on it.
 

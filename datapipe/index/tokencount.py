@@ -18,8 +18,11 @@ from typing import IO
 import numpy as np
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.blocksums import write_sums
+from datapipe.index.checksum import crc32
 from datapipe.index.manifest import Manifest, Shard
 from datapipe.index.npyfile import NpyFile
+from datapipe.index.sealed import seal
 from datapipe.index.tokenparts import VERSION, PartFiles, TextFailure, TokenPart
 from datapipe.index.tokens import (
     ABOUT,
@@ -27,6 +30,7 @@ from datapipe.index.tokens import (
     FAILURES,
     OFFSETS,
     SHARDS,
+    AboutTokens,
     TokenColumns,
     map_tokens,
     open_tokens,
@@ -151,6 +155,13 @@ def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
     about = read_about(folder)
     if about is None or about.digest != parts.digest:
         return
+    try:
+        _carry(folder, about, manifest, parts)
+    except IndexMismatch as error:
+        logger.warning("%s", str(error).partition(";")[0])
+
+
+def _carry(folder: Path, about: AboutTokens, manifest: Manifest, parts: PartFiles) -> None:
     columns = map_tokens(folder, about)
     failures: dict[str, list[TextFailure]] = {}
     for line in columns.failures():
@@ -208,9 +219,11 @@ def _publish(
         "samples": manifest.samples,
         "failed": failed,
         "image_wrap": image_wrap,
+        "crc32_of": {name: crc32((temporary / name).read_bytes()) for name in (FAILURES, SHARDS)},
+        "checksums_crc32": write_sums(temporary, [f"{name}.npy" for name in DTYPES]),
         "sizes": {path.name: path.stat().st_size for path in sorted(temporary.iterdir())},
     }
-    (temporary / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
+    (temporary / ABOUT).write_text(seal(about, indent=1), encoding="utf-8")
     temporary.chmod(0o755)
     _put_in_place(temporary, folder, parts.digest, manifest)
     if failed:

@@ -8,16 +8,21 @@ them and reads nothing.
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from datapipe.errors import IndexMismatch
+from datapipe.index.blocksums import CheckedFiles
+from datapipe.index.checksum import crc32
 from datapipe.index.columns import cache_folder
 from datapipe.index.manifest import Manifest
+from datapipe.index.sealed import unseal
 from datapipe.index.tokenparts import VERSION, Int32, Int64
+
+logger = logging.getLogger(__name__)
 
 FAILURES = "failures.jsonl"
 ABOUT = "tokens.json"
@@ -85,6 +90,7 @@ class AboutTokens(NamedTuple):
     samples: int
     failed: int
     image_wrap: tuple[int, int]
+    checksums_crc32: int
 
 
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
@@ -96,15 +102,16 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
         digest: of tokenizer and template, hex.
 
     Returns:
-        None where they were not counted yet, or were for another content, or are torn.
-
-    Raises:
-        IndexMismatch: the files hold something else than their names say.
+        None where they were not counted yet, or were for another content, or are damaged.
     """
     for folder in token_folders(home, manifest, digest):
         about = read_about(folder)
         if about and (about.digest, about.fingerprint) == (digest, manifest.fingerprint):
-            return map_tokens(folder, about)
+            try:
+                return map_tokens(folder, about)
+            except IndexMismatch as error:
+                logger.warning("%s; counting tokens anew", str(error).partition(";")[0])
+                shutil.rmtree(folder, ignore_errors=True)
     return None
 
 
@@ -133,10 +140,12 @@ def fallback_folder(manifest: Manifest) -> Path:
 def read_about(folder: Path) -> AboutTokens | None:
     """What `tokens.json` says; None where columns are missing, torn or of another version."""
     try:
-        about = json.loads((folder / ABOUT).read_bytes())
+        about = unseal((folder / ABOUT).read_bytes())
         if about["version"] != VERSION:
             return None
         if any((folder / name).stat().st_size != size for name, size in about["sizes"].items()):
+            return None
+        if any(crc32((folder / name).read_bytes()) != n for name, n in about["crc32_of"].items()):
             return None
         before, after = about["image_wrap"]
         return AboutTokens(
@@ -145,8 +154,9 @@ def read_about(folder: Path) -> AboutTokens | None:
             samples=int(about["samples"]),
             failed=int(about["failed"]),
             image_wrap=(int(before), int(after)),
+            checksums_crc32=about["checksums_crc32"],
         )
-    except (OSError, ValueError, LookupError, AttributeError, TypeError):
+    except (OSError, ValueError, LookupError):
         return None
 
 
@@ -154,20 +164,12 @@ def map_tokens(folder: Path, about: AboutTokens) -> TokenColumns:
     """Map whole columns.
 
     Raises:
-        IndexMismatch: the files hold something else than their names say.
+        IndexMismatch: the files are not those that were written.
     """
-    arrays: dict[str, Any] = {}
-    lengths = dict.fromkeys(("text_tokens", "label_tokens"), about.samples)
-    lengths |= dict.fromkeys(OFFSETS, about.samples + 1)
-    for name, dtype in DTYPES.items():
-        # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
-        array = np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
-        if array.dtype != np.dtype(dtype) or len(array) != lengths.get(name, len(array)):
-            raise IndexMismatch(
-                f"{folder / name}.npy holds {len(array)} numbers of {array.dtype}, not the tokens "
-                f"of {about.samples} samples; remove {folder}, and they are counted anew"
-            )
-        arrays[name] = array
+    remedy = f"remove {folder}, and its tokens are counted anew"
+    dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
+    files = CheckedFiles(folder, dtypes, about.checksums_crc32, remedy=remedy)
+    arrays: dict[str, Any] = {name: files.array(f"{name}.npy") for name in DTYPES}
     return TokenColumns(
         folder=folder,
         digest=about.digest,

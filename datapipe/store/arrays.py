@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
+from datapipe.index.blocksums import CheckedFiles
 from datapipe.index.checksum import crc32
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
+from datapipe.index.manifest import Arrays
 from datapipe.index.npyfile import HEADER, map_npy
 from datapipe.index.rows import Member
 from datapipe.store.protocol import Fetch
@@ -29,6 +31,18 @@ IMAGES, TEXTS = "images.npy", "texts.npy"
 TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
 IMAGE_OFFSETS, IMAGE_CRC32 = "image_offsets.npy", "image_crc32.npy"
 IMAGE_PLACEMENT = "image_placement.npy"
+
+CHECKED: dict[str, tuple[str, tuple[int, ...]]] = {
+    IMAGE_CRC32: ("<u4", ()),
+    IMAGE_OFFSETS: ("<i8", ()),
+    IMAGE_PLACEMENT: ("<f8", (4,)),
+    LABELS: ("<i4", ()),
+    TOKEN_OFFSETS: ("<i8", ()),
+    TOKENS: ("<i4", ()),
+}
+"""Files whose bytes have no checksums elsewhere: dtype and row, in the order of `SUMS`."""
+
+_REMEDY = "restore it, or convert the shards again into a new folder"
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -116,12 +130,43 @@ class Advised:
         return []
 
 
+class SideFiles:
+    """The files of a dataset of arrays beside its images and texts, compared with checksums.
+
+    Args:
+        folder: where they lie.
+        names: those that there are.
+        sums: see `Arrays.checksums_crc32`.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str], sums: int | None) -> None:
+        self._folder, self._names, self._sums = folder, tuple(names), sums
+        kinds = {name: kind for name, kind in CHECKED.items() if name in names}
+        self._checked = None
+        if sums is not None:
+            self._checked = CheckedFiles(folder, kinds, sums, remedy=_REMEDY)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return SideFiles, (self._folder.absolute(), self._names, self._sums)
+
+    def array(self, name: str) -> Any:
+        """The values of a file.
+
+        Raises:
+            IndexMismatch: it is not the one that was written.
+        """
+        if self._checked is None:
+            return map_npy(self._folder / name, *CHECKED[name])[1]
+        return self._checked.array(name)
+
+
 class ImageArray:
     """The images of a dataset of arrays.
 
     Args:
         folder: where the arrays lie.
         height, width: of each image, in pixels.
+        files: those that are compared with checksums.
 
     Attributes:
         data: uint8 [I * height * width * 3], all values behind each other.
@@ -130,15 +175,16 @@ class ImageArray:
         size: values of an image.
     """
 
-    def __init__(self, folder: Path, height: int, width: int) -> None:
+    def __init__(self, folder: Path, height: int, width: int, files: SideFiles) -> None:
+        self._files = files
         self._folder, self.height, self.width = folder, height, width
         self.size = height * width * 3
         self._map, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
         # Batches take images here and there: what follows one is nothing they want.
         self._map.madvise(mmap.MADV_RANDOM)
-        _, self._sums = map_npy(folder / IMAGE_CRC32, "<u4")
-        _, self.placements = map_npy(folder / IMAGE_PLACEMENT, "<f8", (4,))
+        self._sums = files.array(IMAGE_CRC32)
+        self.placements = files.array(IMAGE_PLACEMENT)
         if not len(self._sums) == len(self.placements) == len(images):
             raise IndexMismatch(
                 f"{folder}: {IMAGES} holds {len(images):,} images, {IMAGE_CRC32} "
@@ -149,7 +195,7 @@ class ImageArray:
         self._vector = (ctypes.c_ubyte * 1)()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ImageArray, (self._folder.absolute(), self.height, self.width)
+        return ImageArray, (self._folder.absolute(), self.height, self.width, self._files)
 
     def damaged(self, images: Int64) -> list[int]:
         """Which of some images are not what was written; each is looked at once in a process."""
@@ -195,17 +241,17 @@ class TokenArrays:
     """The tokens of a dataset of arrays, those of its texts alone.
 
     Args:
-        folder: where the arrays lie.
+        files: of the dataset.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._tokens: Int32 = map_npy(folder / TOKENS, "<i4")[1]
-        self._labels: Int32 = map_npy(folder / LABELS, "<i4")[1]
-        self._offsets: Int64 = map_npy(folder / TOKEN_OFFSETS, "<i8")[1]
+    def __init__(self, files: SideFiles) -> None:
+        self._files = files
+        self._tokens: Int32 = files.array(TOKENS)
+        self._labels: Int32 = files.array(LABELS)
+        self._offsets: Int64 = files.array(TOKEN_OFFSETS)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return TokenArrays, (self._folder.absolute(),)
+        return TokenArrays, (self._files,)
 
     def of(self, sample: int) -> tuple[Int32, Int32]:
         """Tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
@@ -225,7 +271,9 @@ def open_images(dataset: Dataset) -> ImageArray | None:
     if arrays is None or not arrays.image:
         return None
     assert isinstance(dataset.folder, Path)
-    return ImageArray(dataset.folder, *image_size(arrays.image))
+    return ImageArray(
+        dataset.folder, *image_size(arrays.image), _side_files(dataset.folder, arrays)
+    )
 
 
 def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
@@ -234,7 +282,11 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
     if arrays is None or arrays.encoder != digest:
         return None
     assert isinstance(dataset.folder, Path)
-    return TokenArrays(dataset.folder)
+    return TokenArrays(_side_files(dataset.folder, arrays))
+
+
+def _side_files(folder: Path, arrays: Arrays) -> SideFiles:
+    return SideFiles(folder, tuple(arrays.files), arrays.checksums_crc32)
 
 
 def refuse_remote(dataset: Dataset) -> None:

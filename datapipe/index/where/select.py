@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns, Int64, cache_folder
-from datapipe.index.npyfile import NpyFile
+from datapipe.index.npyfile import NpyFile, map_plain
 from datapipe.index.where.check import check_tree
 from datapipe.index.where.evaluate import holds
 from datapipe.index.where.syntax import Where
@@ -36,6 +36,7 @@ BLOCK = 512
 _CHUNK = 1 << 18  # samples at a time; whole blocks
 _ABOUT = "where.json"
 _BITS, _RANKS = "bits.npy", "ranks.npy"
+_FILES = {_BITS: "|u1", _RANKS: "<i8"}
 _VERSION = 1
 _MOST_TERMS = 8  # shown in a message
 _TERM_WIDTH = 60
@@ -166,7 +167,10 @@ def _build(place: Path, scan: _Scan) -> Selected:
             raise scan.nothing()
         about = {"version": _VERSION, "expression": scan.where and str(scan.where)}
         about |= {"samples": scan.samples, "selected": count}
-        about |= {f"{name}_sha256": _sha256(_load(temporary / name)) for name in (_BITS, _RANKS)}
+        about |= {
+            f"{name}_sha256": _sha256(map_plain(temporary / name, dtype))
+            for name, dtype in _FILES.items()
+        }
         (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
         temporary.chmod(0o755)
         return _put_in_place(temporary, place, scan.samples)
@@ -214,7 +218,7 @@ def _open(place: Path, samples: int) -> Selected | None:
     """What lies at `place`; None where it is missing, torn or damaged."""
     try:
         about = json.loads((place / _ABOUT).read_bytes())
-        bits, ranks = _load(place / _BITS), _load(place / _RANKS)
+        bits, ranks = (map_plain(place / name, dtype) for name, dtype in _FILES.items())
         digest = _sha256(bits)
         if (
             about["version"] == _VERSION
@@ -226,11 +230,6 @@ def _open(place: Path, samples: int) -> Selected | None:
     except (OSError, EOFError, ValueError, LookupError, TypeError):
         pass
     return None
-
-
-def _load(path: Path) -> npt.NDArray[Any]:
-    # A plain ndarray over the map: indexing numpy's memmap subclass costs several times more.
-    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _sha256(array: npt.NDArray[Any]) -> str:

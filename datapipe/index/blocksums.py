@@ -1,0 +1,208 @@
+"""Checksums of files by blocks: what is mapped is compared before it is used.
+
+Small files are compared as a whole when they are opened, at the speed of memory. Of large ones a
+block is compared when it is first touched, so that opening a billion samples reads nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from datapipe.errors import IndexMismatch
+from datapipe.index.checksum import crc32
+from datapipe.index.npyfile import HEADER, NpyFile, map_plain
+
+SUMS = "checksums.npy"
+"""What a folder's checksums are called: uint32, those of each file's blocks behind each other."""
+
+BLOCK = 1 << 16
+"""Bytes of a block. Large enough for checksums to be small, small enough for values at random."""
+
+_WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
+_AT_ONCE = 64  # blocks that are read together
+_THREADS = 4
+
+Kind = str | tuple[str, tuple[int, ...]]
+"""The dtype of a file's values in NumPy's notation, or with the shape of a row: `("<f8", (4,))`."""
+
+UInt32 = npt.NDArray[np.uint32]
+
+
+def write_sums(folder: Path, names: Iterable[str]) -> int:
+    """Write the checksums of some files of a folder into it; returns the checksum of these."""
+    file = NpyFile(folder / SUMS, "<u4")
+    try:
+        for name in names:
+            file.append(np.fromiter(_sums_of(folder / name), np.uint32))
+    finally:
+        file.close()
+    return crc32((folder / SUMS).read_bytes())
+
+
+class CheckedFiles:
+    """Arrays in the `.npy` files of a folder, none of whose bytes is used before it is compared.
+
+    Args:
+        folder: where they lie.
+        dtypes: of each file, in the order of their checksums.
+        sums: checksum of the checksums, as `write_sums` returned it.
+        remedy: what a person can do about damage.
+
+    Raises:
+        IndexMismatch: a file is missing, or is not the one that was written.
+    """
+
+    def __init__(self, folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str) -> None:
+        self._folder, self._dtypes, self._remedy = folder, dtypes, remedy
+        try:
+            sizes = {name: (folder / name).stat().st_size for name in dtypes}
+            content = (folder / SUMS).read_bytes()
+        except OSError as error:
+            raise IndexMismatch(
+                f"{folder}: {error.strerror}: {error.filename}; {remedy}"
+            ) from error
+        counts = [-(-size // BLOCK) for size in sizes.values()]
+        if crc32(content) != sums or len(content) != HEADER + 4 * sum(counts):
+            raise damaged(folder / SUMS, remedy)
+        whole = np.frombuffer(content, np.uint32, offset=HEADER)
+        ends = np.cumsum(counts)
+        self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
+        self._is_small = sum(sizes.values()) <= _WHOLE
+        if self._is_small:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self._compare, dtypes))
+
+    def array(self, name: str) -> Any:
+        """The values of a file: an array, or what stands for one if the files are large.
+
+        Raises:
+            IndexMismatch: the file is not the one that was written.
+        """
+        path, kind = self._folder / name, self._dtypes[name]
+        dtype, row = (kind, ()) if isinstance(kind, str) else kind
+        try:
+            values = map_plain(path, dtype, row)
+        except (OSError, ValueError) as error:
+            raise damaged(path, self._remedy) from error
+        if not len(values):
+            return values
+        if self._is_small:
+            return values
+        return CheckedColumn(values, self._sums[name], str(path), self._remedy)
+
+    def _compare(self, name: str) -> None:
+        for number, found in enumerate(_sums_of(self._folder / name)):
+            if found != self._sums[name][number]:
+                raise damaged(self._folder / name, self._remedy, number)
+
+
+class CheckedColumn(NDArrayOperatorsMixin):
+    """A mapped array, each block of which is compared when it is first touched.
+
+    It is indexed as an array is, and gives arrays. Whatever takes it for an array as a whole has
+    all of it compared.
+    """
+
+    def __init__(self, values: npt.NDArray[Any], sums: UInt32, path: str, remedy: str) -> None:
+        self.values = values
+        self._sums, self._path, self._remedy = sums, path, remedy
+        self._good = np.zeros(len(sums), bool)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process maps the file itself, and compares what it touches.
+        return CheckedColumn, (self.values, self._sums, self._path, self._remedy)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, place: Any) -> Any:
+        self.compare(place)
+        return self.values[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        self.compare(slice(None))
+        return self.values if dtype is None else self.values.astype(dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = (np.asarray(one) if isinstance(one, CheckedColumn) else one for one in inputs)
+        return getattr(ufunc, method)(*plain, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """What an array has: its shape and dtype as they are, what it computes after comparing."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in ("dtype", "shape", "size", "nbytes", "itemsize", "ndim"):
+            self.compare(slice(None))
+        return getattr(self.values, name)
+
+    def compare(self, place: Any, width: int = 1) -> None:
+        """Compare the blocks of some values.
+
+        Args:
+            place: an integer, a slice or an array of integers.
+            width: values from each of the integers on.
+
+        Raises:
+            IndexMismatch: one is not what was written.
+        """
+        item = self.values.strides[0]
+        blocks: Any
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self.values))
+            if step < 0:
+                start, stop = stop + 1, start + 1
+            if stop <= start:
+                return
+            first, last = (HEADER + start * item) // BLOCK, (HEADER + stop * item - 1) // BLOCK
+            if self._good[first] and (first == last or self._good[first : last + 1].all()):
+                return
+            blocks = np.arange(first, last + 1)
+        else:
+            numbers = np.asarray(place)
+            if numbers.dtype == bool:
+                numbers = np.flatnonzero(numbers)
+            numbers = np.where(numbers < 0, numbers + len(self.values), numbers).ravel()
+            starts = (HEADER + numbers * item) // BLOCK
+            ends = (HEADER + (numbers + width) * item - 1) // BLOCK
+            # An index that is out of range is told by the array itself.
+            blocks = np.clip(np.concatenate((starts, ends)), 0, len(self._good) - 1)
+            if self._good[blocks].all():
+                return
+        wanted = np.unique(blocks[~self._good[blocks]])
+        for number, found in zip(
+            wanted.tolist(), _sums_of(self._path, wanted.tolist()), strict=True
+        ):
+            if found != self._sums[number]:
+                raise damaged(self._path, self._remedy, number)
+        self._good[wanted] = True
+
+
+def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None) -> IndexMismatch:
+    """Return the error for a file that is not what was written."""
+    where = "" if block is None else f" between bytes {block * BLOCK:,} and {(block + 1) * BLOCK:,}"
+    return IndexMismatch(f"{path} is damaged{where}: it is not what was written; {remedy}")
+
+
+def _sums_of(path: str | os.PathLike[str], blocks: Sequence[int] | None = None) -> Iterator[int]:
+    """Yield the checksums of some blocks of a file, all of them by default."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if blocks is not None:
+            for block in blocks:
+                yield crc32(os.pread(descriptor, BLOCK, block * BLOCK))
+            return
+        at = 0
+        while data := memoryview(os.pread(descriptor, _AT_ONCE * BLOCK, at)):
+            for start in range(0, len(data), BLOCK):
+                yield crc32(data[start : start + BLOCK])
+            at += len(data)
+    finally:
+        os.close(descriptor)

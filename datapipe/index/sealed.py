@@ -1,0 +1,44 @@
+"""JSON files of our own that tell whether they are as they were written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from datapipe.index.checksum import crc32
+
+_FIELD = "crc32"
+
+
+def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
+    """Return a document as JSON with a checksum of its other fields as the last one.
+
+    Example:
+        >>> seal({"version": 1})
+        '{"version": 1, "crc32": 37714638}'
+    """
+    held = json.loads(json.dumps(document))  # as it will be read: tuples are lists then
+    return json.dumps({**held, _FIELD: _sum_of(held)}, indent=indent, ensure_ascii=False)
+
+
+def unseal(content: str | bytes) -> dict[str, Any]:
+    """Return the document that `seal` wrote, without its checksum.
+
+    Raises:
+        ValueError: it is not JSON, no object, or not what was written.
+
+    Example:
+        >>> unseal(seal({"version": 1}))
+        {'version': 1}
+    """
+    held = json.loads(content)
+    if not isinstance(held, dict):
+        raise ValueError("no JSON object")
+    if held.pop(_FIELD, None) != _sum_of(held):
+        raise ValueError("its checksum is not that of what it holds")
+    return held
+
+
+def _sum_of(document: Mapping[str, Any]) -> int:
+    return crc32(json.dumps(document, sort_keys=True).encode())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.index.manifest import Shard
+from datapipe.index.sealed import seal, unseal_lines
 from datapipe.pack.journal import same_options
 from datapipe.pack.raw import Reject
 
@@ -38,9 +39,10 @@ class ConvertJournal:
         self._work = work
         self.parts: list[Shard] = []
         self.lengths: dict[str, int] = {}
-        self.inputs = self.rejected = rejects_bytes = whole = 0
-        for number, line in enumerate(_lines(work / _JOURNAL)):
-            entry = json.loads(line)
+        self.inputs = self.rejected = rejects_bytes = 0
+        path = work / _JOURNAL
+        entries, whole = unseal_lines(path.read_bytes() if path.exists() else b"")
+        for number, entry in enumerate(entries):
             if number == 0:
                 same_options(out, entry["options"], options)
             else:
@@ -48,11 +50,10 @@ class ConvertJournal:
                 self.lengths = entry["lengths"]
                 self.inputs, self.rejected = entry["inputs"], entry["rejected"]
                 rejects_bytes = entry["rejects_bytes"]
-            whole += len(line)
         self._rejects = (work / _REJECTS).open("ab")
         self._rejects.truncate(rejects_bytes)
         self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
-        self._file = (work / _JOURNAL).open("ab")
+        self._file = path.open("ab")
         self._file.truncate(whole)
         if not whole:
             self._append({"options": options})
@@ -90,15 +91,6 @@ class ConvertJournal:
                 file.close()
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(seal(line).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-
-
-def _lines(path: Path) -> list[bytes]:
-    """The whole lines of a journal; one that a crash tore has no end."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    return [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.sealed import seal, unseal
 
 MANIFEST = "dataset.json"
 FORMAT_VERSION = 2
@@ -174,8 +175,12 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
     """
     try:
         document = json.loads(content)
+        if isinstance(document, dict) and "crc32" in document:  # earlier versions wrote none
+            document = unseal(content)
     except ValueError as error:
-        raise IndexMismatch(f"{path} is not valid JSON: {error}") from error
+        raise IndexMismatch(
+            f"{path} is damaged: {error}; restore it from a copy, or pack again"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != "datapipe":
         raise IndexMismatch(
             f"{path} was not written by datapipe, which keeps its manifest under this name; move "
@@ -212,9 +217,14 @@ def refuse_unfinished(folder: Path) -> None:
         )
 
 
+def manifest_file(manifest: Manifest) -> bytes:
+    """Return what stands in `dataset.json`: the content, and a checksum of it."""
+    return (seal(json.loads(manifest.to_json()), indent=1) + "\n").encode()
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Put `dataset.json` in place by rename."""
-    replace_file(folder / MANIFEST, manifest.to_json().encode())
+    replace_file(folder / MANIFEST, manifest_file(manifest))
 
 
 def replace_file(path: Path, content: bytes) -> None:

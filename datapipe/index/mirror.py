@@ -10,7 +10,14 @@ from pathlib import Path
 
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import cache_folder
-from datapipe.index.manifest import MANIFEST, Manifest, Shard, parse_manifest, replace_file
+from datapipe.index.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    manifest_file,
+    parse_manifest,
+    replace_file,
+)
 from datapipe.progress import Progress
 from datapipe.remote.folder import Content, RemoteFolder
 
@@ -46,7 +53,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
         _fetch(folder, home, missing)
     if not (home / MANIFEST).exists():
         home.mkdir(parents=True, exist_ok=True)
-        replace_file(home / MANIFEST, manifest.to_json().encode())
+        replace_file(home / MANIFEST, manifest_file(manifest))
     return home, manifest
 
 

@@ -19,7 +19,7 @@ def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
         '{"version": 1, "crc32": 37714638}'
     """
     held = json.loads(json.dumps(document))  # as it will be read: tuples are lists then
-    return json.dumps({**held, _FIELD: _sum_of(held)}, indent=indent, ensure_ascii=False)
+    return json.dumps({**held, _FIELD: sum_of(held)}, indent=indent, ensure_ascii=False)
 
 
 def unseal(content: str | bytes) -> dict[str, Any]:
@@ -35,10 +35,29 @@ def unseal(content: str | bytes) -> dict[str, Any]:
     held = json.loads(content)
     if not isinstance(held, dict):
         raise ValueError("no JSON object")
-    if held.pop(_FIELD, None) != _sum_of(held):
+    if held.pop(_FIELD, None) != sum_of(held):
         raise ValueError("its checksum is not that of what it holds")
     return held
 
 
-def _sum_of(document: Mapping[str, Any]) -> int:
-    return crc32(json.dumps(document, sort_keys=True).encode())
+def unseal_lines(content: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the documents of a file with one a line, and how many bytes they take.
+
+    What a crash tore and what is damaged ends them: all behind it is left out.
+    """
+    held: list[dict[str, Any]] = []
+    size = 0
+    for line in content.splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n"):
+                break
+            held.append(unseal(line))
+        except ValueError:
+            break
+        size += len(line)
+    return held, size
+
+
+def sum_of(document: Mapping[str, Any]) -> int:
+    """Return the checksum of a document, whatever the order of its fields."""
+    return crc32(json.dumps(document, sort_keys=True, default=int).encode())

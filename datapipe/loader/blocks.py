@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from datapipe.index.checksum import crc32
+from datapipe.index.npyfile import header, map_plain
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Sizes, Units
@@ -36,16 +37,16 @@ class BlockFolder:
     def load(self, epoch: int, block: int) -> Units | None:
         """A block that somebody has formed; None where nobody has, or its file is damaged."""
         try:
-            flat = np.load(self._path(epoch, block), allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            flat = np.array(map_plain(self._path(epoch, block), "<i8"))
+        except (OSError, ValueError):
             return None
-        if flat.dtype != np.int64 or flat.ndim != 1 or len(flat) < _HEADER:
+        if len(flat) < _HEADER:
             return None
         samples, units, sized, checksum = (int(value) for value in flat[:_HEADER])
         body = flat[_HEADER:]
         if (
             len(body) != samples * (1 + _COLUMNS * sized) + units + 1
-            or crc32(body.data) != checksum
+            or _sum_of(flat[: _HEADER - 1], body) != checksum
         ):
             return None
         edges = np.cumsum([samples, units + 1, *([samples] * _COLUMNS if sized else [])])[:-1]
@@ -62,13 +63,15 @@ class BlockFolder:
                 *(sizes.columns if sizes else ()),
             ]
         )
-        header = [len(units.samples), len(units), sizes is not None, crc32(body.data)]
+        head = np.array([len(units.samples), len(units), sizes is not None], np.int64)
+        flat = np.concatenate([head, [_sum_of(head, body)], body]).astype(np.int64)
         path = self._path(epoch, block)
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
-                np.save(file, np.concatenate([np.array(header, np.int64), body]))
+                file.write(header("<i8", len(flat)))
+                file.write(flat.data)
             temporary.replace(path)
         except OSError as error:
             logger.warning("a block of the plan cannot be kept for other ranks: %s", error)
@@ -158,3 +161,7 @@ class _Coming:
             self._units = self._blocks._form(self.block)
         except BaseException as error:  # handed to the thread that iterates
             self._error = error
+
+
+def _sum_of(head: Int64, body: Int64) -> int:
+    return crc32(body.data, crc32(head.data))

@@ -8,11 +8,13 @@ from operator import index
 from typing import Any
 
 from datapipe.errors import StateMismatch
+from datapipe.index.sealed import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
 
 STATE_VERSION = 2
 
+_SUM = "crc32"
 _POSITION = ("epoch", "block", "unit", "before")
 
 
@@ -44,8 +46,8 @@ class Run:
 
 
 def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a run: JSON-compatible, of constant size."""
-    return {
+    """The state of a run: JSON-compatible, of constant size, with a checksum of itself."""
+    state = {
         "version": STATE_VERSION,
         "plan_version": PLAN_VERSION,
         "fingerprint": fingerprint,
@@ -53,6 +55,7 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str,
         **_dump_position(run.position),
         "run": {"steps": run.steps, "tokens": run.tokens, **_dump_position(run.start)},
     }
+    return {**state, _SUM: sum_of(state)}
 
 
 def parse_state(
@@ -68,6 +71,10 @@ def parse_state(
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, saved_fingerprint = dict(state["plan"]), state["fingerprint"]
+        # States of earlier versions have none.
+        whole = _SUM not in state or state[_SUM] == sum_of(
+            {name: value for name, value in state.items() if name != _SUM}
+        )
         if (version, plan_version) == (STATE_VERSION, PLAN_VERSION):
             run = Run(
                 _parse_position(state),
@@ -83,6 +90,11 @@ def parse_state(
         raise StateMismatch(
             f"state has version {version!r} and plan version {plan_version!r}, this datapipe reads "
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
+        )
+    if not whole:
+        raise StateMismatch(
+            "the state was changed after it was saved: its checksum is not that of what it holds; "
+            "load the one before it"
         )
     different = differences(saved_plan, plan)
     if saved_fingerprint != fingerprint:

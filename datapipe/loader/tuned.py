@@ -22,6 +22,7 @@ import torch
 from datapipe.cpus import cpu_model
 from datapipe.errors import PlanError
 from datapipe.index.columns import cache_folder
+from datapipe.index.sealed import seal, unseal
 from datapipe.loader.options import DEFAULT_PREFETCH, LoaderOptions
 from datapipe.loader.ranks import default_workers
 
@@ -83,7 +84,7 @@ def keep(key: str, tuned: Tuned) -> Path:
     """
     path = _file(key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = json.dumps({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
+    content = seal({"version": VERSION, "key": key, "tuned": asdict(tuned)}, indent=1) + "\n"
     with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
         file.write(content)
     try:
@@ -98,7 +99,7 @@ def recall(key: str) -> Tuned | None:
     """What was found; None where nothing was, or the file is not one of ours."""
     path = _file(key)
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = unseal(path.read_bytes())
         if document["version"] != VERSION or document["key"] != key:
             raise ValueError(f"it is of version {document['version']!r}, key {document['key']!r}")
         tuned = Tuned(**document["tuned"])

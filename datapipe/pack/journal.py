@@ -23,6 +23,7 @@ from datapipe.index.manifest import (
     Shard,
     fsync_folder,
 )
+from datapipe.index.sealed import seal, unseal_lines
 from datapipe.pack.raw import InputCount, Reject
 
 logger = logging.getLogger(__name__)
@@ -72,10 +73,11 @@ class Journal:
         begun = read_journal(out)
         if begun and begun.base != fingerprint:  # left by a pack that was finished
             begun = None
-            (self.work / REJECTS).unlink(missing_ok=True)
         if begun and not begun.shards:  # nothing is done that other options could contradict
             begun = None
-        if begun:
+        if begun is None:
+            (self.work / REJECTS).unlink(missing_ok=True)
+        else:
             same_options(out, begun.options, options)
         self.shards = begun.shards if begun else []
         self.last = begun.last if begun else Checkpoint()
@@ -155,7 +157,7 @@ class Journal:
         fsync_folder(self.out)
 
     def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        self._file.write(seal(line).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -276,20 +278,19 @@ class Begun:
 
 
 def read_journal(out: Path) -> Begun | None:
-    """What stands in the journal below `out`; None where there is none or it is torn at once."""
+    """What stands in the journal below `out`, up to damage; None where there is nothing."""
     try:
         content = (out / UNFINISHED / _JOURNAL).read_bytes()
     except OSError:
         return None
-    # A line that a crash tore has no end; what it would have said is done again.
-    lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+    lines, size = unseal_lines(content)
     if not lines:
         return None
-    head, *entries = map(json.loads, lines)
+    head, *entries = lines
     return Begun(
         options=head["options"],
         base=head["base"],
         shards=[Shard(**entry.pop("shard")) for entry in entries],
         last=Checkpoint(**entries[-1]) if entries else Checkpoint(),
-        bytes=sum(map(len, lines)),
+        bytes=size,
     )

@@ -13,6 +13,7 @@ from datapipe.index import columns as columns_module
 from datapipe.index import consolidate as consolidate_module
 from datapipe.index.dataset import open_dataset
 from datapipe.index.scan import index_shards
+from datapipe.index.sealed import unseal
 
 
 @pytest.fixture
@@ -136,14 +137,15 @@ def test_a_missing_or_damaged_index_is_refused(packed, content):
 )
 def test_a_manifest_of_another_kind_is_refused(packed, change, message):
     manifest = packed / "dataset.json"
-    manifest.write_text(json.dumps(change(json.loads(manifest.read_text()))))
+    document = unseal(manifest.read_bytes())
+    manifest.write_text(json.dumps(change(document)))
     with pytest.raises(IndexMismatch, match=message):
         open_dataset(packed)
 
 
 def test_a_torn_manifest_is_refused(packed):
     (packed / "dataset.json").write_text("{")
-    with pytest.raises(IndexMismatch, match="not valid JSON"):
+    with pytest.raises(IndexMismatch, match=r"dataset.json is damaged: .*; restore it"):
         open_dataset(packed)
 
 

@@ -56,7 +56,8 @@ def test_random_configurations_resume_exactly(
 def test_the_check_itself_notices_a_loader_that_does_not_resume(make: Make) -> None:
     class Forgetful(Loader):
         def load_state_dict(self, state: dict[str, Any]) -> None:
-            super().load_state_dict({**state, "unit": max(0, state["unit"] - 1)})
+            others = {name: value for name, value in state.items() if name != "crc32"}
+            super().load_state_dict({**others, "unit": max(0, state["unit"] - 1)})
 
     def forgetful(**more: Any) -> Loader:
         loader = make(**more)

@@ -7,6 +7,7 @@ import pytest
 
 from datapipe import PackError, make_loader, pack_dataset
 from datapipe.index.scan import index_shards
+from datapipe.index.sealed import seal
 from datapipe.pack.writers.shards import ShardWriter
 
 
@@ -108,7 +109,7 @@ def test_what_a_finished_append_left_behind_is_not_taken_for_the_next(
     again = shutil.copytree(appended, tmp_path / "again")
     (again / ".pack").mkdir()
     head = {"options": {}, "base": "of the dataset before"}
-    (again / ".pack" / "journal.jsonl").write_text(json.dumps(head) + "\n")
+    (again / ".pack" / "journal.jsonl").write_text(seal(head) + "\n")
     (again / ".pack" / "rejects.jsonl").write_text("stale\n")
     third = make_folder(tmp_path / "third", 3)
     for out in (appended, again):

@@ -202,7 +202,12 @@ def _may_be_records(path: Path) -> bool:
 
 def only_names_images(path: Path) -> bool:
     """Return whether a text lists files of images and says nothing of them, as split lists do."""
-    lines = start_of(path, _START).splitlines()[:_LINES]
+    return are_names_alone(start_of(path, _START))
+
+
+def are_names_alone(start: bytes) -> bool:
+    """Return whether the start of a text is nothing but names of images, one a line."""
+    lines = start.splitlines()[:_LINES]
     return any(lines) and all(_ONLY_NAME.fullmatch(line.strip()) for line in lines)
 
 

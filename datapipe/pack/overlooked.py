@@ -69,7 +69,8 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
     alone = "pack the images alone with --format folder"
     mapped = ""
     if unread:
-        example = next((name for name, value in unread.items() if isinstance(value, str)), "FIELD")
+        texts = {name: value for name, value in unread.items() if isinstance(value, str)}
+        example = max(texts, key=lambda name: len(texts[name]), default="FIELD")
         mapped = f"--format folder --map {shlex.quote(f'caption={example}')}"
         alone = "pack the images and their JSON as they are with --format folder"
     fields = ", ".join(map(repr, unread))
@@ -119,7 +120,7 @@ class _Found:
 def _texts_of_none(raw: Path) -> list[Path]:
     """Files that name images or hold records; else texts with half as many lines as images.
 
-    Files of the stem of an image are none: they are its sidecars.
+    Files of the stem or the whole name of an image are none: they are its sidecars.
     """
     stems: set[str] = set()
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
@@ -129,7 +130,7 @@ def _texts_of_none(raw: Path) -> list[Path]:
             stem, ext = _split(name)
             if is_image_extension(ext):
                 images += 1
-                stems.add(stem)
+                stems |= {stem, name}
             elif not is_paper(name) and (kind_of(Path(name)) or not medium_of(name)):
                 files[place, ext].append(Path(place, name))
         seen += len(names)

@@ -135,9 +135,10 @@ def test_a_table_whose_ids_name_the_images_says_how_to_take_it(images, name, con
 
 def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):
     for number, said in enumerate(("A dog", "A cat")):
-        record = {"file": f"{number}.jpg", "what it shows": said, "size": 3}
+        record = {"file": f"{number}.jpg", "from": "me", "what it shows": said, "size": 3}
         (images / "images" / f"{number}.json").write_text(json.dumps(record))
-    with pytest.raises(PackError, match=r"fields with text are 'what it shows'\.") as caught:
+    listed = r"fields with text are 'from', 'what it shows'\."
+    with pytest.raises(PackError, match=listed) as caught:
         choose_reader(images)
     options = ReadOptions(**remedy(caught.value))
     reader = choose_reader(images, "folder", options)

@@ -20,7 +20,7 @@ from datapipe.pack.records.containers import (
     kind_of,
     read_file,
 )
-from datapipe.pack.records.fields import image_name, is_image_struct
+from datapipe.pack.records.fields import image_name, is_image_struct, names_in
 from datapipe.pack.records.imageroots import Names, image_root
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import (
@@ -352,8 +352,7 @@ def _holds_bytes(record: Mapping[str, Any]) -> bool:
 def _image_paths(value: Any) -> Iterator[str]:
     """Texts in a record that end as the names of image files do."""
     if isinstance(value, str):
-        if _is_path(value):
-            yield value
+        yield from filter(_is_path, names_in(value))
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _image_paths(item)

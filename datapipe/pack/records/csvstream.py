@@ -15,6 +15,10 @@ from datapipe.errors import PackError
 from datapipe.pack.raw import Reject
 
 _LARGEST_FIELD = 1 << 26
+CONVERT = (
+    "convert it from the encoding that it is in, for example with `iconv -f WINDOWS-1252 -t UTF-8`"
+)
+"""What to do with text that is not UTF-8."""
 _NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 
 
@@ -79,7 +83,7 @@ def _header(rows: Any, path: Path) -> list[str]:
     except csv.Error as error:
         raise PackError(f"{path}: header is not valid: {error}") from error
     if fault := _fault(columns, len(columns)):
-        raise PackError(f"{path}: header: {fault}; convert it, for example with `iconv -t UTF-8`")
+        raise PackError(f"{path}: header: {fault}")
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
         raise PackError(f"{path}: the header has {', '.join(map(repr, twice))} more than once")
@@ -93,12 +97,12 @@ def _fault(row: list[str], columns: int) -> str:
     """What is wrong with a row, or nothing; a blank line is an empty row."""
     joined = "".join(row)
     if "\0" in joined:
-        return "row holds NUL bytes"
+        return "row holds NUL bytes, as UTF-16 does; convert it, as with `iconv -f UTF-16 -t UTF-8`"
     if not joined.isascii():
         try:
             joined.encode()
         except UnicodeEncodeError:
-            return "row is not UTF-8"
+            return f"row is not UTF-8; {CONVERT}"
     if row and len(row) != columns:
         return f"row has {len(row)} fields where the header has {columns}"
     return ""

@@ -18,6 +18,7 @@ from datapipe.pack.records.containers import (
     first_record,
     first_records,
     kind_of,
+    not_utf8,
     read_file,
 )
 from datapipe.pack.records.fields import image_name, is_image_struct, names_in
@@ -167,7 +168,7 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
             if judged_singly or (record is not None and fits(record)):
                 fitting.append(group)
             else:
-                others.append(f"{group.pattern}: {_describe(record)}")
+                others.append(f"{group.pattern}: {_describe(record, group.files[0])}")
         if damaged:
             raise damaged
         if fitting:
@@ -177,9 +178,9 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
     raise _none(raw, options, what, seen)
 
 
-def _describe(record: Mapping[str, Any] | None) -> str:
+def _describe(record: Mapping[str, Any] | None, path: Path) -> str:
     if record is None:
-        return "no record that can be read"
+        return not_utf8(path) or "no record that can be read"
     return f"records with {', '.join(map(repr, list(record)[:12]))}"
 
 

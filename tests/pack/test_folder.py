@@ -153,6 +153,17 @@ def test_folders_of_gallery_dl_are_recognised(tmp_path, jpeg, members):
     assert next(iter(members(tmp_path / "out").values()))["txt"] == b"1girl\n0"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r\n\r\n"])
+def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, jpeg, members, end):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "1.jpg").write_bytes(jpeg(1))
+    (raw / "1.txt").write_bytes(f" A dog{end}by night. {end}".encode())
+    pack_dataset(raw, tmp_path / "out")
+    (sample,) = members(tmp_path / "out").values()
+    assert sample["txt"] == f" A dog{end}by night. ".encode()
+
+
 # --- numbers ----------------------------------------------------------------------------------
 
 

@@ -240,7 +240,7 @@ def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
         return caption, _encode(caption)
     data = caption.read()
     try:
-        text = parse_text(data)
+        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
     except DecodeError as error:
         raise DecodeError(error.reason, member=caption.label) from error
     return text, text.encode()

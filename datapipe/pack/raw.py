@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.checksum import crc32
 from datapipe.pack.notes import Notes
+from datapipe.pack.spelled import as_it_lies
 from datapipe.pack.ustar import MAX_SIZE
 
 
@@ -41,13 +42,17 @@ class Blob(NamedTuple):
     def open(self) -> tuple[int, int]:
         """A descriptor, for the caller to close, and the number of bytes to read from `offset`.
 
+        A file that is not there is looked for in other spellings of its name.
+
         Raises:
             MissingMember: the file is not there.
             DecodeError: it cannot be read, or is too large for a shard.
         """
         try:
-            # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                descriptor = _open(self.path)
+            except FileNotFoundError:
+                descriptor = _open(as_it_lies(os.fspath(self.path)) or self.path)
         except FileNotFoundError:
             raise MissingMember("file is missing", member=self.label) from None
         except OSError as error:
@@ -93,6 +98,11 @@ class Blob(NamedTuple):
     @property
     def label(self) -> str:
         return printable(self.name or str(self.path))
+
+
+def _open(path: str | Path) -> int:
+    # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
 class Inline(NamedTuple):

@@ -164,7 +164,6 @@ class _Sample:
 
     def add_image(self, image: RawImage) -> None:
         data = self.arena.read(image.blob)
-        label = image.blob.label
         try:
             info = _header(data)
         except DecodeError as error:
@@ -178,8 +177,9 @@ class _Sample:
             if smaller is None and self.options.check == "decode":
                 check_image(data, info, max_pixels=limit)
         except DecodeError as error:
-            raise _with_what_was_heard(error, label) from error
-        self.notes += [(text, label) for text in heard().notes()]
+            raise _with_what_was_heard(error, image.blob.label) from error
+        if said := heard().notes():
+            self.notes += [(text, image.blob.label) for text in said]
         if smaller:
             content, info = smaller
             self.saved += len(data) - len(content)

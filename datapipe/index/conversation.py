@@ -140,7 +140,9 @@ def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
             continue
         if not any(turn.role == "system" for turn in turns):
             for name in _SYSTEM_FIELDS:
-                if isinstance(system := record.get(name), str) and system.strip():
+                # Of text, or of parts as Anthropic and Amazon Bedrock have it.
+                system = message_text({"content": record.get(name)})
+                if system and system.strip():
                     return [RawTurn("system", system), *turns]
         return turns
     return None

@@ -14,10 +14,11 @@ from datapipe.index.imageinfo import is_stored_image
 from datapipe.index.tarscan import TarMember
 from datapipe.index.text import TEXT_EXTENSIONS
 
-# WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files, such as
-# the `._name` that macOS adds beside every file, have no key.
+# WebDataset's rule: the key is the path up to the first dot of the file name. Hidden files have no
+# key.
 _NAME = re.compile(r"^((?:.*/)?[^./]+)\.([^/]+)$", re.DOTALL)
 
+_SYSTEM_FILES = (".DS_Store", "Thumbs.db", "desktop.ini")
 _REMEDY = "give every sample a name of its own"
 
 
@@ -47,7 +48,7 @@ class Grouped:
 
     Attributes:
         samples: in order of their first members.
-        left_out: (name, reason) of every member that no sample has.
+        left_out: (name, reason) of every member that no sample has, but for what is no data.
     """
 
     samples: list[Group] = field(default_factory=list)
@@ -60,11 +61,20 @@ def split_name(name: str) -> tuple[str, str] | None:
     return (match[1], match[2]) if match else None
 
 
+def is_no_data(name: str) -> bool:
+    """Whether an operating system left a member there: `._0.jpg` and `__MACOSX/` of macOS."""
+    folder, _, file = name.rpartition("/")
+    if file.startswith("._") or file in _SYSTEM_FILES:
+        return True
+    return "__MACOSX" in folder and "__MACOSX" in folder.split("/")
+
+
 def group_members(members: Iterable[TarMember]) -> Grouped:
     """Gather a tar's members by key, wherever they stand in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
-    key, as for WebDataset. Any other member whose name the sample has already is left out.
+    key, as for WebDataset. Any other member whose name the sample has already is left out. What is
+    no data is passed over.
 
     Args:
         members: in the order of the tar.
@@ -103,10 +113,12 @@ _Part = Sequence[tuple[str, TarMember]]
 def _runs(
     members: Iterable[TarMember], left_out: list[tuple[str, str]]
 ) -> Iterator[tuple[str, _Part]]:
-    """Members of the same key that follow each other; those without a key are passed over."""
+    """Members of the same key that follow each other; those without a key are left out."""
     run: list[tuple[str, TarMember]] = []
     last = ""
     for member in members:
+        if is_no_data(member.name):
+            continue
         parts = split_name(member.name)
         if parts is None:
             left_out.append((member.name, "name has no key and extension"))

@@ -31,7 +31,14 @@ from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tars import Tars, index_home, tars_at
 from datapipe.index.tarscan import TarMember, TarScanner, check_ends
-from datapipe.index.text import TEXT_EXTENSIONS, parse_json, parse_text, sample_text
+from datapipe.index.text import (
+    TEXT_EXTENSIONS,
+    find_texts,
+    named_texts_count,
+    parse_json,
+    parse_text,
+    sample_text,
+)
 from datapipe.progress import Progress
 
 logger = logging.getLogger(__name__)
@@ -152,7 +159,11 @@ def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
 def scan_shard(
     path: Path, name: str, progress: Progress | None = None
 ) -> tuple[list[Row], list[Skipped]]:
-    """Rows of one foreign shard called `name`, and the members that fit in none."""
+    """Rows of one foreign shard called `name`, and the members that fit in none.
+
+    Raises:
+        IndexMismatch: most of its samples have their text where a loader does not read it.
+    """
     facts: dict[int, Any] = {}
     skipped: list[Skipped] = []
     with TarScanner(path) as tar:
@@ -170,10 +181,21 @@ def scan_shard(
         skipped += [Skipped(name, member, reason) for member, reason in tar.unread]
     skipped += [Skipped(name, member, reason) for member, reason in found.left_out]
     rows = []
+    unread = ""
     for group in found.samples:
-        rows.append(_row(group, facts, name, skipped))
+        row = _row(group, facts, name, skipped)
+        if isinstance(row, Row):
+            rows.append(row)
+        else:
+            unread = f"{group.name}: {row}"
+            skipped.append(Skipped(name, group.name, row))
         if progress:
             progress.advance(1)
+    if unread and 2 * len(rows) < len(found.samples):
+        raise IndexMismatch(
+            f"{path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples have no "
+            f"text that a loader reads, such as {unread}"
+        )
     return rows, skipped
 
 
@@ -205,7 +227,8 @@ def _row(
     facts: dict[int, Any],
     shard: str,
     skipped: list[Skipped],
-) -> Row:
+) -> Row | str:
+    """The row of a sample, or why it is left out: its text is not where a loader reads it."""
     images, caption, record = [], None, None
     listed = []
     for member in group.members:
@@ -222,6 +245,14 @@ def _row(
             caption = fact if caption is None else caption
         elif ext.lower() == "json":
             record = fact if record is None else record
+    exts = [member.ext for member in listed]
+    texts = find_texts(exts)
+    # Packing reads these texts, or refuses them. A loader would pass over them without a word.
+    if texts.named and named_texts_count(len(texts.named), record):
+        names = " and ".join(f"`{exts[place]}`" for place in texts.named)
+        return texts.unclear or (
+            f"its text is in {names}, which is read when the tars are packed; run `datapipe pack`"
+        )
     text = sample_text(caption, record)
     length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
     return Row(group.key, tuple(listed), tuple(images), length, f"{shard}:{group.name}")

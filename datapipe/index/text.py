@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
 from datapipe.index.conversation import raw_turns
@@ -18,6 +18,70 @@ TEXT_EXTENSIONS = frozenset({"txt", "text", "caption"})
 """Extensions of members that hold a caption as plain UTF-8 text."""
 
 _CAPTION_FIELDS = ("caption", "text")
+_ASKED = ("question", "query", "prompt", "instruction", "problem")
+_ANSWERED = ("answer", "response", "output", "completion", "solution")
+
+
+class TextMembers(NamedTuple):
+    """Which members of a sample are its text, as places among its members.
+
+    Attributes:
+        plain: the caption, such as `txt`; None without one.
+        named: without a plain one, those with names of their own: one such as `alt.txt`, which is
+            the caption, or a question and its answer; all of them where `unclear` is set.
+        unclear: why the named ones are no text of the sample; empty where they are.
+    """
+
+    plain: int | None = None
+    named: tuple[int, ...] = ()
+    unclear: str = ""
+
+
+def find_texts(exts: Sequence[str]) -> TextMembers:
+    """Find the text of a sample by the extensions of its members.
+
+    Example:
+        >>> find_texts(["jpg", "answer.txt", "question.txt"])
+        TextMembers(plain=None, named=(2, 1), unclear='')
+    """
+    named: dict[int, str] = {}
+    for place, ext in enumerate(exts):
+        name, dot, kind = ext.lower().rpartition(".")
+        if kind in TEXT_EXTENSIONS:
+            if not dot:
+                return TextMembers(place)
+            named[place] = name
+    if not named:
+        return TextMembers()
+    asked = [place for place, name in named.items() if name in _ASKED]
+    answered = [place for place, name in named.items() if name in _ANSWERED]
+    if len(asked) == len(answered) == 1:
+        return TextMembers(named=(asked[0], answered[0]))
+    # A prompt alone is what an image was made from.
+    if len(named) == 1 and (not asked or named[asked[0]] == "prompt"):
+        return TextMembers(named=tuple(named))
+    listed = ", ".join(f"`{exts[place]}`" for place in named)
+    return TextMembers(
+        named=tuple(named),
+        unclear=f"what is to be learnt of its texts ({listed}) cannot be told by their names; name "
+        "it `KEY.txt`, or a question and its answer `KEY.question.txt` and `KEY.answer.txt`",
+    )
+
+
+def named_texts_count(texts: int, record: Any) -> bool:
+    """Whether texts with names of their own are the text of a sample, beside its JSON.
+
+    Turns in the JSON go before any such text, a caption in the JSON before a single one.
+
+    Args:
+        texts: how many there are.
+        record: the parsed JSON.
+    """
+    if not isinstance(record, Mapping):
+        return True
+    if texts > 1:
+        return raw_turns(record) is None
+    return not raw_text(None, record).strip()
 
 
 def parse_text(data: bytes) -> str:

@@ -51,7 +51,7 @@ def with_leftovers(
         if isinstance(taken, RawSample):
             for image in taken.images:
                 _take(files, image.blob)
-            for part in (taken.caption, taken.record, *(blob for _, blob in taken.others)):
+            for part in taken.parts:
                 if isinstance(part, Blob):
                     _take(files, part)
         home = taken.source.rpartition("#")[0] or taken.source.rpartition(":")[0]

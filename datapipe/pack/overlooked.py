@@ -17,7 +17,7 @@ from datapipe.errors import PackError, SampleError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.filekinds import is_paper, medium_of
 from datapipe.pack.raw import RawSample, ReadOptions, Reject, look_at, printable
-from datapipe.pack.records.containers import first_records, kind_of
+from datapipe.pack.records.containers import first_records, kind_of, not_utf8
 from datapipe.pack.records.idnames import named_by
 from datapipe.pack.records.jsonstream import NotRecordsError, is_columnar
 from datapipe.pack.records.locate import levels
@@ -72,7 +72,8 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
     alone = "pack the images alone with --format folder"
     mapped = ""
     if unread:
-        example = next((name for name, value in unread.items() if isinstance(value, str)), "FIELD")
+        texts = {name: value for name, value in unread.items() if isinstance(value, str)}
+        example = max(texts, key=lambda name: len(texts[name]), default="FIELD")
         mapped = f"--format folder --map {shlex.quote(f'caption={example}')}"
         alone = "pack the images and their JSON as they are with --format folder"
     fields = ", ".join(map(repr, unread))
@@ -102,7 +103,8 @@ class _Found:
     def sort_in(self, path: Path, stems: set[str]) -> None:
         """Look into a file, and keep it if it may tell of images of these stems."""
         start = start_of(path, _START)
-        if not _is_text(start) and kind_of(path) != "parquet":
+        # Records in another encoding are to be named too.
+        if not start.strip() or not (_is_text(start) or kind_of(path)):
             return
         names_images = _IMAGE_NAME.search(start) is not None
         if kind_of(path):
@@ -130,7 +132,7 @@ def _texts_of_none(raw: Path) -> list[Path]:
             stem, ext = _split(name)
             if is_image_extension(ext):
                 images += 1
-                stems.add(stem)
+                stems |= {stem, name}
             elif ext in _TABLES:
                 tables.append(Path(place, name))
             elif not is_paper(name) and (kind_of(Path(name)) or not medium_of(name)):
@@ -202,7 +204,12 @@ def _may_be_records(path: Path) -> bool:
 
 def only_names_images(path: Path) -> bool:
     """Return whether a text lists files of images and says nothing of them, as split lists do."""
-    lines = start_of(path, _START).splitlines()[:_LINES]
+    return are_names_alone(start_of(path, _START))
+
+
+def are_names_alone(start: bytes) -> bool:
+    """Return whether the start of a text is nothing but names of images, one a line."""
+    lines = start.splitlines()[:_LINES]
     return any(lines) and all(_ONLY_NAME.fullmatch(line.strip()) for line in lines)
 
 
@@ -240,12 +247,13 @@ def describe(path: Path, raw: Path) -> str:
         return "write it as CSV or JSONL, with a column of image paths and one of texts"
     try:
         records = list(islice(first_records(path), _READ))
+        fault = "" if records else not_utf8(path)
     except NotRecordsError:
         return _ONE_OBJECT + _wrapped(path)
     except PackError as error:
         return str(error)
     if not records:
-        return "it has no record that can be read"
+        return fault or "it has no record that can be read"
     record = records[0]
     if len(records) == 1 and kind_of(path) == "json" and _is_nested(record):
         return _ONE_OBJECT + _wrapped(path)

@@ -208,9 +208,9 @@ def _keyed(
 
 
 def _share_stems(images: SortedNames, texts: Iterator[str]) -> bool:
-    """Return whether a text has the stem of an image; asks for the first thousand texts alone."""
+    """Return whether a text is called as an image is; asks for the first thousand texts alone."""
     stems = {name.rpartition(".")[0] for name in nsmallest(1000, texts)}
     return any(
-        stem in stems and is_image_extension(ext.lower())
+        (stem in stems or f"{stem}.{ext}" in stems) and is_image_extension(ext.lower())
         for stem, _, ext in (name.rpartition(".") for name in images.unsorted())
     )

@@ -25,7 +25,8 @@ from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.text import parse_json, parse_text, sample_text
 from datapipe.pack.arena import Arena
 from datapipe.pack.heard import heard
-from datapipe.pack.raw import Blob, Inline, RawImage, RawSample, Reject
+from datapipe.pack.members import settle
+from datapipe.pack.raw import Blob, Inline, NamedTexts, RawImage, RawSample, Reject
 from datapipe.pack.teaching import Seen, as_record, look, rewritten
 from datapipe.pack.ustar import MAX_NAME
 
@@ -133,19 +134,25 @@ class _Sample:
         content = b""
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
+        given, others = self.sample.caption, self.sample.others
+        if isinstance(given, NamedTexts):
+            given, settled, kept = settle(given, record, self.options.map)
+            others = (*kept, *others)
+            if settled is not record:
+                record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
             record, caption = rewritten(record, self.options.map)
             content = _encode(_dump(record))
             if caption is not None:
                 self.add("", "txt", self.arena.put(_encode(caption)))
-            if self.sample.caption is not None:  # kept, but no longer the sample's text
-                self.add("given", "txt", self.arena.put(_caption(self.sample.caption)[1]))
-        elif self.sample.caption is not None:
-            caption, text = _caption(self.sample.caption)
+            if given is not None:  # kept, but no longer the sample's text
+                self.add("given", "txt", self.arena.put(_caption(given)[1]))
+        elif given is not None:
+            caption, text = _caption(given)
             self.add("", "txt", self.arena.put(text))
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.arena.put(content))
-        for ext, blob in self.sample.others:
+        for ext, blob in others:
             prefix, _, kind = ext.rpartition(".")
             self.add(prefix, _plain(kind), self.arena.read(blob))
         if not self.members:
@@ -157,7 +164,6 @@ class _Sample:
 
     def add_image(self, image: RawImage) -> None:
         data = self.arena.read(image.blob)
-        label = image.blob.label
         try:
             info = _header(data)
         except DecodeError as error:
@@ -171,8 +177,9 @@ class _Sample:
             if smaller is None and self.options.check == "decode":
                 check_image(data, info, max_pixels=limit)
         except DecodeError as error:
-            raise _with_what_was_heard(error, label) from error
-        self.notes += [(text, label) for text in heard().notes()]
+            raise _with_what_was_heard(error, image.blob.label) from error
+        if said := heard().notes():
+            self.notes += [(text, image.blob.label) for text in said]
         if smaller:
             content, info = smaller
             self.saved += len(data) - len(content)
@@ -233,7 +240,7 @@ def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
         return caption, _encode(caption)
     data = caption.read()
     try:
-        text = parse_text(data)
+        text = parse_text(data).rstrip("\r\n")  # which editors add, and no caption means
     except DecodeError as error:
         raise DecodeError(error.reason, member=caption.label) from error
     return text, text.encode()

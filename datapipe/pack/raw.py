@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.checksum import crc32
 from datapipe.pack.notes import Notes
+from datapipe.pack.spelled import as_it_lies
 from datapipe.pack.ustar import MAX_SIZE
 
 
@@ -41,13 +42,17 @@ class Blob(NamedTuple):
     def open(self) -> tuple[int, int]:
         """A descriptor, for the caller to close, and the number of bytes to read from `offset`.
 
+        A file that is not there is looked for in other spellings of its name.
+
         Raises:
             MissingMember: the file is not there.
             DecodeError: it cannot be read, or is too large for a shard.
         """
         try:
-            # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                descriptor = _open(self.path)
+            except FileNotFoundError:
+                descriptor = _open(as_it_lies(os.fspath(self.path)) or self.path)
         except FileNotFoundError:
             raise MissingMember("file is missing", member=self.label) from None
         except OSError as error:
@@ -95,6 +100,11 @@ class Blob(NamedTuple):
         return printable(self.name or str(self.path))
 
 
+def _open(path: str | Path) -> int:
+    # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+
 class Inline(NamedTuple):
     """Bytes that a reader already holds: a cell of a table, an image inside a JSON record.
 
@@ -114,6 +124,18 @@ class Inline(NamedTuple):
         return printable(self.name)
 
 
+class NamedTexts(NamedTuple):
+    """Texts with names of their own, which count unless the JSON beside them is the text.
+
+    Attributes:
+        members: as (extension, bytes): a caption, or a question and its answer.
+        unclear: why they are neither; empty where they are.
+    """
+
+    members: tuple[tuple[str, Blob | Inline], ...]
+    unclear: str = ""
+
+
 class RawImage(NamedTuple):
     """One image of a sample, and what stands before its format in its member's extension.
 
@@ -130,7 +152,7 @@ class RawSample(NamedTuple):
     Attributes:
         source: where it came from; stands in the index.
         images: in order.
-        caption: plain text, or where to read it.
+        caption: plain text, or where to read it; or texts that the record decides on.
         record: metadata and conversations as a JSON object, or where to read them.
         others: further members as (extension, bytes), kept as they are.
         key: value that `--key-from` asks for.
@@ -138,10 +160,18 @@ class RawSample(NamedTuple):
 
     source: str
     images: tuple[RawImage, ...] = ()
-    caption: Blob | Inline | str | None = None
+    caption: Blob | Inline | NamedTexts | str | None = None
     record: Blob | Inline | Mapping[str, Any] | None = None
     others: tuple[tuple[str, Blob | Inline], ...] = ()
     key: str = ""
+
+    @property
+    def parts(self) -> tuple[object, ...]:
+        """Caption, record and further members: all but the images; None of what it lacks."""
+        texts: tuple[object, ...] = (self.caption,)
+        if isinstance(self.caption, NamedTexts):
+            texts = tuple(blob for _, blob in self.caption.members)
+        return (*texts, self.record, *(blob for _, blob in self.others))
 
 
 class Reject(NamedTuple):
@@ -209,8 +239,10 @@ class InputCount:
         return self._hash.hexdigest()
 
 
-def _digest(part: Blob | Inline | str | Mapping[str, Any]) -> str:
+def _digest(part: Blob | Inline | NamedTexts | str | Mapping[str, Any]) -> str:
     """What is hashed of a part: a file's name, the content of what stands in the record itself."""
+    if isinstance(part, NamedTexts):
+        return "\n".join(_digest(blob) for _, blob in part.members)
     if isinstance(part, Blob):
         return part.label
     if isinstance(part, Inline):

@@ -179,8 +179,10 @@ def _of_tars(raw: Path) -> Reading:
     for path in tars[:_TARS]:
         with TarScanner(path) as tar:
             members = list(islice(iter(tar), _MEMBERS))
-            samples += len(group_members(members).samples)
-            images += sum(is_image_extension(m.name.rpartition(".")[2]) for m in members)
+            groups = group_members(members).samples
+            samples += len(groups)
+            names = (member.name for group in groups for member in group.members)
+            images += sum(is_image_extension(name.rpartition(".")[2]) for name in names)
             size += members[-1].offset if len(members) == _MEMBERS else tar.bytes
     total = sum(path.stat().st_size for path in tars)
     scale = total / size if size else 1

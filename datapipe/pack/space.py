@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from datapipe.errors import PackError
@@ -84,12 +84,7 @@ def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
 
 
 def _bytes(sample: RawSample) -> int:
-    parts: Iterable[Blob | Inline | object] = (
-        *(image.blob for image in sample.images),
-        sample.caption,
-        sample.record,
-        *(blob for _, blob in sample.others),
-    )
+    parts = (*(image.blob for image in sample.images), *sample.parts)
     sizes = [_size(part) for part in parts if part is not None]
     return sum(BLOCK + size + len(padding(size)) for size in sizes)
 

@@ -62,7 +62,8 @@ def survey(raw: Path, most: int = MOST_FILES) -> Survey:
                 texts[stem] = name
         if stems and texts and are_labels([f"{place}/{texts[stem]}" for stem in sorted(texts)]):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
-        images |= {f"{place}/{name}": stem in texts for name, stem in stems.items()}
+        for name, stem in stems.items():
+            images[f"{place}/{name}"] = stem in texts or name in texts
         seen += len(files)
     return Survey(images=images)
 

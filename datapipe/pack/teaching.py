@@ -13,7 +13,8 @@ from datapipe.errors import MissingMember
 from datapipe.index.conversation import conversation
 from datapipe.index.places import IMAGE_PLACE
 from datapipe.index.text import parse_json, parse_text
-from datapipe.pack.raw import Blob, Inline, RawSample
+from datapipe.pack.members import settle
+from datapipe.pack.raw import Blob, Inline, NamedTexts, RawSample
 
 if TYPE_CHECKING:
     from datapipe.pack.records.fieldmap import FieldMap
@@ -189,9 +190,11 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
         SampleError: a file of it cannot be read, or its text makes no sense.
     """
     caption: Any = sample.caption
+    record = _record_of(sample)
+    if isinstance(caption, NamedTexts):
+        caption, record, _ = settle(caption, record, map)
     if isinstance(caption, Blob | Inline):
         caption = parse_text(caption.read())
-    record = _record_of(sample)
     if map is not None:
         record, caption = rewritten(record, map)
     images = len(sample.images)

@@ -38,7 +38,7 @@ def refuse_archive(raw: Path) -> None:
     what = "is compressed" if _TAR.search(raw.name) else "is an archive"
     text = (
         f"{raw} {what}, and samples cannot be read from the middle of it; unpack it with "
-        f"`{command}` and give {_folder(raw)}"
+        f"`{command}` and give {unpack_folder(raw)}"
     )
     tool = _TOOLS.get(raw.name.lower().rpartition(".")[2])
     if tool and _TAR.search(raw.name):
@@ -127,7 +127,7 @@ def unpack_command(path: Path, into: Path | None = None) -> str | None:
     """
     if not is_archive(path.name):
         return None
-    folder = quote(str(into or _folder(path)))
+    folder = quote(str(into or unpack_folder(path)))
     whole = path.with_name(_whole(path.name))
     if whole != path:
         parts = f"{quote(str(whole))}{path.name[len(whole.name)]}*"
@@ -143,8 +143,8 @@ def unpack_command(path: Path, into: Path | None = None) -> str | None:
     return f"mkdir -p {folder} && tar -xf {name} -C {folder}"
 
 
-def _folder(path: Path) -> Path:
-    """The folder beside an archive that has its name."""
+def unpack_folder(path: Path) -> Path:
+    """The folder beside an archive that has its name, to which `unpack_command` unpacks it."""
     return path.with_name(_OTHER.sub("", _TAR.sub("", _whole(path.name))) or "unpacked")
 
 

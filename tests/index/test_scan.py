@@ -79,11 +79,40 @@ def test_members_of_a_sample_need_not_stand_together(tmp_path, make_tar, jpeg):
 
 
 def test_members_without_a_key_are_skipped_and_reported(tmp_path, make_tar, jpeg, caplog):
-    make_tar(tmp_path / "x.tar", [("README", b"x"), ("a/._0.jpg", b"x"), ("a/0.jpg", jpeg(0))])
+    make_tar(tmp_path / "x.tar", [("README", b"x"), ("a/.0.jpg", b"x"), ("a/0.jpg", jpeg(0))])
     with caplog.at_level(logging.WARNING):
         assert list(samples_of(tmp_path)) == ["a/0"]
     assert "README: name has no key and extension" in caplog.text
-    assert "a/._0.jpg: name has no key and extension" in caplog.text
+    assert "a/.0.jpg: name has no key and extension" in caplog.text
+
+
+def test_what_macos_adds_to_a_tar_is_left_out_without_a_word(tmp_path, make_tar, jpeg, caplog):
+    litter = ["./a/._0.jpg", "__MACOSX/a/0.jpg", "b/__MACOSX/._0.txt", "a/.DS_Store", "Thumbs.db"]
+    make_tar(tmp_path / "x.tar", [*((name, b"x") for name in litter), ("./a/0.jpg", jpeg(0))])
+    with caplog.at_level(logging.WARNING):
+        assert list(samples_of(tmp_path)) == ["a/0"]
+    assert not caplog.text
+
+
+def test_samples_whose_text_only_packing_reads_are_left_out_by_name(tmp_path, make_tar, caplog):
+    pair = [("a.question.txt", b"What?"), ("a.answer.txt", b"A cat.")]
+    plain = [("b.txt", b"b"), ("b.question.txt", b"What?"), ("c.txt", b"c"), ("d.alt.txt", b"d")]
+    told = [("e.x.txt", b"x"), ("e.json", b'{"caption": "e"}'), ("f.x.txt", b"x"), ("f.y.txt", b"")]
+    make_tar(tmp_path / "x.tar", pair + plain + told)
+    with caplog.at_level(logging.WARNING):
+        assert list(samples_of(tmp_path)) == ["b", "c", "e"]
+    assert "x.tar: a: its text is in `question.txt` and `answer.txt`, which is" in caplog.text
+    assert (
+        "x.tar: d: its text is in `alt.txt`, which is read when the tars are packed" in caplog.text
+    )
+    assert "x.tar: f: what is to be learnt of its texts (`x.txt`, `y.txt`)" in caplog.text
+
+
+def test_tars_whose_texts_only_packing_reads_are_refused(tmp_path, make_tar, jpeg):
+    names = [f"{number}.{ext}" for number in range(3) for ext in ("question.txt", "answer.txt")]
+    make_tar(tmp_path / "x.tar", [(name, b"a") for name in names] + [("3.txt", b"a")])
+    with pytest.raises(IndexMismatch, match=r"x\.tar: 3 of 4 samples .* run `datapipe pack`"):
+        index_shards(tmp_path)
 
 
 def test_a_sample_that_comes_again_is_a_sample_of_its_own(tmp_path, make_tar, jpeg, caplog):

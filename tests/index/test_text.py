@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.index.conversation import conversation, part_kind, raw_turns
-from datapipe.index.text import interleaved, parse_text, sample_text
+from datapipe.index.text import find_texts, interleaved, parse_text, sample_text
 
 PARTS = [
     {"type": "text", "text": "Which is "},
@@ -36,6 +36,25 @@ PARTS = [
 )  # fmt: skip
 def test_a_conversation_of_each_layout(record, turns):
     assert [turn[:2] for turn in raw_turns(record)] == turns
+
+
+@pytest.mark.parametrize(
+    ("exts", "plain", "named", "unclear"),
+    [
+        ("jpg json", None, (), False),
+        ("jpg question.txt TXT answer.txt", 2, (), False),
+        ("jpg alt.txt", None, (1,), False),
+        ("jpg prompt.txt", None, (1,), False),
+        ("answer.TXT jpg Question.txt", None, (2, 0), False),
+        ("prompt.txt ocr.txt completion.caption", None, (0, 2), False),
+        ("jpg question.txt json", None, (1,), True),
+        ("en.txt de.txt", None, (0, 1), True),
+        ("question.txt prompt.txt answer.txt", None, (0, 1, 2), True),
+    ],
+)
+def test_which_members_are_the_text_of_a_sample(exts, plain, named, unclear):
+    found = find_texts(exts.split())
+    assert (found.plain, found.named, bool(found.unclear)) == (plain, named, unclear)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_caption():

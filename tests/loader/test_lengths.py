@@ -232,7 +232,8 @@ def test_the_first_caption_counts_and_comes_before_a_record(foreign):
             ("a.caption", b"one"),
             ("b.cls", b"7"),
             ("b.json", record),
-            ("c.1.txt", b"no caption"),
+            ("b.1.txt", b"no caption"),
+            ("c.cls", b"7"),
         ]
     )
     assert count_tokens(dataset, Words()).text_tokens.tolist() == [2, 3, 0]

@@ -88,6 +88,52 @@ def test_image_parts_of_every_spelling(raw, packed_records, jpeg, part):
     assert conversation(record)[0][:2] == ("user", "<image>What?")
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image", "base64": "HELD"},
+        {"type": "image", "image_base64": "HELD"},
+        {"type": "image", "data": "HELD"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "HELD"}},
+        {"type": "image", "source": {"type": "base64", "data": "HELD", "url": None}},
+        {"image": {"format": "jpeg", "source": {"bytes": "HELD"}}},
+    ],
+)
+def test_parts_with_base64_of_every_spelling(raw, packed_records, jpeg, part):
+    """Of Axolotl, Anthropic and Amazon Bedrock."""
+
+    def record(held, value):
+        filled = json.loads(json.dumps(part).replace(held, value))
+        return chat([{"text": "What?"}, filled], "A cat.", system=[{"text": "Be brief."}])
+
+    path = raw(record("HELD", base64.b64encode(jpeg(0)).decode()))
+    ((kept, images),) = packed_records(path)
+    held = '{"bytes": "HELD"}' if "bytes" in json.dumps(part) else '"HELD"'
+    assert (kept, images) == (record(held, '"image:0"'), {"jpg": jpeg(0)})
+    assert [turn[:2] for turn in conversation(kept)] == [
+        ("system", "Be brief."),
+        ("user", "What?<image>"),
+        ("assistant", "A cat."),
+    ]
+
+
+@pytest.mark.parametrize("name", ["inlineData", "inline_data"])
+def test_contents_of_gemini(raw, packed_records, jpeg, name):
+    image = {"mimeType": "image/jpeg", "data": base64.b64encode(jpeg(0)).decode()}
+    turns = [
+        {"role": "user", "parts": [{name: image}, {"text": "What?"}]},
+        {"role": "model", "parts": [{"text": "A cat."}]},
+    ]
+    record = {"systemInstruction": {"parts": [{"text": "Be brief."}]}, "contents": turns, "id": 1}
+    ((kept, images),) = packed_records(raw(record))
+    assert (kept["id"], images) == (1, {"jpg": jpeg(0)})
+    assert [turn[:2] for turn in conversation(kept)] == [
+        ("system", "Be brief."),
+        ("user", "<image>What?"),
+        ("assistant", "A cat."),
+    ]
+
+
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])
 def test_llama_factory_demo_files(raw, packed_records, jpeg, options):
     """A JSON array with `images` beside the messages, and `<image>` at their places or none."""
@@ -217,6 +263,14 @@ def test_a_field_becomes_the_key(raw):
         ({"messages": None}, "record has no `messages`"),
         (chat([url("https://example.com/a.jpg")], "x"), "download"),
         (chat([url("data:image/jpeg;base64,!!")], "x"), "base64"),
+        (chat([{"type": "image", "source": {"type": "url", "url": "https://a.b/c.jpg"}}], "x"),
+         "download"),
+        (chat([{"type": "image", "source": {"type": "file", "file_id": "a"}}], "x"), "type dict"),
+        (chat([{"type": "image", "source": "vqa"}], "x"), "1 <image> places for 0 images"),
+        ({"contents": [{"parts": [{"fileData": {"mimeType": "image/png", "fileUri": "gs://a/b"}}]}]},
+         "download"),
+        ({"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "UklGRg"}}]}]},
+         "a part (audio/wav) that is neither"),
         (chat([{"type": "image"}], "x"), "1 <image> places for 0 images"),
         (chat("<image><image>", "x", images=["a.jpg"]), "2 <image> places for 1 images"),
         (chat([{"type": "image"}], "x", images=["a.jpg", "b.jpg"]),

@@ -120,6 +120,50 @@ def test_class_folders_with_texts_of_their_own_are_not_joined(tmp_path):
     assert (rejects, said) == ({}, [])
 
 
+# --- texts with the whole name of their image -------------------------------------------------
+
+
+@pytest.mark.parametrize("ext", ["txt", "caption", "json"])
+@pytest.mark.parametrize("place", ["a", "b"])
+def test_a_text_may_have_the_whole_name_of_its_image(tmp_path, ext, place):
+    files = {"a/1.jpg": "", "a/1.png": "", "a/2.JPG": ""}
+    texts = {f"{place}/{name[2:]}.{ext}": '{"text": "A cat"}' for name in files}
+    samples, rejects, _ = read(make(tmp_path, files | texts))
+    assert (samples, rejects) == (dict(zip(files, texts, strict=True)), {})
+
+
+def test_a_text_of_the_stem_goes_before_one_of_the_whole_name(tmp_path):
+    files = {"1.jpg": "", "1.txt": "one", "1.jpg.txt": "two", "1.jpg.json": "{}"}
+    samples, rejects, _ = read(make(tmp_path, files))
+    assert samples == {"1.jpg": "1.txt 1.jpg.json"}
+    assert rejects == {"1.jpg.txt": "another text of this kind has the same stem as this text"}
+
+
+def test_boxes_with_the_whole_name_of_an_image_are_no_captions(tmp_path):
+    samples, rejects, said = read(make(tmp_path, {"1.jpg": "", "1.jpg.txt": YOLO}))
+    assert (samples, rejects, len(said)) == ({"1.jpg": ""}, {}, 1)
+
+
+def test_folders_of_gallery_dl_are_recognised(tmp_path, jpeg, members):
+    raw = make(tmp_path / "raw", {f"u/{n}.jpg.txt": f"1girl\n{n}" for n in range(3)})
+    for number in range(3):
+        (raw / "u" / f"{number}.jpg").write_bytes(jpeg(number))
+    report = pack_dataset(raw, tmp_path / "out")
+    assert (report.samples, report.rejected, report.left_out) == (3, 0, 0)
+    assert next(iter(members(tmp_path / "out").values()))["txt"] == b"1girl\n0"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r\n\r\n"])
+def test_line_breaks_that_end_a_caption_are_no_part_of_it(tmp_path, jpeg, members, end):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "1.jpg").write_bytes(jpeg(1))
+    (raw / "1.txt").write_bytes(f" A dog{end}by night. {end}".encode())
+    pack_dataset(raw, tmp_path / "out")
+    (sample,) = members(tmp_path / "out").values()
+    assert sample["txt"] == f" A dog{end}by night. ".encode()
+
+
 # --- numbers ----------------------------------------------------------------------------------
 
 
@@ -177,6 +221,15 @@ def test_the_sidecar_of_an_image_may_be_called_like_a_paper(tmp_path):
     assert read(make(tmp_path, {"notice.jpg": "", "notice.txt": "A notice"}))[0] == {
         "notice.jpg": "notice.txt"
     }
+
+
+def test_cached_latents_are_left_out_and_said(tmp_path):
+    raw = make(tmp_path, {"1.jpg": "", "1_0512x0512_sd.npz": "", "1.npz": "", "te/1.npz": ""})
+    samples, rejects, said = read(raw)
+    assert (samples, rejects) == ({"1.jpg": ""}, {})
+    assert said == [
+        "left out: 3 files, arrays, such as cached latents (1.npz, 1_0512x0512_sd.npz, te/1.npz)"
+    ]
 
 
 @pytest.mark.parametrize(

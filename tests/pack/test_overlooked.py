@@ -55,6 +55,20 @@ def test_files_that_name_no_images_do_not_stand_in_the_way(images, name, content
     assert choose_reader(images).name == "folder"
 
 
+@pytest.mark.parametrize("place", ["", "data.csv"])
+def test_records_in_another_encoding_are_named_with_the_remedy(images, place):
+    lines = "image,caption\nimages/0.jpg,Größe\nimages/1.jpg,Käse\n"
+    (images / "data.csv").write_bytes(lines.encode("cp1252"))
+    said = r"data\.csv is not UTF-8 at byte 29; .*`iconv -f WINDOWS-1252 -t UTF-8`"
+    with pytest.raises(PackError, match=said):
+        choose_reader(images / place)
+    with pytest.raises(PackError, match=said):
+        list(choose_reader(images, "table").read(images / place, ReadOptions()))
+    (images / "data.csv").write_text(lines, "utf-16-le")
+    with pytest.raises(PackError, match=r"header: .* UTF-16.*iconv"):
+        choose_reader(images / place)
+
+
 RECORDS_OF_IDS = [
     ("aokvqa.json", json.dumps([{"image_id": 0, "question": "?"}, {"image_id": 1}])),
     ("questions.json", json.dumps({"info": {}, "questions": [{"image_id": 0}, {"image_id": 1}]})),
@@ -136,9 +150,10 @@ def test_a_table_whose_ids_name_the_images_says_how_to_take_it(images, name, con
 
 def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(images):
     for number, said in enumerate(("A dog", "A cat")):
-        record = {"file": f"{number}.jpg", "what it shows": said, "size": 3}
+        record = {"file": f"{number}.jpg", "from": "me", "what it shows": said, "size": 3}
         (images / "images" / f"{number}.json").write_text(json.dumps(record))
-    with pytest.raises(PackError, match=r"fields with text are 'what it shows'\.") as caught:
+    listed = r"fields with text are 'from', 'what it shows'\."
+    with pytest.raises(PackError, match=listed) as caught:
         choose_reader(images)
     options = ReadOptions(**remedy(caught.value))
     reader = choose_reader(images, "folder", options)

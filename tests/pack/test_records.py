@@ -117,6 +117,16 @@ def test_a_broken_row_costs_only_itself(tmp_path, row, reason, end):
     assert reason in broken.reason
 
 
+@pytest.mark.parametrize("mark", [";", "\t", "|", ","])
+@pytest.mark.parametrize("start", ["sep={}", "\ufeffsep={}", '"sep={}"', "SEP={}"])
+def test_a_first_line_of_excel_says_what_parts_the_fields(tmp_path, mark, start):
+    lines = [start.format(mark), f"a{mark}b", f'0{mark}"1\r\n2"', "0", f"1{mark}2"]
+    (tmp_path / "x.csv").write_bytes("\r\n".join(lines).encode())
+    (_, first), (source, broken), (_, last) = open_(tmp_path)
+    assert (list(first.values()), list(last.values())) == (["0", "1\r\n2"], ["1", "2"])
+    assert (source, isinstance(broken, Reject)) == ("x.csv:5", True)
+
+
 def test_a_quote_that_is_not_closed_is_told_with_its_lines(tmp_path):
     (tmp_path / "x.csv").write_text('a,b\n0,0\n1,"open\n2,2\n3,3\n')
     _, (source, broken) = open_(tmp_path)

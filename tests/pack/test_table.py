@@ -117,6 +117,22 @@ def test_what_datasets_reads_as_an_imagefolder_is_read_the_same(raw, packed, how
     }
 
 
+@pytest.mark.parametrize("mark", [",", ";", " | "])
+def test_a_cell_may_name_several_images(raw, packed, jpeg, mark):
+    cells = [f"0.jpg{mark}1.jpg", "2.jpg", f"1.jpg{mark}0.jpg{mark}2.jpg"]
+    lines = [f'"{cell}",What?,A cat' for cell in cells]
+    (raw / "train.csv").write_text("\n".join(["images,question,answer", *lines]))
+    assert [list(map(m.get, ("jpg", "1.jpg", "2.jpg"))) for m in packed(raw)] == [
+        [jpeg(0), jpeg(1), None], [jpeg(2), None, None], [jpeg(1), jpeg(0), jpeg(2)]
+    ]  # fmt: skip
+
+
+def test_a_file_may_have_a_comma_in_its_name(raw, packed, jpeg):
+    (raw / "a.jpg,b.jpg").write_bytes(jpeg(3))
+    (raw / "train.csv").write_text('image,caption\n"a.jpg,b.jpg",A cat\n0.jpg,A dog\n')
+    assert [m["jpg"] for m in packed(raw)] == [jpeg(3), jpeg(0)]
+
+
 @pytest.mark.parametrize("how", ["parquet", "csv", "csv with index", "tsv", "json", "jsonl"])
 def test_tables_of_pandas(raw, packed, jpeg, how):
     pandas = pytest.importorskip("pandas")

@@ -40,6 +40,7 @@ _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 class FolderReader:
     """`a/b.jpg` with `a/b.txt`, `a/b.caption` or `a/b.json` beside it, or with no text at all.
 
+    A text may have the whole name of its image too, as `a/b.jpg.txt`.
     Texts may lie in a parallel folder too. `include` chooses one if there are several, or images.
     """
 
@@ -221,7 +222,8 @@ def _are_labels(tree: _Tree, place: str, names: list[str]) -> bool:
     if tree.captioned >= _FOLDERS_JUDGED:
         return False
     parts = [_split(name) for name in names]
-    stems = {stem for stem, ext in parts if is_image_extension(ext)}
+    images = {name for name in names if is_image_extension(_split(name)[1])}
+    stems = images | {_split(name)[0] for name in images}
     texts = [
         f"{place}/{name}"
         for name, (stem, ext) in zip(names, parts, strict=True)
@@ -249,7 +251,7 @@ def _read_group(
     for name in names:
         stem, ext = _split(name)
         if is_image_extension(ext):
-            stems.add(stem)
+            stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
         elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
             not chosen or tree.takes_text(below + name)
         ):
@@ -265,11 +267,15 @@ def _read_group(
             reject = _left_over(tree, text.place, above, name, stem in stems, parallel=True)
             if reject is not None:
                 yield reject
+    for image in sidecars.keys() & set(names):
+        for ext in sidecars[image].keys() & sidecars.get(_split(image)[0], {}).keys():
+            del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
     for name in names:
         stem, ext = _split(name)
         if is_image_extension(ext):
             if not chosen or tree.takes_image(below + name):
-                yield _sample(place, below, name, sidecars.get(stem, {}))
+                own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
+                yield _sample(place, below, name, own)
         elif stem in stems and name in sidecars.get(stem, {}).values():
             continue
         else:
@@ -310,8 +316,8 @@ def _left_over(
         reason = "texts in a folder without images, which the format folder does not read"
     elif not text and kind_of_name(name):
         reason = _RECORDS
-    elif ext == "npz" and has_image:
-        reason = "arrays beside images, such as cached latents"
+    elif ext == "npz":
+        reason = "arrays, such as cached latents"
     elif is_archive(name) and lies_beside(path):
         reason = "archives whose content lies beside them"
     if reason:

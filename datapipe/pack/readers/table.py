@@ -151,7 +151,7 @@ def _sample(
     source: str, record: dict[str, Any], fields: FieldMap, root: Path, options: ReadOptions
 ) -> tuple[RawSample, list[str]]:
     """A row without its captions, and these."""
-    mapped = fields.read(record)
+    mapped = fields.read(record, root)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
     # A record is kept where it says more than the images' names and the caption do.

@@ -12,6 +12,7 @@ from datapipe.index.tarscan import TarMember, TarScanner, check_ends
 from datapipe.pack.members import extension_of, sample_of_members
 from datapipe.pack.raw import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.img2dataset import is_img2dataset
+from datapipe.pack.tarfolders import refuse_folder_in_tar
 
 
 class WebDatasetReader:
@@ -46,9 +47,13 @@ class WebDatasetReader:
         tars = _tars(raw)
         check_ends(tars.shards)
         again: list[str] = []
+        judged = False
         for shard, name in zip(tars.shards, map(printable, tars.names()), strict=True):
             with TarScanner(shard) as tar:
                 found = group_members(tar)
+                if found.samples and not judged:
+                    refuse_folder_in_tar(tar, found.samples, tars.shards)
+                    judged = True
             for group in found.samples:
                 if group.number > 1:
                     again.append(f"{name}:{group.name}")

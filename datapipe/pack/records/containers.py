@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import zlib
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.raw import Reject
-from datapipe.pack.records.csvstream import read_csv
+from datapipe.pack.records.csvstream import CONVERT, read_csv
 from datapipe.pack.records.jsonstream import read_json
 from datapipe.pack.records.parquetstream import (
     count_rows,
@@ -118,6 +119,22 @@ def cannot_be_read(path: Path) -> bool:
     except PackError:
         return True
     return False
+
+
+def not_utf8(path: Path) -> str:
+    """What is wrong with the encoding of a file of text, with the remedy; "" where nothing is.
+
+    Looked at is its start, which a file of another encoding does not get through.
+    """
+    if kind_of(path) in ("", "parquet"):
+        return ""
+    with _readable(path), _open_text(path) as file:
+        start = file.read(_SAMPLE)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)  # its end may be half a letter
+    except UnicodeDecodeError as error:
+        return f"{path} is not UTF-8 at byte {error.start}; {CONVERT}"
+    return ""
 
 
 def _read_text(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:

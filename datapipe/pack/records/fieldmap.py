@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
@@ -64,8 +65,8 @@ class FieldMap:
             items.append(("caption", self.caption))
         return ",".join(f"{target}={source}" for target, source in items)
 
-    def read(self, record: Mapping[str, Any]) -> Mapped:
-        """Return the images, captions and turns of a record.
+    def read(self, record: Mapping[str, Any], root: Path | None = None) -> Mapped:
+        """Return the images, captions and turns of a record; the paths of images start at `root`.
 
         Raises:
             SampleError: a field is empty or holds something else.
@@ -75,7 +76,7 @@ class FieldMap:
             found = source.get(record)
             if (found is None or found == "") and len(self.images) == 1:
                 raise MissingMember(f"column `{source}` holds no image")
-            images += image_list(found)
+            images += image_list(found, root)
         kept = _without_bytes(record, images)
         if self.caption is not None:
             captions = _captions(self.caption.get(record), self.caption)

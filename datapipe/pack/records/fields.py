@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.raw import Blob, Inline, RawImage, Reject, printable
 from datapipe.pack.records.imageroots import path_below
 
@@ -18,6 +20,8 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
 _SHORTEST_BASE64 = 64
+_MARKS = (",", ";", "|")  # between the names of several files in one cell
+_LONGEST_NAMES = 1 << 16
 _SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP", re.DOTALL)
 
 
@@ -48,11 +52,27 @@ def image_blob(value: Any, root: Path, name: str) -> Blob | Inline:
     raise DecodeError(f"image is of type {kind}, neither a path nor bytes", member=name)
 
 
-def image_list(value: Any) -> list[Any]:
-    """The images of a field that holds none (None, "" or []), one, or a list of them."""
+def image_list(value: Any, root: Path | None = None) -> list[Any]:
+    """The images of a field that holds none (None, "" or []), one, or a list of them.
+
+    With the `root` of its paths, a text may name several files, as `names_in` reads it.
+    """
     if value is None or (isinstance(value, str) and not value):
         return []
+    if root is not None and isinstance(value, str) and len(names := names_in(value)) > 1:
+        return [value] if os.path.isfile(path_below(root, value)) else names
     return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def names_in(text: str) -> list[str]:
+    """The names of image files that a cell holds with `,`, `;` or `|` between, else the cell."""
+    if len(text) < _LONGEST_NAMES:
+        for mark in _MARKS:
+            if mark in text:
+                names = [name for part in text.split(mark) if (name := part.strip())]
+                if all("." in name and is_image_extension(name) for name in names):
+                    return names
+    return [text]
 
 
 def raw_images(values: Sequence[Any], root: Path, source: str) -> tuple[RawImage, ...]:

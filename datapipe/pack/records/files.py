@@ -18,9 +18,10 @@ from datapipe.pack.records.containers import (
     first_record,
     first_records,
     kind_of,
+    not_utf8,
     read_file,
 )
-from datapipe.pack.records.fields import image_name, is_image_struct
+from datapipe.pack.records.fields import image_name, is_image_struct, names_in
 from datapipe.pack.records.imageroots import Names, image_root
 from datapipe.pack.records.jsonstream import NotRecordsError
 from datapipe.pack.records.locate import (
@@ -167,7 +168,7 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
             if judged_singly or (record is not None and fits(record)):
                 fitting.append(group)
             else:
-                others.append(f"{group.pattern}: {_describe(record)}")
+                others.append(f"{group.pattern}: {_describe(record, group.files[0])}")
         if damaged:
             raise damaged
         if fitting:
@@ -177,9 +178,9 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
     raise _none(raw, options, what, seen)
 
 
-def _describe(record: Mapping[str, Any] | None) -> str:
+def _describe(record: Mapping[str, Any] | None, path: Path) -> str:
     if record is None:
-        return "no record that can be read"
+        return not_utf8(path) or "no record that can be read"
     return f"records with {', '.join(map(repr, list(record)[:12]))}"
 
 
@@ -352,8 +353,7 @@ def _holds_bytes(record: Mapping[str, Any]) -> bool:
 def _image_paths(value: Any) -> Iterator[str]:
     """Texts in a record that end as the names of image files do."""
     if isinstance(value, str):
-        if _is_path(value):
-            yield value
+        yield from filter(_is_path, names_in(value))
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from _image_paths(item)

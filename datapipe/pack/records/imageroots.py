@@ -12,6 +12,7 @@ from datapipe.errors import PackError
 from datapipe.pack.archives import holds
 from datapipe.pack.notes import Notes
 from datapipe.pack.raw import printable
+from datapipe.pack.spelled import as_it_lies
 from datapipe.pack.unpack import is_archive, unpack_command
 
 _BELOW = 4  # levels below the records' own folder
@@ -66,7 +67,7 @@ def image_root(
     names = {field: listed for field, listed in names.items() if listed}
     held = held_by(default, names)
     if not names or (held and (given or held.share >= _RIVAL)):
-        return default
+        return held.root if held else default
     start = beside.absolute().parent
     within = raw.absolute() if raw.is_dir() else None
     hints = {*hints, beside.name.partition(".")[0].rpartition("_")[2]}
@@ -84,19 +85,28 @@ def image_root(
             if archives := _archives_of(names, list(folders)):
                 raise _packed_away(names, default, label, archives)
         if found is None:
-            return default
+            return held.root if held else default
     _note(found, raw if raw.is_dir() else raw.parent, given, notes)
     return found.root
 
 
 class ImageRoot(PosixPath):
-    """A folder of images whose paths begin with a prefix that does not exist here.
+    """A folder of images that lie elsewhere in it than their names say.
 
     Attributes:
-        dropped: the prefix, with a slash at its end.
+        dropped: what their paths begin with and does not exist here, with a slash at its end.
+        respelled: whether the disk spells names otherwise than the records.
     """
 
     dropped = ""
+    respelled = False
+
+
+def respelling(folder: Path, dropped: str = "") -> Path:
+    """Return a folder below which names are looked for in other spellings too."""
+    root = ImageRoot(folder)
+    root.dropped, root.respelled = dropped, True
+    return root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,12 +118,14 @@ class Place:
         found: how many of the names are there.
         looked_for: how many names there are.
         dropped: prefix of the names that is not there.
+        respelled: whether some are there in another spelling alone.
     """
 
     folder: Path
     found: int
     looked_for: int
     dropped: str = ""
+    respelled: bool = False
 
     @property
     def share(self) -> float:
@@ -122,6 +134,8 @@ class Place:
     @property
     def root(self) -> Path:
         """What paths are joined to."""
+        if self.respelled:
+            return respelling(self.folder, self.dropped)
         if not self.dropped:
             return self.folder
         root = ImageRoot(self.folder)
@@ -139,7 +153,10 @@ def path_below(root: str | os.PathLike[str], name: str) -> str:
     """Return the path of an image below its root; one that Windows wrote becomes one of ours."""
     dropped = getattr(root, "dropped", "")
     name = _here(name)
-    return os.path.join(root, name.removeprefix(dropped) if dropped else name)
+    path = os.path.join(root, name.removeprefix(dropped) if dropped else name)
+    if getattr(root, "respelled", False) and not os.path.isfile(path):
+        return as_it_lies(path) or path
+    return path
 
 
 def _here(name: str) -> str:
@@ -150,9 +167,18 @@ def held_by(folder: Path, names: Names, dropped: str = "") -> Place | None:
     """Return how many images of the best field a folder holds; None if there is none."""
     best = None
     for listed in names.values():
-        found = sum(_is_file(folder, name, dropped) for name in listed)
+        paths = [os.path.join(folder, _here(name)[len(dropped) :]) for name in listed]
+        others = [path for path in paths if not os.path.isfile(path)]
+        respelled = sum(as_it_lies(path) is not None for path in others)
+        found = len(paths) - len(others) + respelled
         if found and (best is None or found / len(listed) > best.share):
-            best = Place(folder=folder, found=found, looked_for=len(listed), dropped=dropped)
+            best = Place(
+                folder=folder,
+                found=found,
+                looked_for=len(listed),
+                dropped=dropped,
+                respelled=respelled > 0,
+            )
     return best
 
 
@@ -222,13 +248,6 @@ def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
 def _look(folder: Path, names: Names, dropped: str = "") -> Place | None:
     probes = {f: listed[:: max(len(listed) // _PROBES, 1)] for f, listed in names.items()}
     return held_by(folder, names, dropped) if held_by(folder, probes, dropped) else None
-
-
-def _is_file(folder: Path, name: str, dropped: str) -> bool:
-    try:
-        return os.path.isfile(os.path.join(folder, _here(name)[len(dropped) :]))
-    except ValueError:  # no file can have this name
-        return False
 
 
 def _prefixes(names: Sequence[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from datapipe.errors import PackError
 from datapipe.index.imageinfo import is_image_extension
 from datapipe.pack.raw import Blob, Inline, ReadOptions, printable
 from datapipe.pack.records.fields import image_blob
-from datapipe.pack.records.imageroots import nearby
+from datapipe.pack.records.imageroots import nearby, path_below, respelling
 from datapipe.pack.unpack import packed_images
 
 Spelling = Callable[[Any], str]
@@ -96,7 +96,8 @@ def find_images(
     found = _holding(usual, names)
     if not found:
         start = given or (raw.absolute() if raw.is_dir() else here.parent)
-        found = _holding(list(islice(nearby(start, None, hints), _FOLDERS)), names)
+        near = list(islice(nearby(start, None, hints), _FOLDERS))
+        found = _holding(near, names) or _holding([respelling(f) for f in (*usual, *near)], names)
         for folder in found:
             options.notes.decide(f"images are read from {folder}")
     if not found and given is not None:
@@ -178,4 +179,4 @@ def _by_use(
 
 def _is_file(folder: Path, name: str) -> bool:
     # Unlike those of `Path`, this raises for no name, however long.
-    return os.path.isfile(os.path.join(folder, name))
+    return os.path.isfile(path_below(folder, name))

@@ -156,7 +156,7 @@ def _candidates(names: list[str], folders: list[str]) -> list[str]:
     for name in names:
         stem, _, ext = name.rpartition(".")
         if is_image_extension(ext):
-            stems.add(stem)
+            stems |= {stem, name}
         elif ext == "tar":
             owners.add(stem)
     return [name for name in found if not _is_companion(name, stems, owners)]

@@ -11,7 +11,9 @@ from datapipe.index.places import mark_places, numbers_in, paths_in
 from datapipe.pack.records.imagecolumns import image_columns
 from datapipe.pack.records.reader import Record, check_places, name_of_image, take_images
 
-_PAYLOADS = ("image_url", "image", "url", "path")  # fields of a part that may hold its image
+# Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
+_PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")
+_WRAPPED = ("url", "data", "source")  # of OpenAI, Anthropic, Amazon Bedrock: {format, source}
 _TEXTS = ("value", "content")
 _PREFERENCES = ("chosen", "rejected", "chosen_response", "rejected_response")
 _VERDICTS = ("kto_tag", "label")  # of LLaMA-Factory and TRL: false is what must not be learnt
@@ -38,13 +40,13 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     refuse_preferences(record, field)
     for number, turn in enumerate(turns, 1):
         _check(field, number, turn)
+    unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
     in_parts: list[Any] = []
     turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
     listed, kept = take_images(record, by_name=not in_parts)
     if in_parts and listed:
         raise DecodeError("record has images both in its messages and beside them")
-    unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
     if in_parts and unfilled:
         raise DecodeError(
             f"{len(in_parts)} parts have an image of their own, {len(unfilled)} have none"
@@ -151,14 +153,19 @@ def _named(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
         if len(fields) > 1:
             raise DecodeError(f"an image part has several images: {', '.join(fields)}")
         for field in fields:
-            value = part[field]
-            wrapped = isinstance(value, Mapping) and "url" in value
-            image = value["url"] if wrapped else value
-            name = name_of_image(image, len(images))
-            images.append(image)
-            part = {**part, field: {**value, "url": name} if wrapped else name}
+            part = {**part, field: _name(part[field], images)}
         parts.append(part)
     return {**turn, "content": parts}
+
+
+def _name(value: Any, images: list[Any]) -> Any:
+    """What a part says of its image, with a name in place of the image, which joins `images`."""
+    if isinstance(value, Mapping):
+        for field in _WRAPPED:
+            if not is_null(value.get(field)):
+                return {**value, field: _name(value[field], images)}
+    images.append(value)
+    return name_of_image(value, len(images) - 1)
 
 
 def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
@@ -173,4 +180,8 @@ def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
 
 def _filled(part: Mapping[str, Any]) -> list[str]:
     """Fields of an image part that hold an image."""
-    return [field for field in _PAYLOADS if not is_null(part.get(field))]
+    return [
+        field
+        for field in _PAYLOADS
+        if not is_null(part.get(field)) and (field != "source" or isinstance(part[field], Mapping))
+    ]

@@ -96,9 +96,11 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
         add(tar, f"{key}.jpg", encode("jpg"))
         add(tar, f"{key}.{ext}", b"content")
         fates[key] = PACKED
-    for name in ("README", "folder/Makefile", ".hidden.jpg", "folder/._a.jpg", "a.", ".", "dot/."):
+    for name in ("README", "folder/Makefile", ".hidden.jpg", "a.", ".", "dot/."):
         add(tar, name, b"content")
         fates[name] = "name has no key and extension"
+    for name in ("folder/._a.jpg", "__MACOSX/folder/a.jpg", "folder/.DS_Store"):
+        add(tar, name, b"no data")
     for number, content in enumerate((b"\xff\xfe", b"\xc3", "ü".encode("latin-1"))):
         add(tar, f"caption-{number}.jpg", encode("jpg"))
         add(tar, f"caption-{number}.txt", content)

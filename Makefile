@@ -6,10 +6,10 @@ DEMO := build/demo
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench peers clean
+.PHONY: help install demo test test-all lint format bench peers clean
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "datapipe needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ...")'
@@ -34,6 +34,9 @@ demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, 
 
 test: $(VENV)/.dev lint ## lint, types, import layering, tests
 	$(BIN)/python -m pytest --numprocesses 2
+
+test-all: test ## the tests, and ten thousand flipped bits
+	DATAPIPE_FLIPS=2500 $(BIN)/python -m pytest --numprocesses 2 tests/integrity
 
 lint: $(VENV)/.dev ## what CI checks before it runs the tests
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import machine
+from datapipe.index.blocksums import write_sums
 
 SAMPLES = 1_000_000_000
 _DISTINCT = 1 << 20  # samples that are drawn; the columns repeat them
@@ -32,6 +33,7 @@ started = time.perf_counter()
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
+from datapipe.index.blocksums import CheckedFiles
 from datapipe.loader.source import Text
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
@@ -44,14 +46,19 @@ def peak():
     return int(status.partition("VmHWM:")[2].split()[0]) / 1e3
 before = peak()
 folder, world = Path(sys.argv[1]), 64
+dtypes = {"text.npy": "<i4", "labels.npy": "<i4", "sample_image.npy": "<i8"}
+files = CheckedFiles(folder, dtypes, int((folder / "sums").read_text()), remedy="")
 def column(name):
-    return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+    if sys.argv[3] == "plain":
+        return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
+    return files.array(f"{name}.npy")
 text = Text(
     dataset=SimpleNamespace(columns=SimpleNamespace(sample_image=column("sample_image"))),
     spec=SimpleNamespace(image_tokens=144, overlong="truncate"),
     encoder=None,
+    images=SimpleNamespace(tokens=144),
     columns=SimpleNamespace(text_tokens=column("text"), label_tokens=column("labels")),
-    limit=None,
+    limit=8192,
 )
 source = Source(count=len(text.columns.text_tokens), measure=text.measure)
 options = PlanOptions(shuffle=True, seed=int(sys.argv[2]), pack=8192, group=world)
@@ -82,9 +89,12 @@ def write_columns(folder: Path, samples: int) -> None:
     for start in range(0, samples, _DISTINCT):
         stop = min(start + _DISTINCT, samples)
         column[start + 1 : stop + 1] = column[start] + offsets[: stop - start]
+    del column
+    names = ("text.npy", "labels.npy", "sample_image.npy")
+    (folder / "sums").write_text(str(write_sums(folder, names)))
 
 
-def measure(folder: Path, seed: int, *, cold: bool) -> dict[str, Any]:
+def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, Any]:
     """Times and memory of one process that plans the first step."""
     if cold:
         for path in folder.iterdir():
@@ -92,7 +102,7 @@ def measure(folder: Path, seed: int, *, cold: bool) -> dict[str, Any]:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(folder), str(seed)],
+        [sys.executable, "-c", _PROGRAM, str(folder), str(seed), "plain" if plain else "checked"],
         check=True,
         capture_output=True,
         text=True,
@@ -108,6 +118,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--keep", action="store_true", help="leave the columns where they are")
     parser.add_argument("--cold", action="store_true", help="drop the columns' page cache first")
+    parser.add_argument("--plain", action="store_true", help="compare no checksums")
     parser.add_argument("--folder", type=Path, default=Path("build/billion"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
     arguments = parser.parse_args()
@@ -116,7 +127,8 @@ def main() -> None:
         write_columns(arguments.folder, arguments.samples)
     try:
         rounds = [
-            measure(arguments.folder, seed, cold=arguments.cold) for seed in range(arguments.rounds)
+            measure(arguments.folder, seed, cold=arguments.cold, plain=arguments.plain)
+            for seed in range(arguments.rounds)
         ]
     finally:
         if not arguments.keep:

@@ -7,6 +7,7 @@ block is compared when it is first touched, so that opening a billion samples re
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,12 +24,14 @@ from datapipe.index.npyfile import HEADER, NpyFile, map_plain
 SUMS = "checksums.npy"
 """What a folder's checksums are called: uint32, those of each file's blocks behind each other."""
 
-BLOCK = 1 << 16
+BLOCK = 1 << 13
 """Bytes of a block. Large enough for checksums to be small, small enough for values at random."""
 
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
-_AT_ONCE = 64  # blocks that are read together
+_AT_ONCE = 512  # blocks that are read together
 _THREADS = 4
+_ASKED = 1024  # blocks at random that are asked for together
+_SLOW = 20e-6  # seconds a block, above which the disk is read and not the page cache
 
 Kind = str | tuple[str, tuple[int, ...]]
 """The dtype of a file's values in NumPy's notation, or with the shape of a row: `("<f8", (4,))`."""
@@ -41,10 +44,11 @@ def write_sums(folder: Path, names: Iterable[str]) -> int:
     file = NpyFile(folder / SUMS, "<u4")
     try:
         for name in names:
-            file.append(np.fromiter(_sums_of(folder / name), np.uint32))
+            for sums in _sums_of(folder / name):
+                file.append(sums)
     finally:
         file.close()
-    return crc32((folder / SUMS).read_bytes())
+    return crc32(map_plain(folder / SUMS, "<u4").data)
 
 
 class CheckedFiles:
@@ -64,15 +68,14 @@ class CheckedFiles:
         self._folder, self._dtypes, self._remedy = folder, dtypes, remedy
         try:
             sizes = {name: (folder / name).stat().st_size for name in dtypes}
-            content = (folder / SUMS).read_bytes()
+            whole: UInt32 = map_plain(folder / SUMS, "<u4")
         except OSError as error:
-            raise IndexMismatch(
-                f"{folder}: {error.strerror}: {error.filename}; {remedy}"
-            ) from error
+            raise IndexMismatch(f"{folder}: {error}; {remedy}") from error
+        except ValueError as error:
+            raise damaged(folder / SUMS, remedy) from error
         counts = [-(-size // BLOCK) for size in sizes.values()]
-        if crc32(content) != sums or len(content) != HEADER + 4 * sum(counts):
+        if crc32(whole.data) != sums or len(whole) != sum(counts):
             raise damaged(folder / SUMS, remedy)
-        whole = np.frombuffer(content, np.uint32, offset=HEADER)
         ends = np.cumsum(counts)
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
         self._is_small = sum(sizes.values()) <= _WHOLE
@@ -99,9 +102,12 @@ class CheckedFiles:
         return CheckedColumn(values, self._sums[name], str(path), self._remedy)
 
     def _compare(self, name: str) -> None:
-        for number, found in enumerate(_sums_of(self._folder / name)):
-            if found != self._sums[name][number]:
-                raise damaged(self._folder / name, self._remedy, number)
+        at = 0
+        for found in _sums_of(self._folder / name):
+            wrong = np.flatnonzero(found != self._sums[name][at : at + len(found)])
+            if len(wrong):
+                raise damaged(self._folder / name, self._remedy, at + int(wrong[0]))
+            at += len(found)
 
 
 class CheckedColumn(NDArrayOperatorsMixin):
@@ -169,19 +175,19 @@ class CheckedColumn(NDArrayOperatorsMixin):
             numbers = np.asarray(place)
             if numbers.dtype == bool:
                 numbers = np.flatnonzero(numbers)
-            numbers = np.where(numbers < 0, numbers + len(self.values), numbers).ravel()
-            starts = (HEADER + numbers * item) // BLOCK
-            ends = (HEADER + (numbers + width) * item - 1) // BLOCK
-            # An index that is out of range is told by the array itself.
-            blocks = np.clip(np.concatenate((starts, ends)), 0, len(self._good) - 1)
+            blocks = (numbers.ravel() * item + HEADER) // BLOCK
+            if width > 1:  # values themselves lie in one block: their size divides the header's
+                ends = ((numbers.ravel() + width) * item + HEADER - 1) // BLOCK
+                blocks = np.concatenate((blocks, ends))
+            if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self._good)):
+                self.compare(slice(None))  # counted from the end, or out of range
+                return
             if self._good[blocks].all():
                 return
         wanted = np.unique(blocks[~self._good[blocks]])
-        for number, found in zip(
-            wanted.tolist(), _sums_of(self._path, wanted.tolist()), strict=True
-        ):
-            if found != self._sums[number]:
-                raise damaged(self._path, self._remedy, number)
+        wrong = wanted[_sums_at(self._path, wanted.tolist()) != self._sums[wanted]]
+        if len(wrong):
+            raise damaged(self._path, self._remedy, int(wrong[0]))
         self._good[wanted] = True
 
 
@@ -191,18 +197,34 @@ def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None)
     return IndexMismatch(f"{path} is damaged{where}: it is not what was written; {remedy}")
 
 
-def _sums_of(path: str | os.PathLike[str], blocks: Sequence[int] | None = None) -> Iterator[int]:
-    """Yield the checksums of some blocks of a file, all of them by default."""
+def _sums_of(path: str | os.PathLike[str]) -> Iterator[UInt32]:
+    """Yield the checksums of a file's blocks, many at a time."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if blocks is not None:
-            for block in blocks:
-                yield crc32(os.pread(descriptor, BLOCK, block * BLOCK))
-            return
         at = 0
         while data := memoryview(os.pread(descriptor, _AT_ONCE * BLOCK, at)):
-            for start in range(0, len(data), BLOCK):
-                yield crc32(data[start : start + BLOCK])
+            found = [crc32(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+            yield np.array(found, np.uint32)
             at += len(data)
     finally:
         os.close(descriptor)
+
+
+def _sums_at(path: str | os.PathLike[str], blocks: Sequence[int]) -> UInt32:
+    """The checksums of some blocks of a file; asked for before they are read where that is slow."""
+    found: list[int] = []
+    slow = False
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        for first in range(0, len(blocks), _ASKED):
+            some = blocks[first : first + _ASKED]
+            began = time.perf_counter()
+            if slow:
+                for block in some:
+                    os.posix_fadvise(descriptor, block * BLOCK, BLOCK, os.POSIX_FADV_WILLNEED)
+            found += [crc32(os.pread(descriptor, BLOCK, block * BLOCK)) for block in some]
+            slow = slow or time.perf_counter() - began > _SLOW * len(some)
+    finally:
+        os.close(descriptor)
+    return np.array(found, np.uint32)

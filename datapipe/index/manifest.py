@@ -219,7 +219,7 @@ def refuse_unfinished(folder: Path) -> None:
     if parts and not (folder / UNFINISHED).exists():
         raise IndexMismatch(
             f"{folder} holds parts of a dataset ({parts[0]}) without its {MANIFEST}: a copy is "
-            "under way or was cut off; finish it, or move the tars to a folder of their own to read them "
+            "under way or was cut off; finish it, or move the tars to another folder to read them "
             "as someone else's"
         )
     if (folder / UNFINISHED).exists():

@@ -53,6 +53,11 @@ class CacheSpec:
                 raise PlanError(
                     f"cache {name} {getattr(self, name)!r} is not one of {', '.join(known)}"
                 )
+        if self.disk is not None:
+            if not isinstance(self.disk, str | os.PathLike) or not os.fspath(self.disk):
+                raise PlanError(f"cache disk {self.disk!r}: give a folder, such as '/fast/cache'")
+            # The program may go to another folder while the loader lives.
+            object.__setattr__(self, "disk", os.path.abspath(self.disk))
         if self.device is None and self.memory is None and self.disk is None:
             raise PlanError(
                 "a cache needs room: give CacheSpec(memory='8GB'), disk=..., device=... or several"

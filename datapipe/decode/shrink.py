@@ -74,7 +74,7 @@ class ShrinkOptions:
     @property
     def active(self) -> bool:
         """Whether any image could change."""
-        return self != ShrinkOptions()
+        return (self.max_side, self.quality, self.image_format) != (None, None, "keep")
 
 
 def shrink(

@@ -53,12 +53,13 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         home, manifest = mirror_index(folder)
         columns = open_columns(home, manifest)
         return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
-    root = Path(folder)
+    # The program may go to another folder while the dataset is open.
+    root = Path(folder).absolute()
     if (root / MANIFEST).exists():
         home, manifest = root, read_manifest(root)
         tars = tars_at(root) if manifest.foreign else None
     else:
-        tars = _foreign(folder)
+        tars = _foreign(folder if names_shards(folder) else root)
         home = index_home(tars)
         if not (home / MANIFEST).exists():
             logger.info("%s has no index yet; making it once", tars.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ MANIFEST = "dataset.json"
 FORMAT_VERSION = 2
 ARRAYS_VERSION = 3
 """Of datasets of arrays, which would seem to have lost their images to those who know shards."""
+
+_INDEX = re.compile(r"(shard|part)-\d{6,}\.parquet")  # of one shard of ours, of arrays
 
 UNFINISHED = ".pack"
 """Folder inside an output that a pack works in; it is gone when the pack is finished."""
@@ -205,12 +208,21 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Refuse what a pack has begun and not finished.
+    """Refuse what a pack has begun and not finished, and parts of a dataset of ours.
 
     Raises:
-        IndexMismatch: `folder` is such an output.
+        IndexMismatch: `folder` is such an output, or a copy whose manifest has not arrived.
     """
-    if (folder / UNFINISHED).exists() and not (folder / MANIFEST).exists():
+    if (folder / MANIFEST).exists() or not folder.is_dir():
+        return
+    parts = sorted(name for name in os.listdir(folder) if _INDEX.fullmatch(name))
+    if parts and not (folder / UNFINISHED).exists():
+        raise IndexMismatch(
+            f"{folder} holds parts of a dataset ({parts[0]}) without its {MANIFEST}: a copy is "
+            "under way or was cut off; finish it, or move the tars to another folder to read them "
+            "as someone else's"
+        )
+    if (folder / UNFINISHED).exists():
         raise IndexMismatch(
             f"{folder}: its pack was not finished; run the same `datapipe pack` command again to "
             "finish it"

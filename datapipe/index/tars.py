@@ -160,11 +160,13 @@ def _listed(text: str) -> Tars:
             "what is missing, or name those that are there, for example with 'data/*.tar'"
         )
     _refuse_unwritable(paths)
-    if len({path.parent for path in paths}) > 1:
-        paths = [Path(os.path.abspath(path)) for path in paths]
-    repeated = next((path for path, count in Counter(paths).items() if count > 1), None)
+    # The program may go to another folder while these are open.
+    absolute = [Path(os.path.abspath(path)) for path in paths]
+    counts = Counter(absolute)
+    repeated = next((p for p, a in zip(paths, absolute, strict=True) if counts[a] > 1), None)
     if repeated is not None:
         raise IndexMismatch(f"{text} names {repeated} more than once; name each tar once")
+    paths = absolute
     folder = Path(os.path.commonpath([path.parent for path in paths]))
     return Tars(name=text, folder=folder, shards=tuple(paths), listed=True)
 

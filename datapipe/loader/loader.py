@@ -80,7 +80,7 @@ class Loader:
             plan=plan,
             options=options,
             exclusion=exclusion,
-            plan_cache=Path(plan_cache) if plan_cache is not None else None,
+            plan_cache=Path(plan_cache).absolute() if plan_cache is not None else None,
         )
         self._maker = maker
         self._production = Production(maker, options, tier=tier, blocks=self._schedule.blocks)

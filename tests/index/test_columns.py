@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -176,3 +177,19 @@ def test_too_many_different_extensions_are_refused_with_an_example(tmp_path, mak
     monkeypatch.setattr(consolidate_module, "_MOST_EXTENSIONS", 2)
     with pytest.raises(IndexMismatch, match="different extensions of members, such as '2'"):
         open_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("arrays", [False, True])
+def test_a_copy_without_its_manifest_is_not_taken_for_tars_of_someone_else(
+    packed, tmp_path, arrays
+):
+    if arrays:
+        image = datapipe.ImageSpec(size=8)
+        datapipe.convert_dataset(packed, tmp_path / "arrays", image=image)
+    copy = shutil.copytree(tmp_path / "arrays" if arrays else packed, tmp_path / "copy")
+    (copy / "dataset.json").unlink()
+    before = sorted(copy.rglob("*"))
+    for read in (open_dataset, index_shards):
+        with pytest.raises(IndexMismatch, match=r"parts of a dataset .* without its dataset.json"):
+            read(copy)
+    assert sorted(copy.rglob("*")) == before

@@ -14,7 +14,10 @@ import torch
 
 import datapipe
 from datapipe import DecodeError, ImageSpec, IndexMismatch, Loader, SampleError, StoreError
+from datapipe.index.blocksums import write_sums
+from datapipe.index.consolidate import DTYPES
 from datapipe.index.dataset import open_dataset
+from datapipe.index.sealed import seal, unseal
 from datapipe.testing import assert_resumes_exactly, valid_keys
 
 MakeDamaged = Callable[..., Loader]
@@ -194,6 +197,10 @@ def test_an_image_of_another_size_than_the_index_says_is_named(
     widths = np.load(path)
     widths[image] += 1
     np.save(path, widths)
+    # With checksums of its own: tars of someone else may change behind their index.
+    about = unseal((path.parent / "columns.json").read_bytes())
+    about["checksums_crc32"] = write_sums(path.parent, [f"{name}.npy" for name in DTYPES])
+    (path.parent / "columns.json").write_text(seal(about))
     loader = datapipe.make_loader(folder, batch_size=4, shuffle=False, decoder=decoder)
     message = f"000000006 .* it is {width}x{height}, the index says {width + 1}x{height}"
     with pytest.raises(DecodeError, match=message):

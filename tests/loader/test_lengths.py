@@ -281,7 +281,8 @@ def test_what_lies_between_texts_is_not_read(foreign, monkeypatch):
     read, pread = [], os.pread
 
     def counted(descriptor, size, offset):
-        read.append(size)
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tar"):  # and not of columns
+            read.append(size)
         return pread(descriptor, size, offset)
 
     monkeypatch.setattr(os, "pread", counted)

@@ -19,7 +19,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base
-	$(PIP) --editable '.[demo,dev,dali,fast,report]'
+	$(PIP) --editable '.[demo,dev,dali,report]'
 	@touch $@
 
 install: $(VENV)/.dev ## make the environment: library, tests, DALI
@@ -33,9 +33,10 @@ demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, 
 	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
 
 test: $(VENV)/.dev lint ## lint, types, import layering, tests
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not campaign"
 
-test-all: test ## the tests, and ten thousand flipped bits and a thousand cuts, with what became of them
+test-all: test ## the tests, those that take long, and ten thousand flipped bits and a thousand cuts
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m campaign
 	DATAPIPE_FLIPS=10000 $(BIN)/python -m pytest --numprocesses 2 -rP --show-capture=stdout tests/integrity/test_flips.py
 
 lint: $(VENV)/.dev ## what CI checks before it runs the tests

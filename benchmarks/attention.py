@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """The command line; what it leaves out depends on the device."""
+    """Parse the command line; the defaults depend on the device."""
     add = parser.add_argument
     add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 256 to 8192)")
     add("--rounds", type=int, help="counted rounds (default: 5 on a GPU, 3 on the CPU)")
@@ -173,7 +173,7 @@ def race(
 
 
 def aims(rows: Iterable[Measured]) -> list[Bar]:
-    """What was wanted of the best kernel at 2,048 tokens, and what was measured."""
+    """Return what was wanted of the best kernel at 2,048 tokens, and what was measured."""
     faster = smaller = None
     for at in rows:
         plain = at.named("plain")

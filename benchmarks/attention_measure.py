@@ -72,7 +72,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a kernel takes besides the time of its steps.
+    """Costs of a kernel besides the time of its steps.
 
     Attributes:
         peak: bytes above the inputs at most, mask and gradients included.
@@ -90,7 +90,7 @@ def uniform(layer: Layer, rows: int, length: int) -> Batch:
 
 
 def padded(layer: Layer, lengths: Sequence[int]) -> Batch:
-    """A row for each sample, as long as the longest."""
+    """Put each sample into a row as long as the longest."""
     return replace(uniform(layer, len(lengths), max(lengths)), real=sum(lengths))
 
 
@@ -102,7 +102,7 @@ def packed(layer: Layer, lengths: Sequence[int]) -> Batch:
 
 
 def make_inputs(layer: Layer, tokens: int) -> list[Tensor]:
-    """Queries, keys and values that want gradients, and the gradients of what comes out."""
+    """Return queries, keys and values that want gradients, and the gradients of the output."""
     made = torch.Generator(layer.device).manual_seed(tokens)
     heads = (layer.heads, layer.kv_heads, layer.kv_heads, layer.heads)
     inputs = [
@@ -132,7 +132,7 @@ def draw_lengths(total: int, longest: int) -> list[int]:
 def contestant(
     kernel: str, layer: Layer, batch: Batch, keep: Callable[[Cost], None]
 ) -> Callable[[], Run]:
-    """What a round calls: some steps of a kernel, timed together.
+    """Return the function of a round: some steps of a kernel, timed together.
 
     Args:
         kernel: one of `examples.vlm.attention.KERNELS`.
@@ -174,7 +174,7 @@ def contestant(
 
 
 def or_absent(work: Callable[[], T]) -> T:
-    """What `work` returns.
+    """Call `work`, and return its result.
 
     Raises:
         Absent: the device has too little memory for it, or the kernel failed: the others go on.
@@ -210,7 +210,7 @@ def timed_prepare(batch: Batch, kernel: str, device: torch.device) -> tuple[Segm
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:
-    """How long the device is busy with `work`, from its first kernel on to its last."""
+    """Measure how long the device is busy with `work`, from its first kernel to its last."""
     if device.type == "cpu":
         start = time.perf_counter()
         work()

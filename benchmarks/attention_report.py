@@ -35,7 +35,7 @@ class Measured:
     costs: dict[str, Cost] = field(default_factory=dict)
 
     def named(self, name: str) -> Result | None:
-        """The contestant of that name, where it ran."""
+        """Return the contestant of that name, if it ran."""
         return next((one for one in self.results if one.name == name and one.runs), None)
 
     def step(self, result: Result) -> Spread:

@@ -1,4 +1,4 @@
-"""How long the first step of a billion samples takes to be known, and in how much memory.
+"""Time and memory until the first step of a billion samples is known.
 
     python -m benchmarks.billion
 
@@ -34,7 +34,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 from datapipe.index.files.block_checksums import CheckedFiles
-from datapipe.loader.schedule.sample_source import Text
+from datapipe.loader.schedule.sample_source import TextSizes
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Position, walk
@@ -52,7 +52,7 @@ def column(name):
     if sys.argv[3] == "plain":
         return np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r"))
     return files.array(f"{name}.npy")
-text = Text(
+text = TextSizes(
     dataset=SimpleNamespace(columns=SimpleNamespace(sample_image=column("sample_image"))),
     spec=SimpleNamespace(image_tokens=144, overlong="truncate"),
     encoder=None,
@@ -72,7 +72,7 @@ print(json.dumps({"import_s": imported - started, "first_step_s": done - importe
 
 
 def write_columns(folder: Path, samples: int) -> None:
-    """The columns that the plan reads, of so many samples."""
+    """Make the columns that the plan reads, of so many samples."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(0)
     images = random.integers(0, 9, _DISTINCT)
@@ -95,7 +95,7 @@ def write_columns(folder: Path, samples: int) -> None:
 
 
 def measure(folder: Path, seed: int, *, cold: bool, plain: bool) -> dict[str, Any]:
-    """Times and memory of one process that plans the first step."""
+    """Measure times and memory of one process that plans the first step."""
     if cold:
         for path in folder.iterdir():
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What caches bring: decoded images from memory, hits, reads ahead, and nothing that grows.
+"""Gains of caches: decoded images from memory, hits, reads ahead, and nothing that grows.
 
     python -m benchmarks.cache second    # epochs from a decoded memory cache, against JPEG loaders
     python -m benchmarks.cache hits      # how many reads a cache serves, pinned, by next use, LRU

@@ -1,4 +1,4 @@
-"""How many of its reads a cache serves, epoch after epoch, by the policies that loaders use."""
+"""Share of its reads that a cache serves, epoch after epoch, by the policies of loaders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import machine
+from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import Lru, NextUse
 from datapipe.cache.next_use_planner import NextUses
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Units
 
 _SAMPLES = 80_000
@@ -65,7 +65,7 @@ def hits(path: Path | None) -> None:
 
 
 def _run(policy: NextUse | Lru, *, ranks: int) -> float:
-    """The share that one rank is served in the epochs after the first ones."""
+    """Return the share that one rank is served in the epochs after the first ones."""
     share = ranks * _BATCH
     uses = NextUses(_Epoch, samples=_SAMPLES, rank=0, world_size=ranks, share=share)
     mine = np.flatnonzero(np.arange(_SAMPLES) % share % ranks == 0)

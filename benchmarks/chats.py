@@ -49,7 +49,7 @@ def prose() -> list[str]:
 
 
 def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, object]:
-    """A sample in LLaVA's form."""
+    """Return a sample in LLaVA's form."""
     _, (least, most), (fewest, turns) = rng.choices(KINDS, [share for share, *_ in KINDS])[0]
     count = rng.randint(fewest, turns)
     total = round(least * (most / least) ** rng.random())
@@ -66,7 +66,7 @@ def record(rng: Random, words: list[str], number: int, image: str) -> dict[str, 
 
 
 def describe(shards: Path, tokenizer: Path, image_tokens: int) -> str:
-    """How many tokens the samples have."""
+    """Count the tokens of the samples."""
     text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=image_tokens)
     lengths = [
         int(length)

@@ -23,7 +23,7 @@ from datapipe.cpus import cpu_model
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one contestant did in one round.
+    """Result of one contestant in one round.
 
     Attributes:
         samples: counted in `seconds`.
@@ -78,7 +78,7 @@ class Spread(NamedTuple):
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a contestant: a run for each round, or the reason why there is none.
+    """Outcome of a contestant: a run for each round, or the reason why there is none.
 
     Attributes:
         name, note: of the contestant.
@@ -166,7 +166,7 @@ def parse(parser: argparse.ArgumentParser, *, samples: int, rounds: int) -> argp
 
 
 def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> list[Contestant]:
-    """Those contestants that `--only` names; all where it was not given."""
+    """Return the contestants that `--only` names; all without it."""
     names = {entry.name for entry in contestants}
     if unknown := set(only or ()) - names:
         sys.exit(f"--only {sorted(unknown)}: the contestants are {sorted(names)}")
@@ -174,7 +174,7 @@ def chosen(contestants: Sequence[Contestant], only: Iterable[str] | None) -> lis
 
 
 def machine(*packages: str, cache: str) -> dict[str, Any]:
-    """Where a measurement was taken, with the versions of `packages` and the page cache's state."""
+    """Return facts of the machine, with the versions of `packages` and the page cache's state."""
     return {
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -247,7 +247,7 @@ def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> It
 
 
 def aligned(rows: Iterable[list[str]]) -> Iterator[str]:
-    """The rows as a Markdown table that a terminal shows well too."""
+    """Format the rows as a Markdown table that is readable in a terminal too."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     table.insert(1, ["-" * width for width in widths])

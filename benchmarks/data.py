@@ -39,7 +39,7 @@ class Photos:
         return f"{self.count:,} photographs, {mean} KB"
 
     def paths(self) -> list[Path]:
-        """The JPEG files, in order."""
+        """Return the JPEG files, in order."""
         return sorted(
             Path(place) / name
             for place, _, names in os.walk(self.raw)
@@ -48,7 +48,7 @@ class Photos:
         )
 
     def read(self) -> list[bytes]:
-        """The JPEG files' bytes."""
+        """Read the JPEG files."""
         return [path.read_bytes() for path in self.paths()]
 
 
@@ -118,12 +118,12 @@ def _linked(photos: Photos, samples: int) -> Photos:
 
 
 def packed(photos: Photos) -> Path:
-    """A folder with the same photographs in WebDataset shards; packed where missing."""
+    """Return a folder with the same photographs in WebDataset shards; pack it if missing."""
     out = photos.raw.with_name(photos.raw.name + "-packed")
     pack_dataset(photos.raw, out, format="folder", shard_size=-(-photos.count // _SHARDS))
     return out
 
 
 def scratch() -> Path:
-    """A folder for output, on the disk that the photographs are on."""
+    """Return the folder for output, on the disk of the photographs."""
     return _HOME / "scratch"

@@ -1,4 +1,4 @@
-"""What a GPU adds: decoding there, copies to it, and batches that are ready when it asks for them.
+"""Work for a GPU: decoding there, copies to it, and batches that are ready when it asks for them.
 
     python -m benchmarks.gpu --json gpu.json
 
@@ -133,7 +133,7 @@ def aims(
     latencies: dict[str, Spread],
     loaders: dict[str, dict[str, float]],
 ) -> list[Bar]:
-    """What was wanted of a GPU, and what was measured."""
+    """Return what was wanted of a GPU, and what was measured."""
     rates = {result.name: result.rate.median for result in results if result.runs}
     return [
         *(

@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` measures: copies, decoders, and the loader beside a training step."""
+"""Measurements of `benchmarks.gpu`: copies, decoders, and the loader beside a training step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def prepare(
 
 
 def whole_batches(jpegs: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """The photographs in batches; those that fill none are left out."""
+    """Yield the photographs in full batches."""
     return [jpegs[at : at + BATCH] for at in range(0, len(jpegs) - BATCH + 1, BATCH)]
 
 
@@ -111,7 +111,7 @@ def measure_loaders(
 def measure_loader(
     shards: Path, device: torch.device, decoder: Decoders, *, workers: int, step: float
 ) -> dict[str, float]:
-    """The loader as users call it: alone, and beside a training step.
+    """Measure the loader as users call it: alone, and beside a training step.
 
     Returns:
         img/s alone, and milliseconds that the main thread waits for a batch while the device is

@@ -1,4 +1,4 @@
-"""Whether other readers of tar shards give back every member of every sample, byte for byte.
+"""Check that other readers of tar shards return every member of every sample, byte for byte.
 
 What they read is compared with what Python's tarfile reads. Sidecars are written for links to the
 shards in a temporary folder, so that the shards' own folder stays as it is. Exit code 1 says that
@@ -138,7 +138,7 @@ def digest(content: bytes) -> bytes:
 
 
 def compare(reader: Reader, view: View) -> tuple[list[str], bool]:
-    """A row of the table; and whether all is well, which it is where a reader is not installed."""
+    """Return a row of the table, and whether the reader agrees; True if it is not installed."""
     try:
         release = version(reader.package.partition("[")[0])
     except PackageNotFoundError:
@@ -160,7 +160,7 @@ def compare(reader: Reader, view: View) -> tuple[list[str], bool]:
 
 
 def table(rows: list[list[str]]) -> Iterator[str]:
-    """The rows as a table in Markdown."""
+    """Format the rows as a table in Markdown."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for number, row in enumerate(rows):
         yield "| " + " | ".join(map(str.ljust, row, widths)) + " |"
@@ -169,7 +169,7 @@ def table(rows: list[list[str]]) -> Iterator[str]:
 
 
 def grouped(members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, Members]]:
-    """Samples out of the names and contents that a plain tar reader gives."""
+    """Group the names and contents that a plain tar reader yields into samples."""
     samples: dict[str, Members] = {}
     for name, content in members:
         if parts := split_name(name):
@@ -178,7 +178,7 @@ def grouped(members: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, Members
 
 
 def public(sample: dict[str, Any]) -> Members:
-    """The members of a sample that also holds `__key__` and its like, and gaps."""
+    """Return the members of a sample that also holds `__key__` and the like, and gaps."""
     return {
         ext: content
         for ext, content in sample.items()

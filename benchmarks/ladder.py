@@ -54,7 +54,7 @@ NAIVE = {
 
 
 def rungs(gpu: bool, *, batch: int, pack: int, images: int, workers: int) -> list[Rung]:
-    """The ladder: on the CPU without what needs a GPU.
+    """Return the rungs: on the CPU without those that need a GPU.
 
     There compiled kernels save no launches, and constant shapes cost their padding: an aside.
     """
@@ -220,7 +220,7 @@ def ratios(results: Sequence[dict[str, Any]], number: int) -> tuple[Spread | Non
 
 
 def table(title: str, where: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
-    """The ladder as Markdown."""
+    """Format the ladder as Markdown."""
     gpu = f"{where['gpu']}; " if "gpu" in where else ""
     lines = [
         f"\n{title}",

@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def describe(photos: Photos, task: Task) -> str:
-    """What is done, with which photographs."""
+    """Return the task, with its photographs."""
     work = f"{SIDE}x{SIDE} antialiased"
     if task.mixed:
         most = MAX_PIXELS // MULTIPLE**2

@@ -1,4 +1,4 @@
-"""What arrays bring: images decoded once, warm and cold, and shared by processes.
+"""Gains of arrays: images decoded once, warm and cold, and shared by processes.
 
     python -m benchmarks.memmap warm     # beside a plain gather, FFCV's raw mode, a memory cache
     python -m benchmarks.memmap cold     # out of the page cache, beside what dd reads
@@ -95,7 +95,7 @@ def warm(task: Task, title: str, options: argparse.Namespace) -> None:
 
 
 def cold(task: Task, title: str, options: argparse.Namespace) -> None:
-    """An epoch whose file is in nobody's memory."""
+    """Run an epoch whose file is in the memory of no process."""
     folder = arrays_of(task)
     path = folder / IMAGES
     images = (path.stat().st_size - HEADER) // (SIDE * SIDE * 3)
@@ -144,7 +144,7 @@ def cold(task: Task, title: str, options: argparse.Namespace) -> None:
 
 
 def share(task: Task, title: str, options: argparse.Namespace) -> None:
-    """What processes have of the file, each page divided by those that have it (PSS)."""
+    """Measure the processes' part of the file, each page divided by those that map it (PSS)."""
     folder = arrays_of(task)
     size = (folder / IMAGES).stat().st_size
     loader = make_loader(
@@ -200,7 +200,7 @@ def drop(path: Path) -> None:
 
 
 def mapped(pid: int, name: str) -> dict[str, int]:
-    """What a process has in memory of the maps of a file, in bytes."""
+    """Return the bytes that a process has in memory of the maps of a file."""
     found = {"rss": 0, "pss": 0, "private_dirty": 0}
     inside = False
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():

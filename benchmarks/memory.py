@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measure(layout: str, samples: int, workers: int) -> tuple[float, float, float]:
-    """Samples per second, and peak megabytes of the pack and of its largest worker."""
+    """Measure samples per second, and peak megabytes of the pack and of its largest worker."""
     home = scratch().with_name("memory").resolve()
     shutil.rmtree(home, ignore_errors=True)
     (home / "raw").mkdir(parents=True)
@@ -97,7 +97,7 @@ _MAKERS: dict[str, Callable[[Path, int], None]] = {"records": make_records, "fol
 
 
 def _image() -> Path:
-    """A photograph of 2 KB: what is measured is the number of samples, not their size."""
+    """Return a photograph of 2 KB: the number of samples is measured, not their size."""
     from PIL import Image
 
     path = scratch().with_name("small.jpg")

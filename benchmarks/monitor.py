@@ -1,4 +1,4 @@
-"""What a monitor costs a training loop: the same loop with and without it.
+"""Cost of a monitor to a training loop: the same loop with and without it.
 
     python -m benchmarks.monitor
 
@@ -80,7 +80,7 @@ def main() -> None:
 def measure(
     name: str, step: float, steps: int, loop: Callable[..., Iterator[int]]
 ) -> dict[str, Any]:
-    """What a monitor costs, in pairs of steps with and without it."""
+    """Measure the cost of a monitor, in pairs of steps with and without it."""
     monitored, bare = loop(datapipe.Monitor(), step), loop(None, step)
     for each in (monitored, bare):  # warm-up
         for _ in range(200):
@@ -113,7 +113,7 @@ def measure(
 
 
 def mark(monitor: datapipe.Monitor | None, step: float) -> Iterator[int]:
-    """A training loop that stops after each turn; ns that the turn took."""
+    """Yield the ns of each turn of a training loop, which stops after it."""
     batch = {"pixel_values": torch.zeros(1)}
     batches = itertools.repeat(batch)
     if monitor is None:

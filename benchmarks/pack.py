@@ -6,8 +6,8 @@ all of every image (check=decode), takes checksums, writes an index and syncs to
 others do not sync, unless their name says so. The limit of check=decode is decoding alone, from
 memory; that of both is what the disk takes. Starting its processes is part of datapipe's time.
 
-Whoever does not sync is measured against memory as long as what he writes fits into it. 131,072
-samples (11 GB) make the disk take part.
+Without a sync, memory is measured as long as the output fits into it. 131,072 samples (11 GB) make
+the disk take part.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def pack_datapipe(raw: Path, out: Path, *, workers: int, check: Check) -> None:
 
 
 def make_shard_writer(*, sync: bool) -> Pack:
-    """The loop that webdataset's users write."""
+    """Return the loop that webdataset's users write."""
     import webdataset
 
     def loop(raw: Path, out: Path) -> None:
@@ -164,7 +164,7 @@ def pack_concatenation(raw: Path, out: Path) -> None:
 
 
 def write_directly(raw: Path, out: Path, *, size: int) -> None:
-    """What the disk takes at best: past the page cache, where memory is warm."""
+    """Measure the disk's best rate: past the page cache, from memory that is warm."""
     out.mkdir()
     with mmap.mmap(-1, _DIRECT) as buffer:
         buffer[:] = os.urandom(_DIRECT)

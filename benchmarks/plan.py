@@ -1,4 +1,4 @@
-"""How well and how fast the plan packs, and how evenly it deals packs to ranks.
+"""Fill and speed of the plan's packs, and the balance of its ranks.
 
 Lengths are drawn to be like those of vision-language data: text of 10 to 8,000 tokens, two thirds
 short captions and one third long documents, both log-normal, with 0 to 8 images of 64, 144, 256 or
@@ -31,7 +31,8 @@ from benchmarks.common import machine
 from datapipe.plan import packing_reference
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
-from datapipe.plan.packing import compiled, pack_lengths, pack_units
+from datapipe.plan.packing import pack_lengths, pack_units
+from datapipe.plan.packing_kernel import pack as compiled_pack
 from datapipe.plan.packing_reference import UNLIMITED
 from datapipe.plan.ragged import edges
 
@@ -154,13 +155,13 @@ def speed(samples: int, rounds: int) -> Iterator[Row]:
             lengths, images, _ = vlm_lengths(samples, tokens)
             images = images[lengths <= capacity]
             lengths = lengths[lengths <= capacity]
-            pack_units(lengths[:BLOCK], capacity)  # compiles, or loads
+            compiled_pack(lengths[:1], images[:1], capacity, 1, UNLIMITED, UNLIMITED)  # loads
             for name, carried in (("no", None), ("similar numbers", images)):
                 work = partial(pack_lengths, lengths, capacity, images=carried)
                 seconds = sorted(_seconds(work) for _ in range(rounds))
                 counts = np.zeros_like(lengths) if carried is None else carried
                 arguments = (lengths[:BLOCK], counts[:BLOCK], capacity, 256, UNLIMITED, UNLIMITED)
-                kernel = min(_seconds(partial(compiled(), *arguments)) for _ in range(rounds))
+                kernel = min(_seconds(partial(compiled_pack, *arguments)) for _ in range(rounds))
                 twin = min(_seconds(partial(packing_reference.pack, *arguments)) for _ in range(2))
                 yield {
                     "lengths": tokens,
@@ -179,7 +180,7 @@ def start(samples: int, rounds: int) -> Iterator[Row]:
     """Seconds that a fresh process needs for numba and its first pack."""
     code = (
         "import numpy as np, time; from datapipe.plan import packing; began = time.perf_counter();"
-        "pack = packing.compiled(); one = np.ones(1, np.int64);"
+        "from datapipe.plan.packing_kernel import pack; one = np.ones(1, np.int64);"
         "pack(one, one, 1, 1, 1, 1); print(time.perf_counter() - began)"
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -232,8 +233,8 @@ def _block_costs(samples: int, tokens: str, capacity: int) -> Iterator[tuple[Int
     for numbers in _parts(np.flatnonzero(fits), BLOCK):
         length, count, cost = lengths[numbers], images[numbers], vision[numbers]
         order, offsets = pack_units(length, capacity, images=count)
-        sums = [np.diff(edges(column[order])[offsets]) for column in (count, cost)]
-        yield text_cost(order, offsets, length), *sums
+        columns = text_cost(length), count, cost
+        yield tuple(np.diff(edges(column[order])[offsets]) for column in columns)
 
 
 def _imbalances(costs: Sequence[tuple[Int64, ...]], layout: Layout, ranks: int) -> Row:

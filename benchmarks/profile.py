@@ -1,4 +1,4 @@
-"""What `datapipe profile` predicts of its remedies, beside what they give when they are applied.
+"""Predictions of `datapipe profile` for its remedies, beside their effect when they are applied.
 
     python -m benchmarks.profile
 
@@ -24,9 +24,9 @@ from benchmarks.data import mixed_photographs, packed, photographs
 from benchmarks.peers.work import BATCH, SIDE
 from benchmarks.transforms import hold_lock
 from datapipe import ImageSpec, Loader, make_loader, pack_dataset
+from datapipe.profile.forecast import Remedy
 from datapipe.profile.job import Profile, profile_loader
 from datapipe.profile.pipeline import run_pipeline
-from datapipe.profile.remedy import Remedy
 from datapipe.store.shards import ShardStore
 
 _LATENCY = 0.004  # seconds of a read from the slow storage
@@ -52,7 +52,7 @@ class Case:
     around: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
 
     def make(self, shards: Path | None = None, **changes: Any) -> Loader:
-        """The loader, without end."""
+        """Make the loader, without end."""
         usual = {"batch_size": BATCH, "epochs": None, **self.options}
         return make_loader(shards or self.shards, **(usual | changes))
 

@@ -73,7 +73,7 @@ def entrant(
     stack: ExitStack,
     versions: dict[str, str],
 ) -> Contestant:
-    """The loader on a number of cores, with a dataset of `times` the photographs."""
+    """Run the loader on a number of cores, with a dataset of `times` the photographs."""
     name = f"{photos.count * times:,} samples, {cores} {'core' if cores == 1 else 'cores'}"
     shards = repeated(photos, times)
     task = Task(
@@ -94,7 +94,7 @@ def entrant(
 
 
 def repeated(photos: Photos, times: int) -> Path:
-    """A dataset whose shards are all the same one; made where missing."""
+    """Return a dataset whose shards are all the same one; make it if missing."""
     single = photos.raw.with_name(f"{photos.raw.name}-single")
     pack_dataset(photos.raw, single, format="folder", shard_size=photos.count)
     if times == 1:

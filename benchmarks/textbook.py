@@ -13,7 +13,7 @@ _BATCHES = 10
 def textbook(
     make: Callable[..., Iterable[Any]], clock: Callable[[], float] = time.perf_counter
 ) -> tuple[int, float]:
-    """The number of workers whose first ten batches came soonest, start included; and seconds.
+    """Return the number of workers whose first ten batches came soonest, with start; and seconds.
 
     One measurement each, with the prefetch of torch's default.
     """

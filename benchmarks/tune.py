@@ -56,13 +56,13 @@ _TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What one way of choosing said of one loader.
+    """Choice of one method for one loader.
 
     Attributes:
         loader: what was tuned.
         way: "tune_workers" or "textbook".
         workers, prefetch: chosen.
-        right: whether it is the smallest that is as fast as any; None where nobody knows.
+        right: whether it is the smallest that is as fast as any; None if that is unknown.
         lost: share of the best rate that is lost.
         seconds: that it took.
         budget: seconds allowed; None for none.
@@ -79,7 +79,7 @@ class Answer:
 
 
 def synthetic() -> dict[str, list[Answer]]:
-    """The hundred sweeps; and both ways on the same loaders, with the settings of the textbooks."""
+    """Run the hundred sweeps; and both methods on the same loaders, with textbook settings."""
     swept, compared = [], []
     few = ((0, None), *((workers, 2) for workers in WORKERS[1:]))
     for number, case in enumerate(hundred()):
@@ -194,7 +194,7 @@ while True:
 
 @contextmanager
 def _neighbour() -> Iterator[None]:
-    """A process that computes half of the time, in stretches of a second, at low priority."""
+    """Run a process that computes half of the time, in stretches of a second, at low priority."""
     process = subprocess.Popen([sys.executable, "-c", _NEIGHBOUR], stdin=subprocess.PIPE)
     try:
         yield
@@ -223,7 +223,7 @@ class _Photographs(Dataset[torch.Tensor]):
 
 
 def real(name: str, samples: int, budget: float, rounds: int) -> list[Answer]:
-    """A loader of photographs: what each way chooses, then the truth about it."""
+    """Measure for a loader of photographs what each method chooses, and then the truth."""
     photos = photographs(samples)
     shards, paths = packed(photos), photos.paths()
 
@@ -346,7 +346,7 @@ def main() -> None:
 
 
 def _table(answers: Sequence[Answer]) -> Iterator[str]:
-    """A row for each loader, the ways beside each other."""
+    """Return a row for each loader, with the methods side by side."""
     ways = dict.fromkeys(answer.way for answer in answers)
     what = ("right", "workers", "rate lost %", "seconds")
     rows = [["loader", *(f"{way}: {name}" for way in ways for name in what)]]

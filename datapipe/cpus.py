@@ -1,4 +1,4 @@
-"""Which CPUs these are, and how many of them this process may use."""
+"""CPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ from datapipe.declared import Count, Natural, Refused
 _ALWAYS_WORKERS, _WORKERS_PER_CPU = 512, 16
 
 
+def own_cpus() -> set[int]:
+    """Return the numbers of the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def available_cpus() -> int:
-    """CPUs by affinity and by the cgroup's quota, at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(affinity or 1, _cgroup_quota()))
+    """Count the CPUs by affinity and by the cgroup's quota, at least 1."""
+    return max(1, min(len(own_cpus()), _cgroup_quota()))
 
 
 def _few_enough(workers: int) -> int:
-    """Refuse numbers that no machine of this size can start in sensible time."""
+    """Refuse numbers of workers that take too long to start on this machine."""
     cpus = available_cpus()
-    if workers > max(_ALWAYS_WORKERS, _WORKERS_PER_CPU * cpus):
+    most = max(_ALWAYS_WORKERS, _WORKERS_PER_CPU * cpus)
+    if workers > most:
         raise Refused(
-            f"at most {max(_ALWAYS_WORKERS, _WORKERS_PER_CPU * cpus)} workers; this process may "
-            f"use {cpus} CPU cores, and about as many workers are usual"
+            f"at most {most} workers; this process may use {cpus} CPU cores, and about as many "
+            "workers are usual"
         )
     return workers
 
@@ -35,7 +42,7 @@ PackWorkers = Annotated[Count, _few_enough]
 
 
 def cpu_model() -> str:
-    """What the processors call themselves; their architecture where they do not say."""
+    """Return the model of the processors, or their architecture if the model is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -45,7 +52,7 @@ def cpu_model() -> str:
 
 
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """CPUs that the control group grants, rounded up; a large number where it sets no limit."""
+    """Return the CPUs that the control group grants, rounded up; a large number without a limit."""
     unlimited = 1 << 16
     try:
         if (root / "cpu.max").exists():

@@ -1,8 +1,7 @@
-"""Arguments checked by their declared types, in one place for functions and dataclasses.
+"""Checks of arguments and fields against their annotations.
 
-`checked` wraps a function, `check_fields` is called by a dataclass. Bounds, and what a
-message asks for, stand in the annotation: `Annotated[int, Within(1)]`. Integers of any kind become
-Python's.
+`checked` wraps a function, a dataclass calls `check_fields`. Bounds and the words of messages are
+in the annotation: `Annotated[int, Within(1)]`. Integers of any kind become Python's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import cache, partial, wraps
+from functools import cache, partial, reduce, wraps
+from inspect import unwrap
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
@@ -28,7 +28,7 @@ from datapipe.errors import DatapipeError
 P = ParamSpec("P")
 R = TypeVar("R")
 Take = Callable[[Any], Any]
-"""Returns a value as it was declared; raises `Refused`."""
+"""Function that returns a value as it was declared, or raises `Refused`."""
 
 _INT64 = 2**63
 _LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes, of Linux
@@ -55,7 +55,7 @@ class Within:
     below: float = inf
 
     def __call__(self, value: Any) -> Any:
-        """The value, if it lies in the range."""
+        """Return the value if it lies in the range; raise `Refused` otherwise."""
         if not (self.least <= value <= self.most and self.above < value < self.below):
             raise Refused
         return value
@@ -67,7 +67,7 @@ class Within:
 
 @dataclass(frozen=True)
 class Say:
-    """Words of a message in place of the type, in an annotation."""
+    """Words of a message that replace the type, in an annotation."""
 
     what: str
 
@@ -80,6 +80,8 @@ Seconds = Annotated[float, Within(above=0, below=1e6), Say("seconds, above 0 and
 
 @dataclass(frozen=True)
 class _Rule:
+    """Check of a value, and the words for what to give instead."""
+
     take: Take
     what: str
 
@@ -91,14 +93,14 @@ class _Rule:
 
 
 def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check what a function is given by its annotations.
+    """Check the arguments of a function against its annotations.
 
-    Types that are imported for type checkers alone are left to the function.
+    Types that are imported for type checkers alone are not checked.
 
     Args:
         error: to raise, with the argument's name, its value and what to give instead.
 
-    Example:
+    Examples:
         >>> @checked(DatapipeError)
         ... def twice(number: Annotated[int, Within(1)]) -> int:
         ...     return 2 * number
@@ -108,20 +110,19 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        code = function.__code__
-        names = code.co_varnames[: code.co_argcount]
+        names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             rules = _rules_of(function)
-            given = list(args)
-            for place, (name, value) in enumerate(zip(names, args, strict=False)):
+            values = list(args)
+            for index, (name, value) in enumerate(zip(names, args, strict=False)):
                 if name in rules:
-                    given[place] = rules[name].check(name, value, error)
+                    values[index] = rules[name].check(name, value, error)
             for name, value in kwargs.items():
                 if name in rules:
                     kwargs[name] = rules[name].check(name, value, error)
-            return function(*given, **kwargs)  # type: ignore[arg-type]
+            return function(*values, **kwargs)  # type: ignore[arg-type]
 
         return call
 
@@ -129,30 +130,20 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
 
 
 def check_fields(options: Any, error: type[DatapipeError], prefix: str = "") -> None:
-    """Check the fields of a dataclass, frozen or not, and set them to what was declared.
+    """Check the fields of a dataclass, frozen or not, and convert them to their declared types.
 
-    Args:
-        options: a dataclass.
-        error: to raise.
-        prefix: of names in messages.
+    Messages of `error` name a field with `prefix` before it.
     """
     kind: Any = type(options)
     for name, rule in _rules_of(kind).items():
         value = getattr(options, name)
-        taken = rule.check(prefix + name, value, error)
-        if taken is not value:
-            object.__setattr__(options, name, taken)
+        converted = rule.check(prefix + name, value, error)
+        if converted is not value:
+            object.__setattr__(options, name, converted)
 
 
 def check_value(name: str, value: Any, declared: Any, error: type[DatapipeError]) -> Any:
-    """Return the value as it was declared.
-
-    Args:
-        name: in messages.
-        value: to check.
-        declared: an annotation.
-        error: to raise.
-    """
+    """Return the value as the annotation `declared` has it; `name` is the one in messages."""
     rule = _rule(declared)
     return value if rule is None else rule.check(name, value, error)
 
@@ -167,7 +158,7 @@ Word = Annotated[str, _take_word]
 
 
 def take_int(value: Any) -> int:
-    """An integer of any kind as Python's: NumPy's, or an array or tensor of no dimension.
+    """Convert an integer of any kind to Python's: NumPy's, or an array or tensor of no dimension.
 
     Raises:
         Refused: it is none, or a bool, or needs more than 64 bits.
@@ -185,34 +176,33 @@ def take_int(value: Any) -> int:
 
 
 def shorten(value: object) -> str:
-    """The value in a line of a message."""
+    """Return the value in one line, for messages."""
     try:
         return " ".join(_short.repr(value).split())
     except Exception:
         return f"<{type(value).__name__}>"
 
 
-# --- annotations ------------------------------------------------------------------------------
-
-
 @cache
 def _rules_of(declared: Any) -> dict[str, _Rule]:
-    """A rule for each annotated argument of a function, or each field of a dataclass."""
-    if isinstance(declared, type):
-        hints = field_types(declared)
-    else:
-        names, code = declared.__annotations__, declared.__code__
-        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        names = {name: names[name] for name in taken if name in names}
-        hints = _evaluated(names, declared.__globals__)
-    rules = {name: _rule(hint) for name, hint in hints.items()}
+    """Return a rule for each annotated argument of a function, or each field of a dataclass."""
+    rules = {name: _rule(hint) for name, hint in declared_types(declared).items()}
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 
-def field_types(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, without those for type checkers alone."""
-    annotations = {field.name: field.type for field in fields(kind)}
-    return _evaluated(annotations, vars(sys.modules[kind.__module__]))
+def declared_types(declared: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, or of a function's arguments.
+
+    Types that are imported for type checkers alone are left out.
+    """
+    if isinstance(declared, type):
+        annotations = {field.name: field.type for field in fields(declared)}
+        return _evaluated(annotations, vars(sys.modules[declared.__module__]))
+    function = unwrap(declared)
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    hints = function.__annotations__
+    return _evaluated({n: hints[n] for n in names if n in hints}, function.__globals__)
 
 
 def _evaluated(annotations: Mapping[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +214,7 @@ def _evaluated(annotations: Mapping[str, Any], scope: dict[str, Any]) -> dict[st
 
 
 def _rule(hint: Any) -> _Rule | None:
-    """The rule of an annotation; None where anything goes."""
+    """Return the rule of an annotation; None if it takes any value."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _annotated(_rule(args[0]), args[1:])
@@ -242,43 +232,39 @@ def _rule(hint: Any) -> _Rule | None:
     if not isinstance(kind, type) or kind in (Any, object) or getattr(kind, "_is_protocol", False):
         return None
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
-    return _Rule(_if(lambda value: isinstance(value, kind)), f"{article} {kind.__name__}")
+    return _Rule(_is(kind), f"{article} {kind.__name__}")
 
 
 def _annotated(rule: _Rule | None, metadata: Iterable[Any]) -> _Rule:
-    take, what = (rule.take, rule.what) if rule else (lambda value: value, "")
+    steps, what = ([rule.take], rule.what) if rule else ([], "")
     for more in metadata:
         if isinstance(more, Say):
             what = more.what
         else:
-            take = partial(_then, more, take)
+            steps.append(more)
             what += str(more) if isinstance(more, Within) else ""
-    return _Rule(take, what)
-
-
-def _then(second: Take, first: Take, value: Any) -> Any:
-    return second(first(value))
+    return _Rule(lambda value: reduce(lambda converted, step: step(converted), steps, value), what)
 
 
 def _union(hints: Collection[Any]) -> _Rule | None:
     if os.PathLike[str] in hints:
         paths = (os.PathLike if hint in (str, os.PathLike[str]) else hint for hint in hints)
         hints = dict.fromkeys(paths)
-    rules = [_rule(hint) for hint in hints]
-    known = [rule for rule in rules if rule is not None]
-    if len(known) < len(rules):
+    found = [_rule(hint) for hint in hints]
+    rules = [rule for rule in found if rule is not None]
+    if len(rules) < len(found):
         return None
 
     def take(value: Any) -> Any:
         remedies = []
-        for rule in known:
+        for rule in rules:
             try:
                 return rule.take(value)
             except Refused as refused:
                 remedies.append(str(refused))
         raise Refused(next(filter(None, remedies), ""))
 
-    listed = (rule.what.replace("' or '", "', '").replace("e or F", "e, F") for rule in known)
+    listed = (rule.what.replace("' or '", "', '").replace("e or F", "e, F") for rule in rules)
     return _Rule(take, _either(listed))
 
 
@@ -287,20 +273,24 @@ def _either(whats: Iterable[str]) -> str:
     return f"{', '.join(most)} or {last}" if most else last
 
 
-def _if(right: Callable[[Any], bool]) -> Take:
+def _if(allowed: Callable[[Any], bool]) -> Take:
     def take(value: Any) -> Any:
-        if not right(value):
+        if not allowed(value):
             raise Refused
         return value
 
     return take
 
 
-def _one_of(known: tuple[Any, ...]) -> Take:
+def _is(kind: Any) -> Take:
+    return _if(lambda value: isinstance(value, kind))
+
+
+def _one_of(choices: tuple[Any, ...]) -> Take:
     def take(value: Any) -> Any:
-        for one in known:
-            if isinstance(value, type(one)) and value == one:
-                return one
+        for choice in choices:
+            if isinstance(value, type(choice)) and value == choice:
+                return choice
         raise Refused
 
     return take
@@ -312,25 +302,29 @@ def _tuple(args: tuple[Any, ...]) -> _Rule:
     whats = [rule.what if rule else "anything" for rule in rules]
 
     def take(value: Any) -> Any:
-        if not (isinstance(value, tuple | list) or _ndim(value)):
-            raise Refused
-        if not open_end and len(value) != len(rules):
+        several = isinstance(value, tuple | list) or _ndim(value)
+        if not several or not (open_end or len(value) == len(rules)):
             raise Refused
         rules_now = rules * len(value) if open_end else rules
-        taken = tuple(r.take(v) if r else v for r, v in zip(rules_now, value, strict=True))
-        # What was right stays the object that it was.
-        return value if type(value) is tuple and all(map(operator.is_, taken, value)) else taken
+        converted = tuple(r.take(v) if r else v for r, v in zip(rules_now, value, strict=True))
+        # A value that needs no conversion stays the same object.
+        return (
+            value
+            if type(value) is tuple and all(map(operator.is_, converted, value))
+            else converted
+        )
 
     return _Rule(take, f"a tuple of {whats[0]} each" if open_end else f"({', '.join(whats)})")
 
 
 def _several(kind: Any, rule: _Rule | None) -> _Rule:
     def take(value: Any) -> Any:
+        has = partial(hasattr, type(value))
         if isinstance(value, str | bytes | bytearray | Mapping) or _ndim(value) == 0:
             raise Refused
-        if not (hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")):
+        if not (has("__iter__") or has("__getitem__")):
             raise Refused
-        if kind is not collections.abc.Iterable and not hasattr(type(value), "__len__"):
+        if kind is not collections.abc.Iterable and not has("__len__"):
             raise Refused
         if rule is None:
             return value
@@ -344,9 +338,8 @@ def _several(kind: Any, rule: _Rule | None) -> _Rule:
 
 def _take_float(value: Any) -> float:
     if type(value) is not float and type(value) is not int:
-        if isinstance(value, bool | complex) or _ndim(value):
-            raise Refused
-        if re.search("bool|complex", str(getattr(value, "dtype", ""))):
+        dtype = str(getattr(value, "dtype", ""))
+        if isinstance(value, bool | complex) or _ndim(value) or re.search("bool|complex", dtype):
             raise Refused
         if not hasattr(type(value), "__float__") and not hasattr(type(value), "__index__"):
             raise Refused
@@ -402,8 +395,8 @@ _SIMPLE: dict[Any, _Rule] = {
     int: _Rule(take_int, "an integer"),
     float: _Rule(_take_float, "a number"),
     bool: _Rule(_take_bool, "True or False"),
-    str: _Rule(_if(lambda value: isinstance(value, str)), "a string"),
-    type(None): _Rule(_if(lambda value: value is None), "None"),
+    str: _Rule(_is(str), "a string"),
+    type(None): _Rule(_is(type(None)), "None"),
     Path: _Rule(lambda value: Path(_take_path(value)), _PATH.what),
     os.PathLike: _PATH,
     dict: _MAPPING,

@@ -11,16 +11,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
 
-_PLAIN_EVERY = 10.0  # seconds between lines where no one watches a bar
+PLAIN_EVERY = 10.0
+"""Seconds between lines on a stream that is no terminal."""
 
 
 def is_watched(stream: TextIO | None) -> bool:
-    """Whether somebody looks at a stream, which may be closed."""
+    """Return whether a stream is a terminal; it may be closed."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def readable_size(size: int) -> str:
-    """Bytes for a person: `88.0 KB`."""
+    """Format bytes: `88.0 KB`."""
     value = float(size)
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:
@@ -30,10 +31,10 @@ def readable_size(size: int) -> str:
 
 
 class Progress:
-    """Shows how far some work is, its rate and the time left, on stderr.
+    """Progress of a job on stderr: done, rate and time left.
 
-    `total` may count something else than the rate does: samples per second of a scan whose end is
-    known in bytes. Use as a context manager; a short job on a pipe prints nothing.
+    `total` may count another unit than the rate: samples per second of a scan whose end is known in
+    bytes. Use as a context manager; a short job on a pipe prints nothing.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Progress:
             self._reached += done if self._same else (of_total or 0)
             self._note = note or self._note
             now = time.monotonic()
-            if now - self._shown < (0.1 if self._bar else _PLAIN_EVERY):
+            if now - self._shown < (0.1 if self._bar else PLAIN_EVERY):
                 return
             self._shown = now
             if self._bar and self._task is not None:

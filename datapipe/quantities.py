@@ -22,13 +22,13 @@ _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 
 
 def split_quantity(text: str) -> tuple[str, str] | None:
-    """A number and its unit in upper case, both as text; None if it is something else."""
+    """Split a size into its number and its unit in upper case; None if it is no size."""
     match = _SIZE.fullmatch(text)
     return (match[1], match[2].upper()) if match else None
 
 
 def take_bytes(value: int | str) -> int:
-    """Bytes of `"256MB"`, `"1GiB"` or a number, as an argument declared as `Bytes` is taken.
+    """Convert `"256MB"`, `"1GiB"` or a number to bytes, for arguments declared as `Bytes`.
 
     Raises:
         Refused: it is no size.

@@ -19,7 +19,7 @@ def assert_resumes_exactly(
     world_sizes: Sequence[int] = (1, 2, 3),
     stops: Iterable[float] = (0.0, 0.3, 0.7, 1.0),
 ) -> None:
-    """Assert that a loader resumes exactly, wherever it stops and whoever goes on.
+    """Assert that a loader resumes exactly, after any step and on any number of ranks.
 
     One run is read without interruption: an epoch, or `epochs`, or `max_steps`. Then, for each
     share in `stops`, a run is stopped after that share of its steps, its state goes through JSON
@@ -36,6 +36,11 @@ def assert_resumes_exactly(
 
     Raises:
         AssertionError: a batch differs; the message says which.
+
+    Examples:
+        >>> def make_loader(**where):
+        ...     return datapipe.make_loader("shards/", batch_size=2, meta=("key", "valid"), **where)
+        >>> datapipe.testing.assert_resumes_exactly(make_loader)
     """
     world = world_sizes[0]
     reference = list(make_loader(num_workers=num_workers[0], rank=0, world_size=world))
@@ -62,25 +67,35 @@ def assert_same_batches(left: Iterable[Any], right: Iterable[Any], what: str = "
 
     Raises:
         AssertionError: they are not; the message names the step and the key.
+
+    Examples:
+        >>> loader = datapipe.make_loader("shards/", batch_size=2)
+        >>> again = datapipe.make_loader("shards/", batch_size=2, num_workers=2)
+        >>> assert_same_batches(loader, again)
     """
     lefts, rights = list(left), list(right)
     assert len(lefts) == len(rights), f"{what}: {len(lefts)} steps and {len(rights)} steps"
-    for step, (one, other) in enumerate(zip(lefts, rights, strict=True)):
-        assert one.keys() == other.keys(), f"{what}, step {step}: keys differ"
-        for name, value in one.items():
+    for step, (left_batch, right_batch) in enumerate(zip(lefts, rights, strict=True)):
+        assert left_batch.keys() == right_batch.keys(), f"{what}, step {step}: keys differ"
+        for name, value in left_batch.items():
             same = (
-                torch.equal(value, other[name])
+                torch.equal(value, right_batch[name])
                 if isinstance(value, torch.Tensor)
-                else value == other[name]
+                else value == right_batch[name]
             )
             assert same, f"{what}, step {step}: {name} differs"
 
 
 def valid_keys(batches: Iterable[Any]) -> list[str]:
-    """Keys of all valid samples of some batches, in order.
+    """Return the keys of all valid samples of some batches, in order.
 
     Raises:
         AssertionError: batches carry none.
+
+    Examples:
+        >>> loader = datapipe.make_loader("shards/", batch_size=4, shuffle=False)
+        >>> valid_keys(loader)[:3]
+        ['000000000', '000000001', '000000002']
     """
     batches = list(batches)
     assert all({"key", "valid"} <= batch.keys() for batch in batches), (
@@ -97,7 +112,7 @@ def valid_keys(batches: Iterable[Any]) -> list[str]:
 def _next_run(
     make_loader: MakeLoader, state: dict[str, Any], *, num_workers: int, world_size: int
 ) -> Iterable[Any]:
-    """What comes when a run is resumed that was over: the next epoch, or nothing more of it."""
+    """Return the batches after a run that was over: of the next epoch, or none."""
     if state["run"]["steps"]:
         return []
     loader = make_loader(num_workers=num_workers, rank=0, world_size=world_size)

@@ -35,7 +35,7 @@ class Size:
     layers: int = 2
 
     def options(self, **others: Any) -> dict[str, Any]:
-        """As most configs name them, and others."""
+        """Names of fields in most configs, and in others."""
         return {
             "hidden_size": self.width,
             "intermediate_size": 2 * self.width,
@@ -45,7 +45,7 @@ class Size:
         }
 
     def text(self, encoder: TextEncoder) -> dict[str, Any]:
-        """Those of a language model."""
+        """Return the options of a language model."""
         return self.options(
             num_key_value_heads=self.heads,
             vocab_size=encoder.vocab_size,
@@ -86,7 +86,7 @@ LLAVA = datapipe.ImageSpec.preset("clip", size=56, patch=14)
 
 
 def build_llava(encoder: TextEncoder, size: Size = TINY, attention: str = "sdpa") -> nn.Module:
-    """A CLIP tower, whose last layer but one is projected into a Llama."""
+    """Make a CLIP tower whose last layer but one is projected into a Llama."""
     import transformers
 
     config = transformers.LlavaConfig(
@@ -105,7 +105,7 @@ QWEN2_VL = datapipe.ImageSpec.preset("qwen2-vl", min_pixels=4 * 28**2, max_pixel
 
 
 def build_qwen2_vl(encoder: TextEncoder, size: Size = TINY, attention: str = "sdpa") -> nn.Module:
-    """A tower for images of their own size, and a Qwen2 that rotates along three axes."""
+    """Make a tower for images of their own size, and a Qwen2 that rotates along three axes."""
     import transformers
 
     half = size.width // size.heads // 2
@@ -128,7 +128,7 @@ SMOLVLM = datapipe.ImageSpec.preset("siglip", size=64, patch=16, merge=2)
 
 
 def build_smolvlm(encoder: TextEncoder, size: Size = TINY, attention: str = "sdpa") -> nn.Module:
-    """A SigLIP tower, whose patches are merged into the tokens of a Llama."""
+    """Make a SigLIP tower whose patches are merged into the tokens of a Llama."""
     import transformers
 
     config = transformers.SmolVLMConfig(
@@ -188,7 +188,7 @@ FAMILIES = {
 def make_tiny(
     name: str, tokenizer: Path | None = None, attention: str = "sdpa"
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """A model of a family, always with the same weights, and `image=` and `text=` of a loader.
+    """Make a family's model with fixed weights, and `image=` and `text=` of a loader.
 
     Without a tokenizer, texts are spelled in bytes.
     """

@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 def shrink(channels: int, out: int, kernel: int, stride: int) -> nn.Sequential:
-    """A strided convolution; its batch norm leaves what differs between images."""
+    """Make a strided convolution; its batch norm leaves what differs between images."""
     convolution = nn.Conv2d(channels, out, kernel, stride, padding=(kernel - stride + 1) // 2)
     return nn.Sequential(convolution, nn.BatchNorm2d(out))
 
@@ -111,7 +111,7 @@ def encode_texts(texts: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def first_images(pixel_values: Tensor, images_per_sample: Tensor) -> tuple[Tensor, Tensor]:
-    """The first image of each sample that has one, and bool `[B]`: which samples do.
+    """Return the first image of each sample that has one, and bool `[B]`: which samples do.
 
     The images of a batch lie one after another whatever sample they belong to, so a sample's first
     image comes after as many images as the samples before it have.
@@ -135,7 +135,7 @@ def compute_loss(model: Captioner, batch: dict[str, Any]) -> Tensor:
 
 @torch.no_grad()
 def loss_with_wrong_images(model: Captioner, batch: dict[str, Any]) -> tuple[float, float]:
-    """The loss of a batch as it is, and with each image in the place of another."""
+    """Return the loss of a batch as it is, and with its images exchanged."""
     wrong = batch | {"pixel_values": batch["pixel_values"].roll(1, dims=0)}
     model.eval()
     right_loss, wrong_loss = (compute_loss(model, b).item() for b in (batch, wrong))

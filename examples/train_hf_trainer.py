@@ -31,7 +31,7 @@ class LoaderTrainer(Trainer):
         self.loader = loader
 
     def get_train_dataloader(self) -> Any:
-        """An iterator, since Trainer would send a loader that was resumed back to epoch 0."""
+        """Return an iterator: Trainer would send a loader that was resumed back to epoch 0."""
         return iter(self.loader)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -31,11 +31,11 @@ class Captioner(pl.LightningModule):
         self.summed, self.labels = torch.zeros(()), 0  # of the batches of a step so far
 
     def train_dataloader(self) -> datapipe.Loader:
-        """An epoch, made once ranks and device are known; Lightning saves and loads its state."""
+        """Make an epoch once ranks and device are known; Lightning saves and loads its state."""
         return datapipe.make_loader(self.shards, device=self.device, **self.options)
 
     def training_step(self, batch: dict[str, Any], index: int) -> torch.Tensor:
-        """The summed loss, times what DDP (ranks) and Lightning (batches) will divide it by."""
+        """Return the summed loss, times what DDP (ranks) and Lightning (batches) divide it by."""
         loss: torch.Tensor = self.vlm(make_inputs(batch, self.vlm.config, self.vlm.kernel)).sum()
         self.summed = self.summed.to(loss) + loss.detach()
         self.labels += batch["num_items_in_batch"]  # of all ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-import datapipe.declared
 from datapipe.declared import Count, Say, Share, Within, check_fields, checked
 from datapipe.errors import PackError, PlanError
 
@@ -105,7 +103,3 @@ def test_checks_are_cheap() -> None:
     for _ in range(100):
         call(3, flag=True, share=0.5, path="a", word=5, names=("a", "b"), size=(1, 2), options={})
     assert (time.perf_counter() - begun) / 100 < 0.001
-
-
-def test_examples_run() -> None:
-    assert not doctest.testmod(datapipe.declared).failed

@@ -109,7 +109,7 @@ def measure(image: Image.Image) -> dict[str, str]:
 
 
 def make_picture(options: Options, name: str) -> Picture:
-    """A random crop of a photograph; the seed and `name` decide everything that is drawn."""
+    """Make a random crop of a photograph; the seed and `name` decide everything that is drawn."""
     rng = Random(f"{options.seed}/{name}")
     photo = rng.choices(list(PHOTOS), [weight for weight, *_ in PHOTOS.values()])[0]
     source, low, high = load_photo(photo), options.min_side, options.max_side
@@ -161,7 +161,7 @@ def write_texts(rng: Random, pictures: list[Picture]) -> list[str]:
 
 
 def make_record(name: str, paths: list[str], texts: list[str]) -> Record:
-    """A LLaVA record, with one placeholder per image in its first human turn."""
+    """Make a LLaVA record, with one placeholder per image in its first human turn."""
     texts = ["<image>\n" * len(paths) + texts[0], *texts[1:]]
     turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
     image = {"image": paths[0] if len(paths) == 1 else list(paths)} if paths else {}
@@ -186,7 +186,7 @@ def write_sample(out: Path, options: Options, number: int) -> tuple[Record, list
 
 
 def plant_broken(out: Path, options: Options, index: int) -> Record:
-    """An input that sorts into the middle and is cut short, empty, HTML or missing, in turn."""
+    """Plant an input in the middle of the order, cut short, empty, HTML or missing in turn."""
     name = f"{options.samples // 2:06d}-broken-{index}"
     stem = f"images/{options.samples // 2000:02d}/{name}"
     whole = (files("skimage") / "data" / "rocket.jpg").read_bytes()

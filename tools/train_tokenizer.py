@@ -17,7 +17,7 @@ SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>")
 
 
 def train(shards: Path, vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer that spells every text, with ChatML's special tokens."""
+    """Train a byte-level BPE tokenizer that spells every text, with ChatML's special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

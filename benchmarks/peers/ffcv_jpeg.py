@@ -57,7 +57,7 @@ def write(task: Task, same_bytes: bool, folder: Path) -> None:
 
 
 class LooseFiles:
-    """What FFCV's writer takes: images (or JPEG bytes) with captions."""
+    """Dataset for FFCV's writer: images (or JPEG bytes) with captions."""
 
     def __init__(self, task: Task, same_bytes: bool) -> None:
         self.paths = task.paths()

@@ -63,7 +63,7 @@ def write(task: Task, folder: Path) -> None:
 
 
 class Resized:
-    """What FFCV's writer takes: images of the size that is trained on, with captions."""
+    """Dataset for FFCV's writer: images of the size that is trained on, with captions."""
 
     def __init__(self, task: Task) -> None:
         self.paths = task.paths()

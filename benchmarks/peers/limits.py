@@ -1,4 +1,4 @@
-"""What no loader can exceed: the kernels without files, order, batches or anything else."""
+"""Upper bound of all loaders: the kernels without files, order, batches or anything else."""
 
 from __future__ import annotations
 

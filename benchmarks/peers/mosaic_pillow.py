@@ -49,7 +49,7 @@ def make(task: Task) -> Callable[[], Run]:
 
 
 class Photos(StreamingDataset):  # type: ignore[misc]
-    """As its documentation decodes: in `__getitem__`."""
+    """Dataset that decodes in `__getitem__`, as its documentation does."""
 
     def __init__(self, task: Task, folder: Path) -> None:
         super().__init__(local=str(folder), shuffle=True, batch_size=BATCH)

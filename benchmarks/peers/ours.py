@@ -32,14 +32,14 @@ def make(
 
 
 def arrays_of(task: Task) -> Path:
-    """The photographs as arrays; converted where they are not yet."""
+    """Return the photographs as arrays; convert them if they are missing."""
     out = Path(task.forms) / f"arrays-{SIDE}"
     convert_dataset(task.shards, out, image=image_spec(task))
     return out
 
 
 def image_spec(task: Task) -> ImageSpec:
-    """What the task asks for, as a user of datapipe says it."""
+    """Return the `ImageSpec` of a task."""
     normalize = "imagenet" if task.normalized else None
     if not task.mixed:
         return ImageSpec(size=SIDE, normalize=normalize)

@@ -25,7 +25,7 @@ _PATIENCE = 900.0  # seconds for an answer; a form of the photographs may have t
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Who takes part.
+    """Contestant of a race.
 
     Attributes:
         name: short, unique.
@@ -119,7 +119,7 @@ def _line(stream: IO[str]) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The end of its input ends the process; its workers and shared memory go with it."""
+    """Close the input of a process, which ends it with its workers and shared memory."""
     _signal(process, signal.SIGCONT)
     assert process.stdin is not None
     with suppress(BrokenPipeError):

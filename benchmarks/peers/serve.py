@@ -20,7 +20,7 @@ from benchmarks.common import Run
 
 
 def main() -> None:
-    # Libraries print; answers go where nobody else writes.
+    # Libraries print; answers go to a stream of their own.
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     order = json.loads(sys.stdin.readline())
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def prepare(order: dict[str, Any]) -> tuple[Callable[[], Run], dict[str, str]]:
-    """What runs a round, and versions of the packages that it is made of."""
+    """Return the function that runs a round, and the versions of its packages."""
     from benchmarks.peers.work import Task
 
     module = import_module(f"benchmarks.peers.{order['module']}")

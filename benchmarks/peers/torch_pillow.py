@@ -29,7 +29,7 @@ def make(task: Task) -> Callable[[], Run]:
 
 
 class LooseFiles(Dataset[tuple[Tensor, str, str]]):
-    """What a PyTorch user writes for a folder of images with captions."""
+    """Dataset of a folder of images with captions, as PyTorch users write it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

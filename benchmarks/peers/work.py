@@ -38,7 +38,7 @@ SHIFT = torch.tensor([-mean / std for mean, std in zip(MEAN, STD, strict=True)])
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a contestant is told.
+    """Task of a contestant.
 
     Attributes:
         raw: folder of loose `.jpg` files with a `.txt` beside each.
@@ -60,11 +60,11 @@ class Task:
 
     @property
     def normalized(self) -> bool:
-        """Whether batches are float32."""
+        """True if batches are float32."""
         return self.dtype == "float32"
 
     def paths(self) -> list[str]:
-        """The JPEG files, in order."""
+        """Return the JPEG files, in order."""
         return sorted(
             os.path.join(place, name)
             for place, _, names in os.walk(self.raw)
@@ -73,7 +73,7 @@ class Task:
         )
 
     def form(self, name: str, write: Callable[[Path], None]) -> Path:
-        """Where the photographs lie in the form `name`; `write` is called where they do not yet."""
+        """Return the folder of the photographs in the form `name`; `write` makes a missing one."""
         out = Path(self.forms) / name
         if not out.exists():
             temporary = out.with_name(out.name + ".tmp")
@@ -84,7 +84,7 @@ class Task:
         return out
 
     def pillow(self, data: bytes) -> Tensor:
-        """A JPEG as [3, height, width], by Pillow's decoder and its antialiased bilinear filter."""
+        """Decode a JPEG to [3, height, width], by Pillow's decoder and its antialiased filter."""
         with Image.open(io.BytesIO(data)) as image:
             size = (SIDE, SIDE)
             if self.mixed:
@@ -95,7 +95,7 @@ class Task:
         return normalize(pixels) if self.normalized else pixels.contiguous()
 
     def sample(self, path: str) -> tuple[Tensor, str, str]:
-        """A photograph, its caption and its key, as a PyTorch user reads loose files."""
+        """Return a photograph, its caption and its key, as a PyTorch user reads loose files."""
         stem, _ = os.path.splitext(path)
         with open(path, "rb") as image, open(stem + ".txt", "rb") as text:
             return self.pillow(image.read()), text.read().decode(), stem

@@ -1,4 +1,4 @@
-"""Rows of images that lie on the device, where they cross no bus."""
+"""Rows of images in the memory of the device."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ from datapipe.errors import DatapipeError
 
 
 class DeviceRows:
-    """The uint8 rows of the samples of an `EntryLayout`, whose sizes are numbers of rows.
+    """uint8 rows of the samples of an `EntryLayout`, whose sizes are numbers of rows.
 
-    Whoever calls it queues its work on one stream, so a row that was put is there for every later
-    `take`.
-
-    Args:
-        layout: which samples have a place.
-        shape: of a row.
-        device: where they lie.
+    All calls must queue their work on one stream: `take` then finds every row that was put before.
     """
 
     def __init__(self, layout: EntryLayout, shape: tuple[int, ...], device: torch.device) -> None:
@@ -27,8 +21,8 @@ class DeviceRows:
         self.device = device
         self._rows: Tensor | None = None
 
-    def put(self, places: Tensor, rows: Tensor) -> None:
-        """Keep rows: uint8 [n, *shape] at int64 [n], both on the device.
+    def put(self, indices: Tensor, rows: Tensor) -> None:
+        """Keep uint8 [n, *shape] at int64 [n], both on the device.
 
         Raises:
             DatapipeError: the device has no room for all rows of the layout.
@@ -45,11 +39,11 @@ class DeviceRows:
                     f"{self.device} has no room for {size:,} bytes of images; give a smaller "
                     "CacheSpec(device=...)"
                 ) from error
-        self._rows.index_copy_(0, places, rows)
+        self._rows.index_copy_(0, indices, rows)
 
-    def take(self, places: Tensor, out: Tensor | None = None) -> Tensor:
-        """Rows at int64 [n], which were put there: uint8 [n, *shape], in `out` where given."""
-        assert self._rows is not None, "only what was put is taken"
+    def take(self, indices: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the rows at int64 [n]: uint8 [n, *shape], in `out` if given."""
+        assert self._rows is not None, "rows are put before they are taken"
         if out is None:
-            return self._rows.index_select(0, places)
-        return torch.index_select(self._rows, 0, places, out=out)
+            return self._rows.index_select(0, indices)
+        return torch.index_select(self._rows, 0, indices, out=out)

@@ -1,9 +1,8 @@
-"""Entries on a disk of this machine: shared by its processes, good after a restart.
+"""Entries on a disk of this machine: shared by its processes, valid after a restart.
 
-The entries of an `EntryLayout` lie in one sparse file. Beside it lies a word for each: its
-checksum, and whether it was written. Nothing is locked, since two that write an entry write the
-same bytes; a crash in the middle leaves a word of zeros, or a checksum that is not that of the
-bytes.
+The entries of an `EntryLayout` are in one sparse file. A second file has a word for each: its
+checksum, and whether it was written. There is no lock, since processes that write the same entry
+write the same bytes. A crash in the middle leaves a word of zeros or a wrong checksum.
 """
 
 from __future__ import annotations
@@ -25,34 +24,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from datapipe.cache.layout import EntryLayout
-from datapipe.cache.use import Use
+from datapipe.array_types import Bools, Int64, UInt8, UInt64
+from datapipe.cache.layout import EntryLayout, Use
 from datapipe.index.files.crc32 import crc32
-from datapipe.plan.ragged import Bools, Int64
 
 logger = logging.getLogger(__name__)
 
 _VERSION = 1
 _WRITTEN = 1 << 32
-_LEFT_FREE = 0.1  # of what is free, where no size was given
+_LEFT_FREE = 0.1  # of the free space, if no size was given
 _ENTRIES, _WORDS, _ABOUT = "entries", "words", "about.json"
-
-Buffer = npt.NDArray[np.uint8]
 
 
 class DiskTier:
-    """Entries in a folder. Where it cannot be written, nothing more is kept, with one warning.
+    """Entries in a folder. If it cannot be written, nothing more is kept, with one warning.
 
     Args:
-        folder: for the entries of this layout, and of it alone.
-        layout: which samples have a place.
-        broken: keep nothing more; that was said before.
+        folder: for the entries of this layout alone.
+        broken: keep nothing more, without a warning.
 
     Attributes:
-        layout: as given; without places where the folder cannot be used at all.
-        corrupt: entries that were found damaged, and made anew.
+        layout: as given; without entries if the folder cannot be used at all.
+        corrupt: number of damaged entries that were found.
     """
 
     def __init__(self, folder: Path, layout: EntryLayout, *, broken: bool = False) -> None:
@@ -74,7 +68,7 @@ class DiskTier:
     def _open(self) -> None:
         folder = self.folder
         folder.mkdir(parents=True, exist_ok=True)
-        # Whoever looks for room takes nothing that somebody uses; the lock dies with its holder.
+        # `make_room` removes no folder that is locked; the lock ends with its process.
         self._use = os.open(folder, os.O_RDONLY)
         fcntl.flock(self._use, fcntl.LOCK_SH)
         os.utime(folder)
@@ -90,23 +84,21 @@ class DiskTier:
                 os.close(descriptor)
 
     def holds(self, samples: Int64) -> Bools:
-        """Whether an entry of each sample was written: bool [n]."""
-        places = self.layout.places(samples)
-        held = places >= 0
-        held[held] = self._words[places[held]] != 0
+        """Return whether the entry of each sample was written: bool [n]."""
+        indices = self.layout.places(samples)
+        held = indices >= 0
+        held[held] = self._words[indices[held]] != 0
         return held
 
-    def find(self, use: Use) -> Buffer | None:
-        """The entry of a sample, if it is there and whole; for reading."""
-        place = use.disk
-        if place < 0:
-            return None
-        word = int(self._words[place])
+    def find(self, use: Use) -> UInt8 | None:
+        """Return the entry of a sample, if it is there and whole, for reading."""
+        index = use.disk
+        word = int(self._words[index]) if index >= 0 else 0
         if not word:
             return None
-        start, stop = self.layout.offsets[place : place + 2].tolist()
+        start, stop = self.layout.offsets[index : index + 2].tolist()
         try:
-            data: Buffer = np.empty(stop - start, np.uint8)
+            data: UInt8 = np.empty(stop - start, np.uint8)
             data = data[: os.preadv(self._descriptor, [data.data], start)]
         except OSError as error:
             self._give_up(error)
@@ -114,20 +106,20 @@ class DiskTier:
         if len(data) == stop - start and crc32(data) | _WRITTEN == word:
             return data
         self.corrupt += 1
-        self._words[place] = 0
+        self._words[index] = 0
         logger.warning("an entry of the cache in %s is damaged; it is made anew", self.folder)
         return None
 
     def wants(self, use: Use) -> bool:
-        """Whether the entry of a sample would be kept."""
+        """Return whether the entry of a sample would be kept."""
         return not self._broken and use.disk >= 0
 
-    def keep(self, use: Use, entry: Buffer) -> None:
-        """Write an entry. Where the disk is full, or fails, caching there ends for this process."""
-        place = use.disk
-        if self._broken or place < 0:
+    def keep(self, use: Use, entry: UInt8) -> None:
+        """Write an entry. If the disk is full or fails, this process writes no more."""
+        index = use.disk
+        if self._broken or index < 0:
             return
-        start, stop = self.layout.offsets[place : place + 2].tolist()
+        start, stop = self.layout.offsets[index : index + 2].tolist()
         padded = np.zeros(stop - start, np.uint8)
         padded[: len(entry)] = entry
         try:
@@ -136,11 +128,11 @@ class DiskTier:
         except OSError as error:
             self._give_up(error)
             return
-        self._words[place] = crc32(padded) | _WRITTEN
+        self._words[index] = crc32(padded) | _WRITTEN
 
     @property
     def present(self) -> int:
-        """Entries that were written."""
+        """Number of entries that were written."""
         return int(np.count_nonzero(self._words[: self.layout.kept]))
 
     def _give_up(self, error: OSError) -> None:
@@ -153,14 +145,14 @@ class DiskTier:
             )
 
 
-def _map_words(path: Path, count: int) -> npt.NDArray[np.uint64]:
+def _map_words(path: Path, count: int) -> UInt64:
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         if os.fstat(descriptor).st_size < 8 * count:
             if not is_new:
                 logger.info("%s is of a smaller cache, or was cut off; entries are added", path)
-            # Where there is no room for it, a later write through the map would kill the process.
+            # Without space for it, a later write through the map would kill the process.
             os.posix_fallocate(descriptor, 0, 8 * count)
         return np.frombuffer(mmap.mmap(descriptor, 8 * count), np.uint64)
     finally:
@@ -170,48 +162,48 @@ def _map_words(path: Path, count: int) -> npt.NDArray[np.uint64]:
 def open_disk(
     root: Path, about: dict[str, Any], limit: int | None, layout: Callable[[int], EntryLayout]
 ) -> DiskTier:
-    """Return the tier of one kind of entries in a folder that holds many; it may keep nothing.
+    """Open the tier of one kind of entries in a folder for many kinds; it may keep nothing.
 
     Args:
-        root: the folder; made where it is missing.
-        about: what the entries depend on.
-        limit: most bytes that the folder may hold; None takes what is free, less a tenth.
-        layout: of the entries, by the bytes that they may take.
+        root: the folder; made if it is missing.
+        about: all that the entries depend on.
+        limit: most bytes that the folder may hold; None takes the free space, less a tenth.
+        layout: returns the layout of the entries for a number of bytes.
     """
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     try:
         room = make_room(root, name, limit)
-        note(root / name, about)
+        write_about(root / name, about)
     except OSError as error:
-        logger.debug("%s: %s", root, error)  # opening the tier says it
+        logger.debug("%s: %s", root, error)  # opening the tier warns of it
         room = 0
     return DiskTier(root / name, layout(room))
 
 
 def make_room(root: Path, own: str, limit: int | None) -> int:
-    """Bytes that the entries in `root / own` may take.
+    """Return the bytes that the entries in `root / own` may take.
 
-    Where others leave less than the limit allows, those that were used longest ago and that nobody
-    uses now are removed.
+    Folders that no process uses are removed, least recently used first, until the others leave half
+    of the limit.
 
     Raises:
         OSError: `root` cannot be made or read.
     """
     root.mkdir(parents=True, exist_ok=True)
     others = [p for p in root.iterdir() if p.name != own and os.path.exists(p / _ABOUT)]
-    own_bytes = _taken(root / own)
+    own_bytes = _size_of(root / own)
     if limit is None:
         return int((shutil.disk_usage(root).free + own_bytes) * (1 - _LEFT_FREE))
     for path in sorted(others, key=_last_use):
-        if sum(map(_taken, others)) + own_bytes <= limit // 2:
+        if sum(map(_size_of, others)) + own_bytes <= limit // 2:
             break
         if _remove_unused(path):
             others.remove(path)
-    return max(0, limit - sum(map(_taken, others)))
+    return max(0, limit - sum(map(_size_of, others)))
 
 
-def note(folder: Path, about: dict[str, Any]) -> None:
-    """Say what the entries in a folder are, for people.
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Write a description of the entries in a folder, for people.
 
     Raises:
         OSError: it cannot be written.
@@ -227,7 +219,7 @@ def note(folder: Path, about: dict[str, Any]) -> None:
     path.write_bytes(content)
 
 
-def _taken(folder: Path) -> int:
+def _size_of(folder: Path) -> int:
     try:
         return 512 * (folder / _ENTRIES).stat().st_blocks
     except OSError:

@@ -1,18 +1,18 @@
-"""Decides what a loader's cache keeps, and how."""
+"""Factories for the tiers of a loader's cache."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
 
 from datapipe.cache.device import DeviceRows
+from datapipe.cache.entries import RowCounts
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use_planner import MOST_SAMPLES
-from datapipe.cache.sample_cache import KEY, EntrySizes, RowCounts, SampleCache
+from datapipe.cache.sample_cache import KEY, SampleCache
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
@@ -26,12 +26,10 @@ logger = logging.getLogger(__name__)
 def kept_transform(
     spec: CacheSpec, image: ImageSpec | None, *, decoder: bool, transform: bool
 ) -> ImageTransform | None:
-    """What makes the images that a cache keeps decoded; None where it keeps encoded ones.
+    """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     Args:
-        spec: of the cache.
-        image: what the loader makes.
-        decoder: whether DALI makes it.
+        decoder: whether DALI decodes.
         transform: whether there is a user's transform.
 
     Raises:
@@ -55,7 +53,7 @@ def kept_transform(
     return None
 
 
-def make_keeper(
+def make_cache(
     spec: CacheSpec,
     dataset: Dataset,
     *,
@@ -65,38 +63,36 @@ def make_keeper(
     processes: bool,
     device: DeviceRows | None,
 ) -> SampleCache:
-    """The cache of a loader, whose log says what it keeps.
+    """Make the cache of a loader, and log what it keeps.
 
     `device` are the rows of `make_device_rows`, where there is such a tier.
 
     Raises:
         PlanError: worker processes cannot keep to its policy.
     """
-    keep: Literal["decoded", "encoded"] = "encoded" if kept is None else "decoded"
     if processes and spec.policy in ("next-use", "lru"):
         raise PlanError(
             f"cache policy={spec.policy!r}: worker processes share a fixed part; give "
             "policy='pin', or workers='threads'"
         )
-    # One that reads all of a permutation can hit no more than the part that fits. Of several that
-    # deal it among each other anew, each uses a sample at times that only the plan knows.
+    # One rank that reads all of a permutation can hit no more than the part that fits. Several
+    # ranks that deal it anew each epoch use a sample at times that only the plan knows.
     policy = spec.policy
     if policy == "auto":
         several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
         policy = "next-use" if several else "pin"
-    keeper = SampleCache(
+    cache = SampleCache(
         spec,
-        keep=keep,
+        dataset,
+        images=images,
+        kept=kept,
         policy=policy,
-        dataset=dataset,
-        sizes=EntrySizes(dataset.columns, kept, images=images),
-        identity=repr(kept.spec) if kept is not None else f"images={images}",
         device=None if device is None else device.layout,
         world_size=world_size,
     )
-    parts = ([] if device is None else [_describe(device, len(dataset))]) + keeper.describe()
+    parts = ([] if device is None else [_describe(device, len(dataset))]) + cache.describe()
     logger.info("the cache keeps %s", "; ".join(parts))
-    return keeper
+    return cache
 
 
 def make_device_rows(
@@ -107,17 +103,13 @@ def make_device_rows(
     kept: ImageTransform | None,
     device: torch.device | None,
 ) -> DeviceRows | None:
-    """The rows of the device tier of a loader; None where it has none.
+    """Make the rows of the device tier of a loader; None if it has none.
 
     Args:
-        spec: of the cache.
-        dataset: what is read.
-        image: what the workers make of images.
-        kept: what the cache keeps, from `kept_transform`.
-        device: that batches go to; None where they stay.
+        device: that batches go to; None for none.
 
     Raises:
-        PlanError: the images of this loader cannot lie on a device.
+        PlanError: the images of this loader cannot be kept on a device.
     """
     if spec.device is None:
         return None

@@ -1,4 +1,4 @@
-"""Entries in memory: a fixed part in one stretch, or whatever a policy keeps just now."""
+"""Entries in memory: a fixed part in one buffer, or those that an eviction policy keeps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from datapipe.cache.layout import EntryLayout
+from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.cache.layout import EntryLayout, Use
 from datapipe.cache.next_use import Lru, NextUse
-from datapipe.cache.use import Use
 from datapipe.errors import DatapipeError
-from datapipe.plan.ragged import Bools, Int64
-
-Buffer = npt.NDArray[np.uint8]
 
 
 class SharedBytes:
-    """Zeroed memory that processes share: a file without a name, gone with the last of them.
+    """Zeroed memory that processes share: an unnamed file, gone with the last of them.
 
-    Pages are taken when they are written to.
+    Pages are allocated when they are written to.
 
     Raises:
         DatapipeError: the system does not grant it.
@@ -50,7 +46,7 @@ class SharedBytes:
         return _receive, (DupFd(self._descriptor), len(self.bytes))
 
     def _open(self, descriptor: int, size: int) -> None:
-        self.bytes: Buffer = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
+        self.bytes: UInt8 = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
         self._descriptor = descriptor
         weakref.finalize(self, os.close, descriptor).atexit = False
 
@@ -62,13 +58,13 @@ def _receive(duplicate: Any, size: int) -> SharedBytes:
 
 
 class FixedEntries:
-    """The entries of an `EntryLayout`, behind each other. For threads and processes at once.
+    """Consecutive entries of an `EntryLayout`. For threads and processes at once.
 
-    Nobody waits for anybody: an entry is written by whoever has made it, and counts from when it
-    was marked. Two that write the same one write the same bytes.
+    There is no lock. An entry is valid once its mark is set, and workers that write the same entry
+    write the same bytes.
     """
 
-    evicted = 0  # none ever is
+    evicted = 0
 
     def __init__(self, layout: EntryLayout) -> None:
         self.layout = layout
@@ -78,7 +74,7 @@ class FixedEntries:
 
     def _map(self) -> None:
         self._present = self._shared.bytes[: self.layout.kept]
-        self.data: Buffer = self._shared.bytes[self._start :]
+        self.data: UInt8 = self._shared.bytes[self._start :]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "_start": self._start, "_shared": self._shared}
@@ -88,35 +84,35 @@ class FixedEntries:
         self._map()
 
     def holds(self, samples: Int64) -> Bools:
-        """Whether the entry of each sample is there: bool [n]."""
-        places = self.layout.places(samples)
-        held = places >= 0
-        held[held] = self._present[places[held]] != 0
+        """Return whether the entry of each sample is there: bool [n]."""
+        indices = self.layout.places(samples)
+        held = indices >= 0
+        held[held] = self._present[indices[held]] != 0
         return held
 
-    def entries(self, places: Int64) -> tuple[Int64, int]:
-        """Where in `data` the entries at some places begin: int64 [n], -1 where none is.
+    def entries(self, indices: Int64) -> tuple[Int64, int]:
+        """Return the offset in `data` of each entry, int64 [n], and the bytes of all of them.
 
-        Also the bytes of all of them. A place of -1 is none.
+        The offset is -1 for an index of -1 and for an entry that is not there.
         """
-        there = places >= 0
-        there[there] = self._present[places[there]] != 0
-        found = places[there]
-        starts = np.full(len(places), -1, np.int64)
+        there = indices >= 0
+        there[there] = self._present[indices[there]] != 0
+        found = indices[there]
+        starts = np.full(len(indices), -1, np.int64)
         starts[there] = self.layout.offsets[found]
         return starts, int((self.layout.offsets[found + 1] - starts[there]).sum())
 
-    def find(self, use: Use) -> Buffer | None:
-        """The entry of a sample, if it is there; for reading."""
-        place = use.memory
-        return self._at(place) if place >= 0 and self._present[place] else None
+    def find(self, use: Use) -> UInt8 | None:
+        """Return the entry of a sample, if it is there, for reading."""
+        index = use.memory
+        return self._at(index) if index >= 0 and self._present[index] else None
 
-    def room(self, use: Use, size: int) -> Buffer | None:
-        """Where to write an entry of so many bytes, or None where it is not to be kept."""
+    def room(self, use: Use, size: int) -> UInt8 | None:
+        """Return memory for an entry of `size` bytes; None if it is not to be kept."""
         return None if use.memory < 0 else self._at(use.memory)[:size]
 
-    def keep(self, use: Use, entry: Buffer) -> None:
-        """Keep an entry, which was written to what `room` gave, or elsewhere."""
+    def keep(self, use: Use, entry: UInt8) -> None:
+        """Keep an entry that was written to the memory that `room` returned, or elsewhere."""
         if use.memory < 0:
             return
         here = self._at(use.memory)[: len(entry)]
@@ -125,37 +121,37 @@ class FixedEntries:
         self._present[use.memory] = 1
 
     def wants(self, use: Use, size: int) -> bool:
-        """Whether the entry of a sample would be kept."""
+        """Return whether the entry of a sample would be kept."""
         return use.memory >= 0
 
-    def _at(self, place: int) -> Buffer:
-        start, stop = self.layout.offsets[place : place + 2].tolist()
+    def _at(self, index: int) -> UInt8:
+        start, stop = self.layout.offsets[index : index + 2].tolist()
         return self.data[start:stop]
 
 
 class EvictedEntries:
-    """Entries that come and go as a policy says. For the threads of one process.
+    """Entries that a policy keeps and evicts. For the threads of one process.
 
-    What is read stays whole while somebody refers to it, also when it is evicted.
+    An entry that was returned stays valid while it is referred to, also after its eviction.
 
     Attributes:
         budget: of its policy, in bytes.
-        evicted: entries that went for others.
+        evicted: number of evicted entries.
     """
 
     def __init__(self, policy: NextUse | Lru) -> None:
         self._policy = policy
         self.budget = policy.budget
-        self._entries: dict[int, Buffer] = {}
+        self._entries: dict[int, UInt8] = {}
         self._lock = threading.Lock()
         self.evicted = 0
 
     def holds(self, samples: Int64) -> Bools:
-        """Whether the entry of each sample is there just now: bool [n]."""
+        """Return whether the entry of each sample is there just now: bool [n]."""
         return np.array([sample in self._entries for sample in samples.tolist()], bool)
 
-    def find(self, use: Use) -> Buffer | None:
-        """The entry of a sample, if it is there; for reading."""
+    def find(self, use: Use) -> UInt8 | None:
+        """Return the entry of a sample, if it is there, for reading."""
         with self._lock:
             entry = self._entries.get(use.sample)
             if entry is not None:
@@ -164,17 +160,17 @@ class EvictedEntries:
                     del self._entries[use.sample]
             return entry
 
-    def room(self, use: Use, size: int) -> Buffer | None:
-        """Where to write an entry of so many bytes, or None where it is not to be kept."""
+    def room(self, use: Use, size: int) -> UInt8 | None:
+        """Return memory for an entry of `size` bytes; None if it is not to be kept."""
         return np.empty(size, np.uint8) if self.wants(use, size) else None
 
     def wants(self, use: Use, size: int) -> bool:
-        """Whether the entry of a sample would be kept."""
+        """Return whether the entry of a sample would be kept."""
         with self._lock:
             return self._policy.would_keep(use.sample, size, use.next)
 
-    def keep(self, use: Use, entry: Buffer) -> None:
-        """The entry is written; `entry` is what `room` gave."""
+    def keep(self, use: Use, entry: UInt8) -> None:
+        """Keep an entry that was written to the memory that `room` returned."""
         with self._lock:
             kept, going = self._policy.offer(use.sample, len(entry), use.next)
             for other in going:

@@ -1,4 +1,4 @@
-"""When this rank uses each sample next, from the plans of the epochs to come."""
+"""Next use of each sample on this rank, from the plans of the epochs to come."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Int32, Int64
 from datapipe.cache.next_use import AHEAD, NEVER
-from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Units
 
 logger = logging.getLogger(__name__)
 
 MOST_SAMPLES = 50_000_000
-"""Of a dataset whose uses are kept: 4 bytes each, and for each of `AHEAD` epochs."""
+"""Largest dataset whose uses are kept: 4 bytes a sample for each of `AHEAD` epochs."""
 
 _EPOCH = 1 << 40  # steps, so that uses of different epochs compare
 
 
 class EpochBlocks(Protocol):
-    """The blocks of one epoch."""
+    """Blocks of one epoch."""
 
     count: int
 
@@ -31,12 +30,11 @@ class EpochBlocks(Protocol):
 
 
 class NextUses:
-    """Knows them as soon as the epochs are planned, by a thread of its own.
+    """Next uses of samples, known as soon as a background thread has planned the epochs.
 
     Args:
-        blocks: of an epoch.
-        samples: of the dataset.
-        rank, world_size, share: whose uses, and units that all ranks take in a step.
+        blocks: returns the blocks of an epoch.
+        share: units that all ranks take in a step.
     """
 
     def __init__(
@@ -51,14 +49,14 @@ class NextUses:
         self._blocks = blocks
         self._samples = samples
         self._rank, self._world_size, self._share = rank, world_size, share
-        self._uses: dict[int, npt.NDArray[np.int32]] = {}  # step by sample, -1 for none, by epoch
+        self._uses: dict[int, Int32] = {}  # step by sample, -1 for none, by epoch
         self._epoch = -1
         self._thread: threading.Thread | None = None
 
     def of(self, samples: Int64, epoch: int) -> Int64:
-        """When each of some samples that are used in an epoch is used next: int64 [n].
+        """Return the next use of each of some samples that are used in an epoch: int64 [n].
 
-        Where no plan that is known yet says it, it is later than any that is known.
+        A use that no finished plan has is later than all known ones.
         """
         if epoch != self._epoch:
             self._begin(epoch)
@@ -71,7 +69,7 @@ class NextUses:
         return found
 
     def wait(self) -> None:
-        """Until everything that is being planned is known."""
+        """Wait until the thread has planned all epochs ahead."""
         if self._thread is not None:
             self._thread.join()
 
@@ -94,7 +92,7 @@ class NextUses:
             if self._epoch == epoch:
                 self._uses[wanted[0]] = uses
 
-    def _of_epoch(self, epoch: int) -> npt.NDArray[np.int32]:
+    def _of_epoch(self, epoch: int) -> Int32:
         uses = np.full(self._samples, -1, np.int32)
         blocks, before = self._blocks(epoch), 0
         for block in range(blocks.count):

@@ -1,4 +1,4 @@
-"""Options of the caches: contents, place and size."""
+"""Options of the caches."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ class CacheSpec:
     """Caches of a loader; sizes are bytes, or texts such as "8GB".
 
     Attributes:
-        device: of the device that batches go to, see `make_loader(device=...)`: decoded images that
-            lie there cross the bus once. A dataset that fits is there as a whole.
-        memory: of this process; its worker processes share it.
-        disk: folder on a fast disk of this machine; all ranks on it may share one, and what lies
-            there is still good after a restart.
-        disk_size: most that the folder may hold, of all datasets; None takes what is free, less a
-            tenth.
-        keep: "decoded" images, uint8, as they are before anything random is done to them and
-            before they are normalised; "encoded" bytes, as they come from the shards; "auto" is
-            decoded where the options allow it.
-        policy: what stays when not all fits. "pin" keeps a fixed part, spread evenly over an
-            epoch; "next-use" keeps in memory what the plan uses next; "lru" what was used last,
-            to compare with. "auto" chooses by the plan.
+        device: memory of the device that batches go to, see `make_loader(device=...)`. Decoded
+            images in it cross the bus once.
+        memory: memory of this process, which its worker processes share.
+        disk: folder on a fast disk of this machine. All ranks on it may share one, and entries are
+            valid after a restart.
+        disk_size: limit of the folder, for all datasets; None takes the free space, less a tenth.
+        keep: "decoded" images, uint8, before random transforms and normalisation; "encoded" bytes
+            of the shards; "auto" is decoded if the options allow it.
+        policy: choice of the samples that are kept if not all fit. "pin" keeps a fixed part, spread
+            evenly over an epoch; "next-use" keeps in memory the samples that the plan uses next;
+            "lru" those that were used last, for comparison. "auto" chooses by the plan.
         plan: folder in which ranks share the blocks of the plan, so that each is planned once. It
             keeps no samples.
 
     Raises:
         PlanError: an option is impossible.
+
+    Examples:
+        >>> cache = datapipe.CacheSpec(memory="1GB", disk="cache/", disk_size="10GB")
+        >>> loader = datapipe.make_loader("shards/", batch_size=4, epochs=2, cache=cache)
+        >>> batches = list(loader)
+        >>> sorted(loader.stats())
+        ['disk', 'memory', 'source']
     """
 
     device: Bytes | None = None

@@ -1,16 +1,16 @@
 """The `datapipe` command: parse options, call the library, print.
 
-Options come in as text; lines, tables and files go out. A module for each command does the work
-that only a terminal needs. A new command is a module here, listed in `command.py`.
+Options come in as text; lines, tables and files go out. Each command has a module. A new command
+is a module here, listed in `command.py`.
 """
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command."""
     try:
-        # Here, so that Ctrl-C during the imports is none of their business.
+        # Imported here, so that Ctrl-C during the imports ends quietly.
         from datapipe.cli.command import run
 
         run()

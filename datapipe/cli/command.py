@@ -1,4 +1,4 @@
-"""The command itself: its subcommands and the entry point."""
+"""The `datapipe` command: its subcommands and the entry point."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import datapipe
 from datapipe.cli.convert import convert
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
-from datapipe.cli.lost_output import ending_where_output_is_lost
+from datapipe.cli.output import ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile

@@ -1,4 +1,4 @@
-"""Options of a command that are fields of a dataclass: type, default and help come from there."""
+"""Options of commands: type, default and help of many come from the fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import typer
 
-from datapipe.declared import check_value, field_types
+from datapipe.declared import check_value, declared_types
 from datapipe.errors import PlanError
 
 _NUMBERS = re.compile(r"[\d.]+(\s*[,:x]\s*[\d.]+)+")
@@ -22,82 +22,75 @@ _ATTRIBUTE = re.compile(r"^    (\w+(?:, \w+)*): ((?:.+\n?)(?:        .+\n?)*)", 
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """An option of a command, `--pack-window`, as a field of a dataclass has it.
+    """An option of a command, such as `--pack-window`."""
 
-    Attributes:
-        name: as a keyword: `pack_window`.
-        kind: what typer reads it as: int, float, bool or str.
-        default: where it is not given.
-        help: a sentence.
-        owner, field: the dataclass and the name there; None for options of a command alone.
-    """
-
-    name: str
-    kind: Any
+    name: str  # as a keyword: `pack_window`
+    kind: Any  # type that typer reads: int, float, bool or str
     default: Any
-    help: str
-    owner: type[Any] | None = None
-    field: str = ""
+    help: str  # a sentence
+    owner: type[Any] | None = None  # dataclass that has it as a field; None without one
+    field: str = ""  # name there
 
     @property
     def option(self) -> str:
-        """As it is typed: `--pack-window`."""
+        """The option as it is typed: `--pack-window`."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def annotation(self) -> Any:
-        """The annotation that typer reads."""
+        """Annotation that typer reads."""
         names = [self.option] if self.kind is bool and not self.default else []
         kind = self.kind if self.default is not None else self.kind | None
         return Annotated[kind, typer.Option(*names, help=self.help)]
 
     def value(self, given: Any) -> Any:
-        """Return the given value as the type of the field.
-
-        Raises:
-            PlanError: it is something else; the message names the option.
-        """
+        """Return the given value as the type of the field."""
         if self.owner is None:
             return given
         return field_value(self.owner, self.field, given, self.option)
 
 
-def flag_of(owner: type[Any], field: str, name: str = "", **changes: Any) -> Flag:
+def own_flag(name: str, help: str, kind: Any = str, default: Any = None) -> Flag:
+    """Make an option that is no field of a dataclass."""
+    return Flag(name=name, kind=kind, default=default, help=help)
+
+
+def flag_of(owner: type[Any], field: str, name: str = "", help: str = "", **changes: Any) -> Flag:
     """Make an option of a field of a dataclass.
 
     Args:
         owner: the dataclass.
         field: its name there.
         name: of the option; that of the field, if not given.
-        changes: attributes of the flag that differ from what the dataclass says.
+        help: a sentence; the first one of the docstring, if not given.
+        changes: attributes of the flag that differ from the declaration.
     """
-    kind = _read_as(field_types(owner)[field])
+    kind = _read_as(declared_types(owner)[field])
     default = next(each.default for each in fields(owner) if each.name == field)
-    said: dict[str, Any] = {
+    found: dict[str, Any] = {
         "name": name or field,
         "kind": kind,
         "default": default if kind is not str and isinstance(default, kind) else None,
+        "help": help or help_of(owner, field),
         "owner": owner,
         "field": field,
     }
-    if "help" not in changes:
-        said["help"] = help_of(owner, field)
-    return Flag(**said | changes)
+    return Flag(**found | changes)
 
 
 def flags_of(owner: type[Any], *names: str) -> list[Flag]:
-    """Make options of fields of a dataclass that have the same names."""
+    """Make options of fields that have the same names."""
     return [flag_of(owner, name) for name in names]
 
 
 def help_of(owner: type[Any], field: str) -> str:
-    """The first sentence of what the dataclass says about a field."""
+    """Return the first sentence of the dataclass's docstring about a field."""
     if sys.flags.optimize > 1:  # without docstrings
         return ""
     for match in _ATTRIBUTE.finditer(inspect.getdoc(owner) or ""):
         if field in match[1].split(", "):
             sentence = " ".join(match[2].split()).partition(". ")[0].rstrip(".")
-            # What begins with a value begins as that is written.
+            # A sentence may begin with a value in quotes.
             return re.sub(r'[`"]', "", f"{sentence[0].upper()}{sentence[1:]}.")
     raise AssertionError(f"{owner.__name__} does not document {field}")
 
@@ -107,11 +100,8 @@ def field_value(owner: type[Any], field: str, given: Any, option: str) -> Any:
 
     Texts are read as `none`, `7`, `0.5`, `480x640`, `0.2:1`, `128,512` or themselves, whichever the
     field takes first.
-
-    Raises:
-        PlanError: the field takes none of these.
     """
-    declared = field_types(owner)[field]
+    declared = declared_types(owner)[field]
     for reading in _readings(given):
         with suppress(PlanError):
             return check_value(option, reading, declared, PlanError)

@@ -9,15 +9,9 @@ from typing import Annotated, Any
 import typer
 
 import datapipe
+from datapipe.cli.options import AsJson, Sidecars, Template, Tokenizer
 from datapipe.cli.output import print_table, user_errors
-from datapipe.cli.text import (
-    Template,
-    Tokenizer,
-    count,
-    print_failures,
-    text_encoder,
-    token_rows,
-)
+from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
 from datapipe.index.sidecars import parse_sidecars, write_sidecars
@@ -38,12 +32,8 @@ def index(
     ] = False,
     tokenizer: Tokenizer = None,
     template: Template = None,
-    sidecars: Annotated[
-        str, typer.Option(help="Index files for others too: dali,wids,energon.")
-    ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
+    sidecars: Sidecars = "",
+    as_json: AsJson = False,
 ) -> None:
     """Index WebDataset tars without repacking them, so that make_loader opens them.
 
@@ -83,7 +73,11 @@ def index(
         "shards": f"{len(manifest.shards):,}",
         "size": readable_size(manifest.bytes),
     }
-    title = _title(shards, kinds, packed=packed is not None, counted=counted is not None)
+    title = f"Indexed {shards}"
+    if packed and counted:
+        title = f"Counted the tokens of {shards}"
+    elif packed:
+        title = f"Wrote the sidecars of {shards} ({', '.join(kinds)})"
     print_table(title, rows | (token_rows(counted[1]) if counted else {}))
     if counted:
         print_failures(counted[0])
@@ -99,16 +93,8 @@ def _refuse_others(shards: str) -> None:
     raise DatapipeError(f"{shards}: {what}; give the folder that holds the .tar files")
 
 
-def _title(shards: str, kinds: tuple[str, ...], *, packed: bool, counted: bool) -> str:
-    if not packed:
-        return f"Indexed {shards}"
-    if not counted:
-        return f"Wrote the sidecars of {shards} ({', '.join(kinds)})"
-    return f"Counted the tokens of {shards}"
-
-
 def _packed_here(shards: Path) -> Manifest | None:
-    """The manifest of a dataset that datapipe packed; None where the shards are someone else's."""
+    """Return the manifest of a dataset that datapipe packed; None for shards of another tool."""
     if not (shards / MANIFEST).exists():
         return None
     manifest = read_manifest(shards)

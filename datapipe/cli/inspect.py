@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.convert import ArrayImage, ImageSize, array_image
+from datapipe.cli.options import ArrayImage, AsJson, ImageSize
 from datapipe.cli.output import print_table, user_errors
+from datapipe.cli.values import parse_array_image
 from datapipe.errors import PlanError
 from datapipe.progress import readable_size
+from datapipe.report.table import aligned
 
 if TYPE_CHECKING:
     from datapipe.index.dataset import Dataset
@@ -26,9 +28,7 @@ def inspect(
     image: ArrayImage = None,
     rate: Annotated[float | None, typer.Option(help="Images a second that training takes.")] = None,
     epochs: Annotated[int, typer.Option(help="Epochs that it is trained for.")] = 3,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a dataset holds, and what it would take and give as shards, cached, or as arrays.
 
@@ -45,7 +45,7 @@ def inspect(
 
         opened = open_dataset(dataset)
         arrays = opened.manifest.arrays
-        spec = array_image(image_size, image)
+        spec = parse_array_image(image_size, image)
         if arrays is not None and arrays.image and image_size is None and image is None:
             spec = spec_of(arrays.image)
         facts = None
@@ -87,22 +87,22 @@ def _described(dataset: Dataset) -> dict[str, Any]:
 
 
 def _print_forms(facts: Facts, costs: list[FormCost], rate: float | None, title: str) -> None:
-    if facts.decode is not None:
-        print(
-            f"\nImages of {title}: a core decodes {1 / facts.decode:,.0f}/s and copies "
-            f"{1 / facts.copy:,.0f}/s; {facts.cores} cores"
-        )
-    else:
-        print(f"\nImages of {title}: a core copies {1 / facts.copy:,.0f}/s; {facts.cores} cores")
-    of = f"reads at {rate:,.0f}/s" if rate is not None else "reads an image"
-    print(f"  {'form':<24} {'disk':>10} {'memory':>10} {'at most':>12} {of:>18} {'before':>9}")
-    for cost in costs:
-        reads = readable_size(round(cost.read * (rate or 1))) + ("/s" if rate is not None else "")
-        print(
-            f"  {cost.name:<24} {readable_size(cost.disk):>10} {readable_size(cost.memory):>10} "
-            f"{cost.rate:>10,.0f}/s {reads if cost.read else '-':>18} {cost.before:>7,.0f} s"
-        )
+    decodes = "" if facts.decode is None else f"decodes {1 / facts.decode:,.0f}/s and "
     print(
-        f"  free                     {readable_size(facts.disk):>10} "
-        f"{readable_size(facts.memory):>10}"
+        f"\nImages of {title}: a core {decodes}copies {1 / facts.copy:,.0f}/s; {facts.cores} cores"
     )
+    reads = "reads an image" if rate is None else f"reads at {rate:,.0f}/s"
+    per = "" if rate is None else "/s"
+    rows = [
+        [
+            cost.name,
+            *map(readable_size, (cost.disk, cost.memory)),
+            f"{cost.rate:,.0f}/s",
+            f"{readable_size(round(cost.read * (rate or 1)))}{per}" if cost.read else "-",
+            f"{cost.before:,.0f} s",
+        ]
+        for cost in costs
+    ]
+    rows.append(["free", readable_size(facts.disk), readable_size(facts.memory), "", "", ""])
+    for line in aligned((["form", "disk", "memory", "at most", reads, "before"], rows)):
+        print(f"  {line}")

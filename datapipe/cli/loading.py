@@ -9,25 +9,18 @@ from functools import wraps
 from shlex import quote
 from typing import Any
 
-from datapipe.cli.fields import Flag, flag_of, flags_of
-from datapipe.cli.image import parse_image
-from datapipe.cli.target import resolve_target
+from datapipe.cli.fields import Flag, flag_of, flags_of, own_flag
 from datapipe.cli.text import text_spec
+from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.specs import DeviceSpec, PackSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
-
-def _own(name: str, help: str, kind: Any = str) -> Flag:
-    """An option that is written otherwise in Python."""
-    return Flag(name=name, kind=kind, default=None, help=help)
-
-
 PLAN_FLAGS = (
-    _own("batch_size", "Samples (with --pack packs) of a batch.", int),
-    _own(
+    own_flag("batch_size", "Samples (with --pack packs) of a batch.", int),
+    own_flag(
         "image",
         "What becomes of images: none, a size such as 336, options such as "
         "size=336,resize=pad,normalize=clip, or a preset with options behind it, such as "
@@ -46,7 +39,7 @@ PLAN_FLAGS = (
     flag_of(PackSpec, "multiple_of", "pack_multiple_of"),
     *flags_of(PackSpec, "max_images", "max_samples", "max_patches", "static_shapes"),
     *flags_of(PlanOptions, "max_tokens", "buckets"),
-    _own("where", "Samples that take part, such as 'width >= 336'."),
+    own_flag("where", "Samples that take part, such as 'width >= 336'."),
     flag_of(
         PlanOptions,
         "shuffle",
@@ -67,34 +60,26 @@ PLAN_FLAGS = (
 
 LOADER_FLAGS = (
     *PLAN_FLAGS,
-    _own("dtype", "Of pixel_values: uint8, float32 or bfloat16."),
-    _own("transform", "Your transform as module:function, or file.py:function."),
-    _own("meta", "What else batches carry, such as key,source."),
+    own_flag("dtype", "Of pixel_values: uint8, float32 or bfloat16."),
+    own_flag("transform", "Your transform as module:function, or file.py:function."),
+    own_flag("meta", "What else batches carry, such as key,source."),
     *flags_of(DeviceSpec, "device", "channels_last", "pin_memory"),
     flag_of(LoaderOptions, "verify", default=True),
     *flags_of(LoaderOptions, "on_error"),
 )
-"""Those, and options of loading.
-
-How many workers there are, of which kind, what decodes and how far ahead is not among them: each
-command has its own way to say that.
-"""
+"""`PLAN_FLAGS` and options of loading; those of workers and decoder differ by command."""
 
 
 @dataclass(frozen=True)
 class Flags:
     """Options given on the command line; `keywords` makes arguments of `make_loader` of them."""
 
-    known: tuple[Flag, ...]
+    declared: tuple[Flag, ...]
     values: Mapping[str, Any]
 
     def keywords(self) -> dict[str, Any]:
-        """Keyword arguments of `make_loader`; what was not given keeps its default there.
-
-        Raises:
-            PlanError: an option is impossible, or means nothing without another.
-        """
-        given = self._of(None) | self._of(PlanOptions) | self._of(LoaderOptions)
+        """Return keyword arguments of `make_loader`, without options that were not given."""
+        given = self.given_to(None) | self.given_to(PlanOptions) | self.given_to(LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")
         image = given["image"] = parse_image(given.get("image"), dtype)
         if mixed is not None:
@@ -105,43 +90,41 @@ class Flags:
             given["meta"] = tuple(filter(None, map(str.strip, given["meta"].split(","))))
         if "transform" in given:
             given["transform"] = resolve_target(given["transform"], "--transform")
-        text = self._of(TextSpec)
+        text = self.given_to(TextSpec)
         if "tokenizer" in text and image is not None and "image_tokens" not in text:
             from datapipe.loader.schedule.image_token_counts import rule_of
 
             text["image_tokens"] = rule_of(image)
         given["text"] = text_spec(**{"tokenizer": None} | text)
-        pack, to = self._of(PackSpec), self._of(DeviceSpec)
+        pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)
         if given["text"] is None:
             self._refuse_without_tokenizer()
         if pack:
             if "tokens" not in pack:
-                raise PlanError(f"{self._first_of(PackSpec)} is of packs; give --pack too")
+                first = next(flag.option for flag in self._given() if flag.owner is PackSpec)
+                raise PlanError(f"{first} is of packs; give --pack too")
             given["pack"] = PackSpec(**pack)
         return given | ({"device": DeviceSpec(**to)} if to else {})
 
     def given(self) -> list[str]:
-        """Options that were given, as a shell takes them: `--batch-size 32`."""
-        said = []
+        """Return the given options as a shell takes them: `--batch-size 32`."""
+        words = []
         for flag in self._given():
             value = self.values[flag.name]
             name = flag.option if value is not False else f"--no-{flag.option[2:]}"
-            said.append(name if isinstance(value, bool) else f"{name} {quote(str(value))}")
-        return said
+            words.append(name if isinstance(value, bool) else f"{name} {quote(str(value))}")
+        return words
 
     def _given(self) -> list[Flag]:
-        return [flag for flag in self.known if self.values[flag.name] != flag.default]
+        return [flag for flag in self.declared if self.values[flag.name] != flag.default]
 
-    def _of(self, owner: type[Any] | None) -> dict[str, Any]:
-        """Values of the fields of a dataclass that were given."""
+    def given_to(self, owner: type[Any] | None) -> dict[str, Any]:
+        """Return the given values of a dataclass's fields; of all other options for None."""
         return {
             flag.field or flag.name: flag.value(self.values[flag.name])
             for flag in self._given()
             if flag.owner is owner
         }
-
-    def _first_of(self, owner: type[Any]) -> str:
-        return next(flag.option for flag in self._given() if flag.owner is owner)
 
     def _refuse_without_tokenizer(self) -> None:
         for name in ("pack", "max_tokens", "buckets"):
@@ -156,8 +139,8 @@ class Flags:
             )
 
 
-def with_flags(*known: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command some options; it gets them together, as its argument `flags`."""
+def with_flags(*declared: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options to a command; it gets them together, as its argument `flags`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
@@ -166,12 +149,12 @@ def with_flags(*known: Flag) -> Callable[[Callable[..., None]], Callable[..., No
         parameters = [parameter.replace(kind=keyword) for parameter in others]
         parameters += [
             inspect.Parameter(flag.name, keyword, default=flag.default, annotation=flag.annotation)
-            for flag in known
+            for flag in declared
         ]
 
         @wraps(command)
         def call(**given: Any) -> None:
-            flags = Flags(known, {flag.name: given.pop(flag.name) for flag in known})
+            flags = Flags(declared, {flag.name: given.pop(flag.name) for flag in declared})
             command(flags=flags, **given)
 
         # Where typer looks, in one version or another.

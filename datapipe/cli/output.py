@@ -1,22 +1,32 @@
-"""What the subcommands print, and how they end when something is wrong."""
+"""Output of the commands, and their end: after an error, and where output cannot be written."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from datapipe.errors import DatapipeError
 from datapipe.progress import is_watched
 
+if TYPE_CHECKING:
+    from datapipe.convert.report import ConvertReport
+    from datapipe.pack.report import PackReport
+
 _NAMES = 9  # characters for the names of a table, at least
+_SHOWN_REJECTS = 5
+_CLOSED = 128 + signal.SIGPIPE
+"""Exit code that shells report of a program that SIGPIPE ended, as it ends `cat`."""
 
 
 @contextmanager
 def user_errors(after_interrupt: str) -> Iterator[None]:
-    """Messages instead of tracebacks for what a user did or can mend."""
+    """Print messages instead of tracebacks for errors that a user can mend."""
     try:
         yield
     except DatapipeError as error:
@@ -32,7 +42,7 @@ def user_errors(after_interrupt: str) -> Iterator[None]:
 
 
 def print_table(title: str, rows: dict[str, str]) -> None:
-    """A title, and a row for each name with its value."""
+    """Print a title, and a row for each name with its value."""
     if is_watched(sys.stdout):
         from rich import print as rich_print
         from rich.markup import escape
@@ -51,13 +61,106 @@ def print_table(title: str, rows: dict[str, str]) -> None:
         print(f"  {name:<{width}} {value}")
 
 
+def print_rejects(report: PackReport | ConvertReport, *, written: bool = True) -> None:
+    """Print the first rejected inputs, and the file that lists all of them."""
+    for reject in report.examples[:_SHOWN_REJECTS]:
+        file = f"{reject.file}: " if reject.file else ""
+        print(shown(f"rejected {reject.source}: {file}{reject.reason}"))
+    if report.rejected and written:
+        print(f"all rejects: {report.output.rstrip('/')}/rejects.jsonl")
+
+
 def bars(counts: list[int], width: int = 40) -> list[str]:
-    """A row of signs for each count, as long as it is large; any count above 0 shows."""
+    """Return a row of signs for each count, as long as it is large; any count above 0 shows."""
     most = max([1, *counts])
     lengths = [-(-count * width // most) for count in counts]
     return [f"{'#' * length:<{width}}" for length in lengths]
 
 
 def shown(text: str) -> str:
-    """Text without characters that would steer a terminal."""
+    """Escape the characters of a line that would steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown_lines(text: str) -> str:
+    """Escape the lines of a text, as `shown` does."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+class OutputLost(Exception):
+    """Standard output or standard error cannot be written. Not an `OSError`, as data have."""
+
+    def __init__(self, name: str, cause: OSError) -> None:
+        super().__init__(f"{name}: {cause.strerror}")
+        self.closed = isinstance(cause, BrokenPipeError)
+
+
+class _Guarded:
+    """A stream that raises `OutputLost`."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._stream, attribute)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise OutputLost(self._name, error) from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputLost(self._name, error) from error
+
+
+@contextmanager
+def ending_where_output_is_lost() -> Iterator[None]:
+    """End the program where its output cannot be written.
+
+    The reader may have gone, as in `datapipe plan ... | head`: the command ends quietly. The disk
+    may be full: the command ends with one line.
+
+    Raises:
+        SystemExit: with the code of an error that came first, if there was one.
+    """
+    streams = sys.stdout, sys.stderr
+    for name, label in (("stdout", "standard output"), ("stderr", "standard error")):
+        if stream := getattr(sys, name):  # None if it was closed before the start
+            setattr(sys, name, _Guarded(stream, label))
+    code: object = None
+    try:
+        try:
+            yield
+        except SystemExit as end:
+            code = end.code
+            raise
+        finally:
+            if sys.stdout:
+                sys.stdout.flush()
+    except OutputLost as lost:
+        if not lost.closed and not code:
+            with suppress(OutputLost):
+                print(f"Error: {lost}", file=sys.stderr)
+        _discard()
+        raise SystemExit(code or (_CLOSED if lost.closed else 1)) from None
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _discard() -> None:
+    """Redirect standard output to /dev/null; else the interpreter's end reports its buffer.
+
+    Standard error too, where it is the same file (`2>&1 | head`).
+    """
+    with suppress(OSError, ValueError, AttributeError):  # not a file, or none
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        same = os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno())
+        os.dup2(nowhere, sys.stdout.fileno())
+        if same:
+            os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)

@@ -9,8 +9,10 @@ import typer
 
 import datapipe
 from datapipe.cli.loading import PLAN_FLAGS, Flags, with_flags
-from datapipe.cli.output import bars, print_table, shown, user_errors
+from datapipe.cli.options import AsJson, Shards
+from datapipe.cli.output import bars, print_table, shown_lines, user_errors
 from datapipe.errors import PlanError
+from datapipe.report.table import counted
 
 if TYPE_CHECKING:
     from datapipe.loader.loader import Loader
@@ -29,9 +31,7 @@ _REASONS = {
 
 @with_flags(*PLAN_FLAGS)
 def plan(
-    shards: Annotated[
-        str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
-    ],
+    shards: Shards,
     flags: Flags,
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     group: Annotated[
@@ -42,9 +42,7 @@ def plan(
     step: Annotated[
         int | None, typer.Option(help="Print what every rank sees at this step instead.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan an epoch as training will, and say what comes of it.
 
@@ -59,7 +57,7 @@ def plan(
             raise PlanError(f"--world-size {world_size}: at least one rank is needed")
         asked = flags.values["overlong"] is not None
         if flags.values["tokenizer"] is not None and not asked:
-            flags = Flags(flags.known, {**flags.values, "overlong": "drop"})
+            flags = Flags(flags.declared, {**flags.values, "overlong": "drop"})
         loader = datapipe.make_loader(
             shards,
             **flags.keywords(),
@@ -75,11 +73,7 @@ def plan(
             return
         view = loader.plan.step(step)
         # Keys and sources of foreign shards may hold anything.
-        print(json.dumps(view.to_dict()) if as_json else _shown_lines(str(view)))
-
-
-def _shown_lines(text: str) -> str:
-    return "\n".join(shown(line) for line in text.split("\n"))
+        print(json.dumps(view.to_dict()) if as_json else shown_lines(str(view)))
 
 
 def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> None:
@@ -89,8 +83,9 @@ def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> No
     if as_json:
         print(json.dumps(report.to_dict()))
         return
-    ranks = "1 rank" if report.world_size == 1 else f"{report.world_size:,} ranks"
-    tokens = loader.origin.text.spec.image_tokens if loader.origin.text else None
+    ranks = counted(report.world_size, "rank")
+    text = loader.components().schedule.origin.text
+    tokens = text.spec.image_tokens if text else None
     rows = _rows(report, tokens, asked=asked)
     print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", rows)
     _print_histogram(report.summary.histogram)
@@ -99,17 +94,16 @@ def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> No
 def _rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str, str]:
     summary = report.summary
     rows = {"steps": f"{summary.steps:,}"}
+    units = {"sample": "samples", "batch": "batches", "pack": "packs"}[summary.unit]
     if summary.unit != "sample":
-        name = "packs" if summary.unit == "pack" else "batches"
-        rows[name] = (
+        rows[units] = (
             f"{summary.units:,} of {summary.samples_per_unit:,.1f} samples, at most "
             f"{summary.most_samples:,}"
         )
     rows["samples"] = f"{summary.samples:,} of {report.dataset_samples:,}"
     if summary.repeats:
-        unit = {"sample": "samples", "batch": "batches", "pack": "packs"}[summary.unit]
         share = summary.repeats / (summary.units + summary.repeats) * summary.steps
-        rows["repeats"] = f"{summary.repeats:,} {unit}, {share:.0%} of the last step"
+        rows["repeats"] = f"{summary.repeats:,} {units}, {share:.0%} of the last step"
     rows |= _token_rows(report, image_tokens, asked=asked)
     left_out = report.to_dict()["left_out"]
     rows |= {
@@ -123,10 +117,11 @@ def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dic
     summary = report.summary
     if summary.tokens is None or summary.fill is None or summary.padding is None:
         return {}
+    size = f"{image_tokens:,}" if isinstance(image_tokens, int) else image_tokens
     rows = {
         "tokens": f"{summary.tokens:,}",
         "label tokens": f"{summary.labels:,}",
-        "images": f"{summary.images:,} of {_image_size(image_tokens)}",
+        "images": f"{summary.images:,} of {size} tokens",
         "fill": f"{summary.fill:.2%}",
         "padding": f"{summary.padding:.2%}",
     }
@@ -141,10 +136,6 @@ def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dic
     if lengths.cut_images or lengths.cut_labels:
         rows["cut away"] = f"{lengths.cut_images:,} images, {lengths.cut_labels:,} label tokens"
     return rows
-
-
-def _image_size(image_tokens: object) -> str:
-    return f"{image_tokens:,} tokens" if isinstance(image_tokens, int) else f"{image_tokens} tokens"
 
 
 def _print_histogram(histogram: tuple[LengthBin, ...]) -> None:

@@ -13,19 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
-from datapipe.cli.output import shown, user_errors
-from datapipe.cli.units import parse_seconds
-from datapipe.errors import PlanError
-from datapipe.progress import is_watched
-
-_PLAIN_EVERY = 10.0  # seconds between lines where no one watches
+from datapipe.cli.options import AsJson, Report, Shards
+from datapipe.cli.output import shown_lines, user_errors
+from datapipe.cli.values import parse_seconds, refuse_unwritable
+from datapipe.progress import PLAIN_EVERY, is_watched
 
 
 @with_flags(*LOADER_FLAGS)
 def profile(
-    shards: Annotated[
-        str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
-    ],
+    shards: Shards,
     flags: Flags,
     num_workers: Annotated[
         int | None, typer.Option(help="Threads or processes.  [default: as make_loader]")
@@ -37,15 +33,11 @@ def profile(
     step_time: Annotated[
         str | None, typer.Option(help="What training takes for a batch, such as 120ms.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a report with figures to this .html file.")
-    ] = None,
+    report: Report = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write a timeline for chrome://tracing or Perfetto.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find out what holds a loader back, and what would make it faster here."""
     with user_errors("nothing was written"):
@@ -57,7 +49,7 @@ def profile(
             "epochs": None,
         }
         pace = None if step_time is None else parse_seconds(step_time, "--step-time")
-        _check_outputs(report, trace)
+        refuse_unwritable(report=report, trace=trace)
         from datapipe.loader.make_loader import make_loader
         from datapipe.profile.job import profile_loader
         from datapipe.profile.text import profile_text
@@ -78,23 +70,12 @@ def profile(
     if as_json:
         print(json.dumps(found.to_dict()))
         return
-    print("\n".join(shown(line) for line in profile_text(found).split("\n")))
-
-
-def _check_outputs(report: Path | None, trace: Path | None) -> None:
-    """Refuse, before anything is measured, what could not be written in the end."""
-    for name, path in (("--report", report), ("--trace", trace)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise PlanError(f"{name} {path}: give a file in a folder that exists")
-    if report is not None:
-        from datapipe.report.charts import new_figure
-
-        new_figure()  # matplotlib may be missing
+    print(shown_lines(profile_text(found)))
 
 
 @contextmanager
 def _phases() -> Iterator[Callable[[str], None]]:
-    """Says on stderr what is being measured: live on a terminal, else a line now and then."""
+    """Show on stderr what is being measured: live on a terminal, else a line now and then."""
     if is_watched(sys.stderr):
         from rich.console import Console
 
@@ -105,7 +86,7 @@ def _phases() -> Iterator[Callable[[str], None]]:
 
     def say(phase: str) -> None:
         nonlocal last
-        if time.monotonic() - last >= _PLAIN_EVERY:
+        if time.monotonic() - last >= PLAIN_EVERY:
             last = time.monotonic()
             print(f"measuring: {phase}", file=sys.stderr, flush=True)
 

@@ -1,13 +1,10 @@
-"""What the subcommands that count tokens have in common."""
+"""Tokens in the commands: encoders from options, counts, and what they print."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from datapipe.cli.fields import help_of
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
 from datapipe.text.spec import TextSpec
@@ -17,21 +14,11 @@ if TYPE_CHECKING:
     from datapipe.index.tokens.stats import Spread, TokenStats
     from datapipe.text.encode import TextEncoder
 
-Tokenizer = Annotated[
-    str | None,
-    typer.Option(help="Count tokens with this tokenizer.json, or the folder of a tokenizer."),
-]
-Template = Annotated[str | None, typer.Option(help=help_of(TextSpec, "template"))]
-
 _SHOWN_FAILURES = 5
 
 
 def text_spec(tokenizer: str | None, **options: Any) -> TextSpec | None:
-    """The text options of a command; those that were not given keep their defaults.
-
-    Raises:
-        PlanError: one is impossible, or means nothing without a tokenizer.
-    """
+    """Make the text options of a command; None is not given, and keeps the default."""
     given = {name: value for name, value in options.items() if value is not None}
     if tokenizer is None:
         for name in given:
@@ -42,11 +29,7 @@ def text_spec(tokenizer: str | None, **options: Any) -> TextSpec | None:
 
 
 def text_encoder(tokenizer: str | None, template: str | None) -> TextEncoder | None:
-    """The encoder of a command; None without a tokenizer.
-
-    Raises:
-        PlanError: tokenizer or template cannot be used.
-    """
+    """Make the encoder of a command; None without a tokenizer."""
     spec = text_spec(tokenizer, template=template)
     if spec is None:
         return None
@@ -58,7 +41,7 @@ def text_encoder(tokenizer: str | None, template: str | None) -> TextEncoder | N
 def count(
     folder: str | Path, encoder: TextEncoder, workers: int | None = None
 ) -> tuple[TokenColumns, TokenStats]:
-    """Count the tokens of a dataset where that was not done, and look at them."""
+    """Count the tokens of a dataset where that was not done, and summarise them."""
     from datapipe.index.dataset import open_dataset
     from datapipe.index.tokens.stats import token_stats
     from datapipe.loader.schedule.token_counts import count_tokens
@@ -68,7 +51,7 @@ def count(
 
 
 def token_rows(stats: TokenStats) -> dict[str, str]:
-    """Rows of a table."""
+    """Return the rows of a table."""
     rows = {"text tokens": _spread(stats.text), "label tokens": _spread(stats.labels)}
     if stats.failed:
         rows["failed texts"] = f"{stats.failed:,}"
@@ -76,7 +59,7 @@ def token_rows(stats: TokenStats) -> dict[str, str]:
 
 
 def print_failures(columns: TokenColumns) -> None:
-    """The first texts that cannot be used, and where the others stand."""
+    """Print the first texts that cannot be used, and the file that lists all of them."""
     if not columns.failed:
         return
     for failure in columns.failures()[:_SHOWN_FAILURES]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import datapipe
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
+from datapipe.cli.options import AsJson, Report
 from datapipe.cli.output import shown, user_errors
-from datapipe.cli.target import resolve_target
-from datapipe.cli.tune_view import watching
-from datapipe.cli.units import parse_numbers, parse_seconds, parse_share
+from datapipe.cli.values import (
+    parse_numbers,
+    parse_seconds,
+    parse_share,
+    refuse_unwritable,
+    resolve_target,
+)
 from datapipe.declared import check_value
 from datapipe.errors import PlanError
+from datapipe.progress import is_watched
 from datapipe.quantities import Bytes
 
 if TYPE_CHECKING:
-    from datapipe.tune.result import TuneResult
+    from rich.table import Table
+
+    from datapipe.tune.result import SweepProgress, TuneResult
 
 _KINDS = {"workers": ("threads", "processes"), "decoder": ("auto", "cpu", "dali")}
 
@@ -69,12 +79,8 @@ def tune_workers(
     max_memory: Annotated[
         str | None, typer.Option(help="Memory of all processes together, such as 8GB.")
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write a report with figures to this .html file.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object at the end.")
-    ] = False,
+    report: Report = None,
+    as_json: AsJson = False,
 ) -> None:
     """Find the smallest number of workers that is as fast as any, or as training needs.
 
@@ -95,35 +101,43 @@ def tune_workers(
             options["step_time"] = parse_seconds(step_time, "--step-time")
         if train is not None:
             options["train"] = resolve_target(train, "--train")
-        _check_report(report)
-        kinds = [("workers", workers), ("decoder", decoder)]
+        refuse_unwritable(report=report)
+        kinds = {"workers": workers, "decoder": decoder}
         if target is not None:
             _refuse_beside_target(shards, flags, kinds)
             make: Any = resolve_target(target, "--target")
         elif shards is None:
             raise PlanError("give SHARDS, the folder of a dataset, or --target module:function")
         else:
-            asked = {name: _several(name, text) for name, text in kinds}
-            options["variants"] = _variants(asked)
-            fixed = {name: values[0] for name, values in asked.items() if len(values) == 1}
+            asked = {name: _several(name, text) for name, text in kinds.items()}
+            several = {name: values for name, values in asked.items() if len(values) > 1}
+            options["variants"] = [
+                dict(zip(several, values, strict=True)) for values in product(*several.values())
+            ]
+            fixed = {name: values[0] for name, values in asked.items() if name not in several}
             make = _maker(shards, flags, fixed)
         options["num_workers"] = (
-            _usual() if num_workers is None else parse_numbers(num_workers, "--num-workers")
+            _workers_to_try()
+            if num_workers is None
+            else parse_numbers(num_workers, "--num-workers")
         )
-        with watching() as tell:
+        with _watching() as tell:
             result = datapipe.tune_workers(make, **options, on_trial=tell)
         name = target or shards or ""
+        command = " ".join([shlex.quote(name), *flags.given()])
         if report is not None:
-            from datapipe.tune.page import write_report
+            from datapipe.tune.report import write_report
 
-            write_report(result, report, _command(name, target, flags))
-    _print(result, name, profile=None if target else _profile(name, flags), as_json=as_json)
+            title = f"--target {name}" if target else command
+            write_report(result, report, f"datapipe tune-workers {title}")
+    profile = None if target else f"datapipe profile {command}"
+    _print(result, name, profile=profile, as_json=as_json)
     if result.interrupted:
         raise typer.Exit(130)
 
 
 def _maker(shards: str, flags: Flags, fixed: dict[str, str]) -> Any:
-    """A function that makes the loader, and made it once, so that a wrong option shows at once."""
+    """Return a function that makes the loader; call it once, so that wrong options show at once."""
     from datapipe.loader.make_loader import make_loader
 
     options = flags.keywords() | fixed | {"epochs": None}
@@ -135,63 +149,34 @@ def _maker(shards: str, flags: Flags, fixed: dict[str, str]) -> Any:
     return make
 
 
-def _usual() -> tuple[int, ...]:
-    """Powers of two up to twice the CPUs of this rank, and these themselves."""
+def _workers_to_try() -> tuple[int, ...]:
+    """Return powers of two up to twice the CPUs of this rank, and the number of CPUs."""
     from datapipe.loader.distributed import default_workers
 
     cpus = default_workers()
-    powers = {2**power for power in range((2 * cpus).bit_length()) if 2**power <= 2 * cpus}
-    return tuple(sorted({0, cpus} | powers))
+    return tuple(sorted({0, cpus, *(1 << power for power in range((2 * cpus).bit_length()))}))
 
 
 def _several(name: str, asked: str) -> list[str]:
     values = [value.strip() for value in asked.split(",")]
     for value in values:
         if value not in _KINDS[name]:
-            known = ", ".join(_KINDS[name])
-            raise PlanError(f"--{name} {asked!r}: {value!r} is not one of {known}")
+            kinds = ", ".join(_KINDS[name])
+            raise PlanError(f"--{name} {asked!r}: {value!r} is not one of {kinds}")
     return values
 
 
-def _variants(asked: dict[str, list[str]]) -> list[dict[str, str]]:
-    """All combinations of what there are several of."""
-    made: list[dict[str, str]] = [{}]
-    for name, values in asked.items():
-        if len(values) > 1:
-            made = [{**variant, name: value} for value in values for variant in made]
-    return made
-
-
-def _refuse_beside_target(shards: str | None, flags: Flags, kinds: list[tuple[str, str]]) -> None:
+def _refuse_beside_target(shards: str | None, flags: Flags, kinds: dict[str, str]) -> None:
     given = [] if shards is None else [shards]
     given += flags.given()
-    given += [f"--{name} {value}" for name, value in kinds if value not in ("threads", "auto")]
+    given += [f"--{name} {kind}" for name, kind in kinds.items() if kind not in ("threads", "auto")]
     if given:
         raise PlanError(f"--target makes its own loader, and {given[0]} is beside it; leave it out")
 
 
-def _check_report(report: Path | None) -> None:
-    if report is None:
-        return
-    if report.is_dir() or not report.absolute().parent.is_dir():
-        raise PlanError(f"--report {report}: give a file in a folder that exists")
-    from datapipe.report.charts import new_figure
-
-    new_figure()  # matplotlib may be missing; before a minute of measuring
-
-
-def _command(name: str, target: str | None, flags: Flags) -> str:
-    words = ["--target", name] if target else [shlex.quote(name), *flags.given()]
-    return " ".join(["datapipe tune-workers", *words])
-
-
-def _profile(name: str, flags: Flags) -> str:
-    return " ".join(["datapipe profile", shlex.quote(name), *flags.given()])
-
-
 def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool) -> None:
     from datapipe.report.table import aligned
-    from datapipe.tune.table import chosen_text, result_text, settings_table
+    from datapipe.tune.report import chosen_text, result_text, settings_table
 
     if as_json:
         print(json.dumps({"tuned": name, **result.to_dict()}))
@@ -207,3 +192,57 @@ def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool)
     for line in aligned(settings_table(result.settings), left=(-1,)):
         print(shown(line))
     print(f"{len(result.trials)} trials in {result.seconds:.0f} s")
+
+
+@contextmanager
+def _watching() -> Iterator[Callable[[SweepProgress], None]]:
+    """Show the progress of a sweep on stderr: a table on a terminal, lines elsewhere."""
+    if not is_watched(sys.stderr):
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    # Drawn after trials and not beside them, which it would disturb.
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        yield lambda progress: live.update(_table(progress), refresh=True)
+
+
+class _Lines:
+    """A line for each setting that is settled, and for each round's end."""
+
+    def __init__(self) -> None:
+        self._printed: set[str] = set()
+        self._round = -1
+
+    def __call__(self, progress: SweepProgress) -> None:
+        lines = [f"{row.setting}: {row.out}" for row in progress.settings if row.out]
+        last = progress.last
+        if last is not None and not last.paced and last.round > self._round:
+            self._round = last.round
+            if self._round:
+                lines.append(f"round {self._round} done")
+        for line in lines:
+            if line not in self._printed:
+                self._printed.add(line)
+                when = f"{progress.spent:.0f} of {progress.budget:.0f} s"
+                print(f"{when}: {line}", file=sys.stderr, flush=True)
+
+
+def _table(progress: SweepProgress) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from datapipe.tune.report import settings_table
+
+    rows = progress.settings
+    title = f"{progress.spent:.0f} of {progress.budget:.0f} s"
+    table = Table(title=title, title_justify="left")
+    names, cells = settings_table(rows)
+    for at, name in enumerate(names):
+        table.add_column(name, justify="left" if at + 1 == len(names) else "right")
+    rates = [row.rate for row in rows if row.rate is not None and not row.out]
+    for row, line in zip(rows, cells, strict=True):
+        style = "dim" if row.out else "bold" if rates and row.rate == max(rates) else ""
+        table.add_row(*map(escape, line), style=style)
+    return table

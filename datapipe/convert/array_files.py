@@ -1,19 +1,32 @@
-"""The arrays that a conversion writes: one preallocated, others that grow with it."""
+"""Files of an unfinished conversion: arrays, one of them preallocated, and a journal.
+
+The journal says how far each array goes after each shard, so that the same command can finish it.
+"""
 
 from __future__ import annotations
 
 import errno
+import logging
+import math
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import UInt8
+from datapipe.convert.chunk import Made
 from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import crc32, prefix_sums
 from datapipe.index.files.npy import HEADER, NpyFile, header
+from datapipe.index.files.sealed_json import seal, unseal_lines
+from datapipe.index.manifest import Shard
+from datapipe.index.parquet import file_sha256
+from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.journal import same_options
 from datapipe.store.arrays import (
     CHECKED,
     IMAGE_CRC32,
@@ -26,44 +39,28 @@ from datapipe.store.arrays import (
     TOKENS,
 )
 
+logger = logging.getLogger(__name__)
+
+_JOURNAL = "convert.jsonl"
+_REJECTS = "convert-rejects.jsonl"
+
 Noted = dict[str, tuple[int, int]]
 """Of each file: its items, and the checksum of their bytes."""
 
 _NOT_KNOWN_HERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_GROWING = {TEXTS: "|u1"}
-_OF_IMAGES = {name: CHECKED[name] for name in (IMAGE_CRC32, IMAGE_PLACEMENT, IMAGE_OFFSETS)}
-_OF_TOKENS = {name: CHECKED[name] for name in (TOKENS, LABELS, TOKEN_OFFSETS)}
+_OF_IMAGES = (IMAGE_CRC32, IMAGE_PLACEMENT, IMAGE_OFFSETS)
+_OF_TOKENS = (TOKENS, LABELS, TOKEN_OFFSETS)
+_OFFSETS = {IMAGE_OFFSETS: IMAGE_CRC32, TOKEN_OFFSETS: TOKENS}  # and the file of their items
+_KINDS: dict[str, tuple[str, tuple[int, ...]]] = {TEXTS: ("|u1", ()), **CHECKED}
 
 
 def take_back(out: Path, work: Path) -> None:
     """Move back what a conversion had put in place when it was killed, before its manifest was."""
-    for name in (*_GROWING, *_OF_IMAGES, *_OF_TOKENS, IMAGES, SUMS):
+    for name in (*_KINDS, IMAGES, SUMS):
         if (out / name).exists():
             (out / name).replace(work / name)
     for path in out.glob("part-*.parquet"):
         path.replace(work / path.name)
-
-
-def count_whole(folder: Path, noted: Sequence[Noted]) -> tuple[int, Path | None]:
-    """Compare arrays with what was noted of them after each shard.
-
-    Images have checksums of their own, and are compared when they are read.
-
-    Returns:
-        How many of `noted` hold, from the first on, and the file that differs from the next.
-    """
-    kinds = {name: (dtype, ()) for name, dtype in _GROWING.items()} | CHECKED
-    good, changed = len(noted), None
-    for name in noted[0] if noted else ():
-        dtype, row = kinds[name]
-        item = np.dtype((dtype, row)).itemsize
-        ends = [item * one[name][0] for one in noted]
-        sums = prefix_sums(folder / name, ends, start=HEADER)
-        for number, one in enumerate(noted[:good]):
-            if sums[number] != one[name][1]:
-                good, changed = number, folder / name
-                break
-    return good, changed
 
 
 class ArrayFiles:
@@ -86,20 +83,20 @@ class ArrayFiles:
         tokens: bool,
         noted: Noted,
     ) -> None:
-        self._folder = folder
         self._row = None if size is None else (*size, 3)
-        kinds = {} if size is None else _OF_IMAGES
-        kinds = {name: (kind, ()) for name, kind in _GROWING.items()} | kinds
-        kinds |= _OF_TOKENS if tokens else {}
+        names = (TEXTS, *(() if size is None else _OF_IMAGES), *(_OF_TOKENS if tokens else ()))
         self._images: int | None = None
-        self._sums = {name: noted[name][1] if name in noted else 0 for name in kinds}
         self._files: dict[str, NpyFile] = {}
         try:
-            for name, (dtype, row) in kinds.items():
-                length = noted[name][0] if name in noted else 0
-                self._files[name] = NpyFile(folder / name, dtype, row, length=length)
-                if name in (IMAGE_OFFSETS, TOKEN_OFFSETS) and not noted:
-                    self._add(name, np.zeros(1, np.int64))
+            for name in names:
+                length, checksum = noted.get(name, (0, 0))
+                # The last offset is the number of the items that offsets are of.
+                end, _ = noted.get(_OFFSETS.get(name, ""), (0, 0))
+                self._files[name] = NpyFile(
+                    folder / name, *_KINDS[name], length=length, end=end, crc32=checksum
+                )
+                if name in _OFFSETS and not noted:
+                    self._files[name].append(np.zeros(1, np.int64))
             if self._row is not None:
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                 self._images = os.open(folder / IMAGES, flags, 0o666)
@@ -107,52 +104,37 @@ class ArrayFiles:
         except BaseException:
             self.abandon()
             raise
-        self._ends = {IMAGE_OFFSETS: self.images, TOKEN_OFFSETS: self._length(TOKENS)}
 
     @property
     def images(self) -> int:
-        """Images so far."""
-        return self._length(IMAGE_CRC32)
+        """Number of images so far."""
+        return self._files[IMAGE_CRC32].length
 
     @property
     def texts(self) -> int:
         """Bytes of texts so far."""
-        return self._length(TEXTS)
+        return self._files[TEXTS].length
 
-    def put(self, images: npt.NDArray[np.uint8], place: int) -> None:
-        """Write images, the first of them as number `place`; from any thread.
-
-        Args:
-            images: uint8 [n, height, width, 3].
-        """
+    def put(self, images: UInt8, first: int) -> None:
+        """Write images, uint8 [n, height, width, 3], from number `first` on; from any thread."""
         assert self._images is not None
-        data, start = images.reshape(-1).data, HEADER + place * self._image_bytes
+        data, start = images.reshape(-1).data, HEADER + first * self._image_bytes
         done = 0
         while done < len(data):  # one write takes at most 2 GiB
             done += os.pwrite(self._images, data[done:], start + done)
 
-    def append(
-        self,
-        sums: Sequence[int],
-        placements: Sequence[tuple[float, ...]],
-        counts: Sequence[int],
-        texts: bytes,
-        tokens: Sequence[npt.NDArray[np.int32]],
-        labels: Sequence[npt.NDArray[np.int32]],
-    ) -> None:
-        """Add some samples: checksums and placements of their images, how many each has, texts
-        and tokens.
-        """
+    def append(self, made: Made, counts: Sequence[int]) -> None:
+        """Add the samples of a chunk, apart from pixels; `counts` are their images."""
+        files = self._files
+        files[TEXTS].append(np.frombuffer(made.text, np.uint8))
         if self._row is not None:
-            self._add(IMAGE_CRC32, np.array(sums, np.uint32))
-            self._add(IMAGE_PLACEMENT, np.array(placements, np.float64).reshape(-1, 4))
-            self._extend(IMAGE_OFFSETS, counts)
-        self._add(TEXTS, np.frombuffer(texts, np.uint8))
-        if TOKENS in self._files:
-            nothing = np.zeros(0, np.int32)
-            self._add(TOKENS, np.concatenate([nothing, *tokens]))
-            self._add(LABELS, np.concatenate([nothing, *labels]))
-            self._extend(TOKEN_OFFSETS, [len(one) for one in tokens])
+            files[IMAGE_CRC32].append(np.array(made.sums, np.uint32))
+            files[IMAGE_PLACEMENT].append(np.array(made.placements, np.float64).reshape(-1, 4))
+            files[IMAGE_OFFSETS].append_ends(np.array(counts, np.int64))
+        if TOKENS in files:
+            for name, values in ((TOKENS, made.tokens), (LABELS, made.labels)):
+                files[name].append(np.concatenate([np.zeros(0, np.int32), *values]))
+            files[TOKEN_OFFSETS].append_ends(np.array([len(t) for t in made.tokens], np.int64))
 
     def sync(self) -> Noted:
         """Make all of it durable; return how far each file goes."""
@@ -160,21 +142,18 @@ class ArrayFiles:
             file.sync()
         if self._images is not None:
             os.fdatasync(self._images)
-        return {name: (file.length, self._sums[name]) for name, file in self._files.items()}
+        return {name: (file.length, file.crc32 or 0) for name, file in self._files.items()}
 
     def finish(self) -> list[str]:
-        """Close the files, each as long as what it holds; returns their names."""
+        """Close the files, each as long as what it holds; return their names."""
         names = list(self._files)
         if self._images is not None:
             assert self._row is not None
             os.ftruncate(self._images, HEADER + self.images * self._image_bytes)
             os.pwrite(self._images, header("|u1", self.images, self._row), 0)
             os.fsync(self._images)
-            os.close(self._images)
-            self._images = None
             names.append(IMAGES)
-        for file in self._files.values():
-            file.close()
+        self.abandon()
         self._files.clear()
         return names
 
@@ -189,10 +168,10 @@ class ArrayFiles:
     @property
     def _image_bytes(self) -> int:
         assert self._row is not None
-        return self._row[0] * self._row[1] * 3
+        return math.prod(self._row)
 
     def _allocate(self, images: int) -> None:
-        """Take the room for all images at once, so that it lies together and cannot run out."""
+        """Reserve the bytes of all images at once, so that they lie together and cannot run out."""
         assert self._images is not None
         assert self._row is not None
         os.pwrite(self._images, header("|u1", 0, self._row), 0)
@@ -200,20 +179,120 @@ class ArrayFiles:
         try:
             os.posix_fallocate(self._images, 0, size)
         except OSError as error:
-            if error.errno in _NOT_KNOWN_HERE:
-                os.ftruncate(self._images, size)
-            else:
+            if error.errno not in _NOT_KNOWN_HERE:
                 raise
+            os.ftruncate(self._images, size)
 
-    def _extend(self, name: str, counts: Sequence[int]) -> None:
-        ends = self._ends[name] + np.cumsum(np.array(counts, np.int64))
-        self._add(name, ends)
-        self._ends[name] = int(ends[-1]) if len(ends) else self._ends[name]
 
-    def _add(self, name: str, values: npt.NDArray[Any]) -> None:
-        self._files[name].append(values)
-        self._sums[name] = crc32(values.tobytes(), self._sums[name])
+class ConvertJournal:
+    """A file in the working folder with a line for each finished shard.
 
-    def _length(self, name: str) -> int:
-        file: Any = self._files.get(name)
-        return 0 if file is None else int(file.length)
+    Args:
+        work: the working folder.
+        options: of this conversion.
+        out: its output, for messages.
+
+    Attributes:
+        parts: entries of the shards that are done.
+        noted: how far each array goes then.
+        inputs, rejected: samples looked at so far, and those of them that were refused.
+
+    Raises:
+        PackError: it was begun with other options.
+    """
+
+    def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
+        self._work = work
+        self.parts: list[Shard] = []
+        self.noted: Noted = {}
+        self.inputs = self.rejected = self._rejects_crc32 = rejects_bytes = 0
+        path = work / _JOURNAL
+        content = path.read_bytes() if path.exists() else b""
+        entries, ends = unseal_lines(content)
+        if entries:
+            same_options(out, entries[0]["options"], options)
+        done, changed = _count_whole(work, entries[1:])
+        if changed is None and len(content) > sum(ends[-1:]):
+            changed = path
+        if changed is not None:
+            logger.warning(
+                "%s is not as it was written; what followed shard %d is converted again",
+                *(changed, done),
+            )
+        for entry in entries[1 : 1 + done]:
+            self.parts.append(Shard(**entry["part"]))
+            self.noted = entry["noted"]
+            self.inputs, self.rejected = entry["inputs"], entry["rejected"]
+            rejects_bytes, self._rejects_crc32 = entry["rejects"]
+        self._rejects = (work / _REJECTS).open("ab")
+        self._rejects.truncate(rejects_bytes)
+        self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
+        self._file = path.open("ab")
+        self._file.truncate(ends[done] if entries else 0)
+        if not entries:
+            self._append({"options": options})
+
+    def reject(self, reject: Reject) -> None:
+        """Write one refused sample down."""
+        data = reject.line()
+        self._rejects.write(data)
+        self._rejects_crc32 = crc32(data, self._rejects_crc32)
+        self.rejected += 1
+
+    def rejects(self) -> bytes:
+        """Return all lines of refused samples."""
+        self._rejects.flush()
+        return (self._work / _REJECTS).read_bytes()
+
+    def commit(self, part: Shard, noted: Noted) -> None:
+        """Note durably that a shard is done."""
+        self._rejects.flush()
+        os.fsync(self._rejects.fileno())
+        entry = {
+            "part": asdict(part),
+            "noted": noted,
+            "inputs": self.inputs,
+            "rejected": self.rejected,
+            "rejects": [self._rejects.tell(), self._rejects_crc32],
+        }
+        self._append(entry)
+        self.parts.append(part)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._rejects, self._file):
+            with suppress(OSError):
+                file.close()
+
+    def _append(self, line: dict[str, Any]) -> None:
+        self._file.write(seal(line).encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _count_whole(work: Path, entries: Sequence[dict[str, Any]]) -> tuple[int, Path | None]:
+    """Return how many shards, from the first on, are as noted, and the file that differs next.
+
+    Images have checksums of their own, and are compared when they are read.
+    """
+    changed: dict[int, Path] = {}  # by shard
+
+    def compare(path: Path, ends: list[int], expected: list[int], start: int = 0) -> None:
+        sums = prefix_sums(path, ends, start=start)
+        wrong = (number for number, noted in enumerate(expected) if sums[number] != noted)
+        if (first := next(wrong, None)) is not None:
+            changed.setdefault(first, path)
+
+    for name in entries[0]["noted"] if entries else ():
+        item = np.dtype(_KINDS[name]).itemsize
+        noted = [entry["noted"][name] for entry in entries]
+        compare(work / name, [item * n for n, _ in noted], [crc for _, crc in noted], HEADER)
+    for number, entry in enumerate(entries):
+        index = work / str(entry["part"]["index"])
+        if not index.exists() or file_sha256(index) != entry["part"]["index_sha256"]:
+            changed.setdefault(number, index)
+            break
+    rejects = [entry["rejects"] for entry in entries]
+    compare(work / _REJECTS, [end for end, _ in rejects], [crc for _, crc in rejects])
+    done = min(changed, default=len(entries))
+    return done, changed.get(done)

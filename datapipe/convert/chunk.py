@@ -1,4 +1,4 @@
-"""Some samples of a shard, as they will lie in arrays. Done by threads, in any order."""
+"""Chunks of samples of a shard, as they will lie in arrays; threads make them in any order."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 import torch
 
+from datapipe.array_types import Int32, UInt8
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.image import check_indexed
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.columns import Columns
+from datapipe.index.dataset import Dataset
 from datapipe.index.files.crc32 import NOT_AS_INDEXED, crc32
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.members import SampleParts, wanted_members
-from datapipe.index.rows import ImageSize, Member
+from datapipe.index.parquet import checked_index, to_table
+from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.store.protocol import Store
 from datapipe.text.encode import SampleText, TextEncoder
-
-UInt8 = npt.NDArray[np.uint8]
+from datapipe.text.truncate import IGNORE
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertContext:
-    """What all chunks share.
+    """The dataset and the transforms that all chunks share.
 
     Attributes:
         columns, store: of the dataset that is converted.
@@ -39,25 +41,17 @@ class ConvertContext:
     encoder: TextEncoder | None
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedSample:
-    """A sample that does not make it."""
-
-    sample: int
-    error: SampleError
-
-
 @dataclass(slots=True)
 class Made:
-    """What came of a chunk.
+    """The samples of a chunk, as arrays will hold them.
 
     Attributes:
-        samples: numbers of those that made it, in order.
+        samples: numbers of those that can be used, in order.
         images: uint8 [I, height, width, 3], of these; None without images.
         sums, placements: checksum of each image, and where its points went.
         texts: members with texts of each sample, and their bytes.
-        tokens, labels: of each sample; none where nobody asked, or where its text is refused.
-        refused: samples that did not make it.
+        tokens, labels: of each sample; none without an encoder, or where its text is refused.
+        refused: samples that cannot be used, and why.
     """
 
     samples: list[int] = field(default_factory=list)
@@ -65,9 +59,14 @@ class Made:
     sums: list[int] = field(default_factory=list)
     placements: list[tuple[float, ...]] = field(default_factory=list)
     texts: list[list[tuple[Member, bytes]]] = field(default_factory=list)
-    tokens: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    labels: list[npt.NDArray[np.int32]] = field(default_factory=list)
-    refused: list[RefusedSample] = field(default_factory=list)
+    tokens: list[Int32] = field(default_factory=list)
+    labels: list[Int32] = field(default_factory=list)
+    refused: list[tuple[int, SampleError]] = field(default_factory=list)
+
+    @property
+    def text(self) -> bytes:
+        """All texts, concatenated."""
+        return b"".join(data for texts in self.texts for _, data in texts)
 
 
 def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> Made:
@@ -79,32 +78,29 @@ def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> Ma
         spec = recipe.transform.spec
         made.images = np.empty((int(last - first), spec.height, spec.width, 3), np.uint8)
     texts: list[SampleText] = []
-    wanted = [_wanted(recipe, sample) for sample in samples]
-    # All at once, where what lies elsewhere comes on many connections.
+    wanted = []
+    for sample in samples:
+        members = columns.members(sample)
+        wanted.append(wanted_members(members, 0 if recipe.transform is None else len(members)))
+    # A remote store reads all of them at once, on many connections.
     fetch = recipe.store.begin([(shard, members) for members in wanted])
-    for place, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
+    for number, (sample, wants) in enumerate(zip(samples, wanted, strict=True)):
         before = len(made.sums)
         try:
-            contents = recipe.store.read(shard, wants) if fetch is None else fetch.contents(place)
-            text, members = _make_sample(recipe, sample, wants, contents, made)
+            contents = recipe.store.read(shard, wants) if fetch is None else fetch.contents(number)
+            text, held = _make_sample(recipe, sample, wants, contents, made)
         except SampleError as error:
             del made.sums[before:], made.placements[before:]
-            made.refused.append(RefusedSample(sample, error))
+            made.refused.append((sample, error))
             continue
         made.samples.append(sample)
-        made.texts.append(members)
+        made.texts.append(held)
         texts.append(text)
     if made.images is not None:
         made.images = made.images[: len(made.sums)]
     if recipe.encoder is not None and texts:
         _encode(recipe.encoder, texts, made)
     return made
-
-
-def _wanted(recipe: ConvertContext, sample: int) -> list[Member]:
-    """Return the members of a sample that go into arrays."""
-    members = recipe.columns.members(sample)
-    return wanted_members(members, 0 if recipe.transform is None else len(members))
 
 
 def _make_sample(
@@ -142,7 +138,7 @@ def _make_sample(
 
 
 def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, made: Made) -> None:
-    """Decode an image to behind those that are there."""
+    """Decode an image behind those that `made` holds."""
     assert recipe.transform is not None
     assert made.images is not None
     columns = recipe.columns
@@ -160,9 +156,7 @@ def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, m
 
 
 def _encode(encoder: TextEncoder, texts: list[SampleText], made: Made) -> None:
-    """Tokens and labels of texts; a text that is refused has none, as its counts say later."""
-    from datapipe.text.truncate import IGNORE
-
+    """Add tokens and labels of texts; a text that is refused has none, as its counts say later."""
     nothing = np.zeros(0, np.int32)
     for result in encoder.encode(texts):
         if isinstance(result, SampleError):
@@ -171,3 +165,33 @@ def _encode(encoder: TextEncoder, texts: list[SampleText], made: Made) -> None:
         else:
             made.tokens.append(result.tokens)
             made.labels.append(np.where(result.trained, result.tokens, IGNORE).astype(np.int32))
+
+
+class PartRows:
+    """Rows of the samples of one shard that made it into arrays, with texts as only members."""
+
+    def __init__(self, dataset: Dataset, shard: int, first: int) -> None:
+        self._first = first
+        table = checked_index(dataset.home, dataset.manifest.shards[shard])
+        names = ("key", "source", "text_bytes", "image_width", "image_height", "orientation")
+        self._columns = {name: table[name].to_pylist() for name in names}
+        self._rows = Rows()
+        self.text_bytes = 0
+
+    def add(self, made: Made, offset: int) -> None:
+        """Add samples whose texts begin at `offset`."""
+        for sample, texts in zip(made.samples, made.texts, strict=True):
+            key, source, text_bytes, *sizes = (
+                column[sample - self._first] for column in self._columns.values()
+            )
+            members = []
+            for member, data in texts:
+                members.append(Member(member.ext, offset, len(data), member.crc32))
+                offset += len(data)
+                self.text_bytes += len(data)
+            images = [ImageSize(*size) for size in zip(*sizes, strict=True)]
+            self._rows.append(Row(key, members, images, text_bytes, source))
+
+    def table(self) -> pa.Table:
+        """Return the rows as a table."""
+        return to_table(self._rows)

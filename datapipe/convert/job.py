@@ -1,6 +1,6 @@
 """`convert_dataset`: every image of a dataset decoded once, into arrays that are mapped.
 
-Chunks of samples are made by threads, in any order, and take their places in the order of the
+Chunks of samples are made by threads, in any order, and are written in the order of the
 shards, so the bytes do not depend on the number of threads. After each shard all files are synced
 and their lengths noted; the same command goes on there.
 """
@@ -15,6 +15,7 @@ from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from datapipe.convert.array_files import ArrayFiles, take_back
-from datapipe.convert.chunk import ConvertContext, Made, make_chunk
-from datapipe.convert.journal import ConvertJournal
-from datapipe.convert.part_rows import PartRows
+from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
+from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
@@ -68,7 +67,7 @@ from datapipe.text.spec import TextSpec
 _CHUNK = 16  # samples that a thread takes at a time
 _AHEAD = 2  # chunks begun for each thread
 _EXAMPLES = 10
-_WORTH_SAYING = 10 << 30  # bytes from which on the size is said where nobody watches
+_WORTH_SAYING = 10 << 30  # bytes from which on the size is said where no terminal shows progress
 
 
 @checked(PackError)
@@ -104,6 +103,12 @@ def convert_dataset(
         PackError: the output belongs to something else, too many samples were refused, or the disk
             is full.
         IndexMismatch: there is no finished dataset at `shards`, or it changed.
+
+    Examples:
+        >>> image = datapipe.ImageSpec(size=224, resize="crop")
+        >>> report = datapipe.convert_dataset("shards/", "arrays/", image=image)
+        >>> next(iter(datapipe.make_loader("arrays/", batch_size=4)))["pixel_values"].shape
+        torch.Size([4, 3, 224, 224])
     """
     started = time.monotonic()
     dataset = open_dataset(shards)
@@ -132,7 +137,7 @@ def convert_dataset(
 def report_of(
     manifest: Manifest, out: Path, *, started: float, finished_before: bool
 ) -> ConvertReport:
-    """What is said of arrays."""
+    """Return the report of finished arrays."""
     assert manifest.arrays is not None
     return ConvertReport(
         samples=manifest.samples,
@@ -146,14 +151,18 @@ def report_of(
 
 
 def conversion_options(image: ImageSpec | None, text: TextSpec | None) -> dict[str, Any]:
-    """What the bytes of arrays depend on, beside the shards.
+    """Return the options that the bytes of arrays depend on, beside the shards.
 
     Raises:
         PlanError: images would have many sizes, or the tokenizer cannot be used.
     """
+    return _options(image, None if text is None else TextEncoder(text))
+
+
+def _options(image: ImageSpec | None, encoder: TextEncoder | None) -> dict[str, Any]:
     return {
         "image": {} if image is None else image_identity(image),
-        "tokenizer_and_template": "" if text is None else TextEncoder(text).digest,
+        "tokenizer_and_template": "" if encoder is None else encoder.digest,
     }
 
 
@@ -171,14 +180,10 @@ class _Conversion:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the bytes depend on, beside the shards."""
-        return {
-            "image": {} if self.spec is None else image_identity(self.spec),
-            "tokenizer_and_template": "" if self.encoder is None else self.encoder.digest,
-        }
+        return _options(self.spec, self.encoder)
 
     def finished(self) -> Manifest | None:
-        """The manifest of what is there, if it is what would be made.
+        """Return the manifest of the output, if it is what would be made.
 
         Raises:
             PackError: the folder holds something else.
@@ -236,11 +241,7 @@ class _Conversion:
                 torch.set_num_threads(threads)  # what the threads have set is of the process
 
     def _check_space(self) -> None:
-        """Say how large the arrays will be.
-
-        Raises:
-            PackError: the disk has not enough room.
-        """
+        """Print how large the arrays will be; raise PackError if the disk lacks the room."""
         columns = self.dataset.columns
         texts = int(columns.member_size.sum()) if self.spec is None else 0
         images = 0
@@ -281,14 +282,7 @@ class _Conversion:
                         if made.images is not None and len(made.images):
                             writes.append(pool.submit(files.put, made.images, files.images))
                         rows.add(made, files.texts)
-                        files.append(
-                            made.sums,
-                            made.placements,
-                            [self._images(sample) for sample in made.samples],
-                            b"".join(data for texts in made.texts for _, data in texts),
-                            made.tokens,
-                            made.labels,
-                        )
+                        files.append(made, [self._images(sample) for sample in made.samples])
                         self._refuse(made, journal, samples)
                         while len(writes) > _AHEAD * self.workers:
                             writes.popleft().result()
@@ -318,16 +312,16 @@ class _Conversion:
     def _chunks(
         self, recipe: ConvertContext, pool: ThreadPoolExecutor, shard: int, first: int, stop: int
     ) -> Generator[tuple[int, Made], None, None]:
-        """What comes of each chunk of a shard, in order, and of how many samples it is."""
+        """Yield the number of samples of each chunk of a shard and what came of it, in order."""
         begun: deque[tuple[int, Future[Made]]] = deque()
+        starts = iter(range(first, stop, _CHUNK))
         try:
-            for start in range(first, stop, _CHUNK):
-                samples = range(start, min(start + _CHUNK, stop))
-                begun.append((len(samples), pool.submit(make_chunk, recipe, shard, samples)))
-                if len(begun) > _AHEAD * self.workers:
-                    count, future = begun.popleft()
-                    yield count, future.result()
-            while begun:
+            while True:
+                for start in islice(starts, _AHEAD * self.workers + 1 - len(begun)):
+                    samples = range(start, min(start + _CHUNK, stop))
+                    begun.append((len(samples), pool.submit(make_chunk, recipe, shard, samples)))
+                if not begun:
+                    return
                 count, future = begun.popleft()
                 yield count, future.result()
         finally:
@@ -337,10 +331,9 @@ class _Conversion:
     def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
         columns = self.dataset.columns
         journal.inputs += samples
-        for refused in made.refused:
-            (source,) = columns.sources(np.array([refused.sample]))
-            error = refused.error
-            file = error.member or columns.key(refused.sample)
+        for sample, error in made.refused:
+            (source,) = columns.sources(np.array([sample]))
+            file = error.member or columns.key(sample)
             reject = Reject(source, error.reason, type(error).__name__, file)
             journal.reject(reject)
             self.reasons[f"{reject.error}: {reject.reason}"] += 1
@@ -351,7 +344,9 @@ class _Conversion:
     def _judge(self, journal: ConvertJournal, *, at_end: bool) -> None:
         if not self.max_rejects.exceeded(journal.rejected, journal.inputs, at_end=at_end):
             return
-        examples = "".join(f"\n  {one.source}: {one.file}: {one.reason}" for one in self.examples)
+        examples = "".join(
+            f"\n  {item.source}: {item.file}: {item.reason}" for item in self.examples
+        )
         raise PackError(
             f"{journal.rejected:,} of {journal.inputs:,} samples cannot be used, more than "
             f"--max-rejects {self.max_rejects} allows; for example{examples}\n"

@@ -48,6 +48,10 @@ def pack_arrays(
 
     Raises:
         PackError, PlanError, IndexMismatch: as these two do.
+
+    Examples:
+        >>> datapipe.pack_arrays("photos/", "arrays/", image=datapipe.ImageSpec(size=224)).samples
+        8
     """
     started = time.monotonic()
     out = local_path(arrays)

@@ -1,4 +1,4 @@
-"""What a conversion did, for the caller and for the command's last lines."""
+"""The report of a conversion, for the caller and for the command's last lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datapipe.pack.input.raw_sample import Reject
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertReport:
-    """What a conversion did.
+    """Counts and reasons of a finished conversion.
 
     Attributes:
         samples, images, bytes: of the arrays; `bytes` of all their files.
@@ -19,6 +19,11 @@ class ConvertReport:
         examples: a few of these samples.
         output: the folder.
         finished_before: whether there was nothing to do.
+
+    Examples:
+        >>> report = datapipe.convert_dataset("shards/", "arrays/")
+        >>> report.samples, report.images, report.rejected
+        (8, 8, 0)
     """
 
     samples: int

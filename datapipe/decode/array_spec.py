@@ -1,4 +1,4 @@
-"""What images are when they lie decoded in arrays, and how a manifest has it."""
+"""Specs of images that are decoded into arrays, and their form in a manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONS = ("resize", "interpolation", "crop_from", "scaled_decode")
 
 
 def array_spec(image: ImageSpec) -> ImageSpec:
-    """What images become when they are written to arrays: uint8, without anything random.
+    """Return the spec of images in arrays: uint8, without anything random.
 
     Raises:
         PlanError: they would not be of one size, or would differ from epoch to epoch.
@@ -38,7 +38,7 @@ def array_spec(image: ImageSpec) -> ImageSpec:
 
 
 def image_identity(image: ImageSpec) -> dict[str, Any]:
-    """The options that pixels depend on, as JSON has them."""
+    """Return the options that pixels depend on, as JSON has them."""
     kept = array_spec(image)
     identity: dict[str, Any] = {name: getattr(kept, name) for name in _OPTIONS}
     identity["size"] = [kept.height, kept.width]
@@ -48,7 +48,7 @@ def image_identity(image: ImageSpec) -> dict[str, Any]:
 
 
 def spec_of(image: Mapping[str, Any]) -> ImageSpec:
-    """The `ImageSpec` that has this `image_identity`, for what lies there as it lies there."""
+    """Return the `ImageSpec` of arrays with this `image_identity`."""
     identity = dict(image)
     fill = identity.pop("fill", None)
     size = tuple(identity.pop("size"))

@@ -1,10 +1,9 @@
-"""Resize and normalise whole batches on the device they are on.
+"""Resizing and normalisation of whole batches on their device.
 
-For loops that decode elsewhere: on the GPU, or with another library. `normalize_batch` gives the
-bits of the kernels that the loader uses on the CPU. `resize_batch` and `fit_batch` are exact on the
-CPU, where they run those very kernels. On a GPU they are matrix products (`products.py`), which,
-run on a CPU, differ from the kernels by a grey level in at most one value of a hundred, and by two
-in very few: where the value lies in the middle between two levels.
+For training loops that decode elsewhere: on the GPU, or with another library. `normalize_batch`
+gives the bits of the kernels that the loader uses on the CPU. On the CPU, `resize_batch` and
+`fit_batch` run these kernels. On a GPU they are matrix products, whose values differ by a grey
+level in at most one of a hundred, and by two in very few, in the middle between two levels.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from torch import Tensor
 
 from datapipe.declared import Count, Say, Within, checked
 from datapipe.decode.normalize import Triple
-from datapipe.decode.resize import Filter, resize
-from datapipe.decode.resize_products import fit_by_products
+from datapipe.decode.resize import Filter, fit_by_products, resize
 from datapipe.errors import PlanError
 
 _Above = Annotated[float, Within(above=0)]
@@ -38,16 +36,16 @@ def normalize_batch(
     *,
     channels_last: bool = False,
 ) -> Tensor:
-    """Pixels as a model takes them: (x / 255 - mean) / std.
+    """Normalise pixels for a model: (x / 255 - mean) / std.
 
     Args:
         images: uint8 [N, 3, ...] on any device: [N, 3, H, W], or patches [P, 3, values].
         mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
         dtype: torch.float32 or torch.bfloat16; torch.uint8 without `mean_std`.
-        channels_last: lay the values of a pixel together; for [N, 3, H, W].
+        channels_last: make the values of a pixel contiguous; for [N, 3, H, W].
 
     Returns:
-        [N, 3, ...] of `dtype` on the device of `images`; `images` itself where nothing changes.
+        [N, 3, ...] of `dtype` on the device of `images`; `images` itself if nothing changes.
 
     Raises:
         PlanError: `images` has another dtype or shape, or the options contradict each other.
@@ -80,7 +78,7 @@ def normalize_batch(
 def resize_batch(
     images: Tensor, height: Count, width: Count, filter: Filter = "bilinear"
 ) -> Tensor:
-    """Images of one size at another size, antialiased where they become smaller.
+    """Resize images of one size, antialiased if they become smaller.
 
     Args:
         images: uint8 [N, 3, h, w] on any device.
@@ -107,9 +105,9 @@ def resize_batch(
 def fit_batch(
     images: Sequence[Tensor], height: Count, width: Count, filter: Filter = "bilinear"
 ) -> Tensor:
-    """Images of many sizes as one batch, each stretched to the same size.
+    """Stretch images of many sizes to one size, as one batch.
 
-    The number of kernels does not grow with that of the images, but for the one that copies each.
+    Each image costs one kernel, a copy; the number of the others does not grow with the batch.
 
     Args:
         images: uint8 [3, h, w] each, on one device.
@@ -140,9 +138,9 @@ def fit_batch(
 
 
 def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
-    """Set what lies right of and below each image to zero, in place.
+    """Set the padding right of and below each image to zero, in place.
 
-    Padding is zero after normalisation too; zero before it is black, and no zero any more.
+    Padding is zero after normalisation too; zero before it is black, which is not zero after it.
 
     Args:
         pixels: [N, C, H, W] of any dtype.
@@ -156,19 +154,19 @@ def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
     return pixels.masked_fill_(rows[:, None, :, None] | columns[:, None, None, :], 0)
 
 
-def _check_pixels(images: Tensor, what: str) -> None:
+def _check_pixels(images: Tensor, name: str) -> None:
     if images.dtype != torch.uint8:
-        raise PlanError(f"{what}: {images.dtype} values; give torch.uint8, from 0 to 255")
+        raise PlanError(f"{name}: {images.dtype} values; give torch.uint8, from 0 to 255")
 
 
 @lru_cache(maxsize=64)
 def _factors(
     mean_std: tuple[Triple, Triple] | None, device: torch.device, dims: int
 ) -> tuple[Tensor, Tensor]:
-    """What pixels are multiplied by, and what is added then: float32 [3, 1, ...].
+    """Return the factor of pixels, and the summand after it: float32 [3, 1, ...].
 
-    Remembered, since a copy to the device waits for all that was queued there before; and since it
-    did wait, every stream may read them.
+    Cached, since a copy to the device waits for all that was queued there before; since it did
+    wait, every stream may read them.
     """
     mean, std = mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     scale = [1 / (255 * s) for s in std]
@@ -182,8 +180,8 @@ def _factors(
 def _by_kernels(
     images: Sequence[Tensor] | Tensor, height: int, width: int, filter: Filter
 ) -> Tensor:
-    """One by one, with the kernel that the loader uses on the CPU."""
+    """Resize one image after the other, with the kernel that the loader uses on the CPU."""
     out = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device="cpu")
-    for image, place in zip(images, out, strict=True):
-        place.copy_(resize(image, height, width, filter))
+    for image, resized in zip(images, out, strict=True):
+        resized.copy_(resize(image, height, width, filter))
     return out

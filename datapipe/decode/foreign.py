@@ -1,7 +1,7 @@
-"""Raw images that no loader decodes, encoded anew as one that all do.
+"""Conversion of raw images that no loader decodes to a format that all decode.
 
-`index/images/formats.py` says which formats those are and what each becomes. The result was decoded
-fully and shows what the original shows: upright, its first or largest picture.
+`index/images/formats.py` has these formats and what each becomes. The result was decoded fully and
+shows what the original shows: upright, its first or largest picture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datapipe.index.images.formats import RawFormat, refusal
 from datapipe.index.images.header import ImageInfo
 
 PHOTO_QUALITY = 95
-"""JPEG quality of photographs that are encoded anew for their format alone."""
+"""JPEG quality of photographs that are encoded again for their format alone."""
 
 
 def convert(
@@ -29,7 +29,7 @@ def convert(
     max_pixels: int = MAX_PIXELS,
     ext: str = "",
 ) -> tuple[bytes, ImageInfo, str]:
-    """Encode an image anew, at the size and in the format that `options` ask for.
+    """Encode an image again, at the size and in the format that `options` ask for.
 
     Args:
         data: the image.
@@ -39,7 +39,7 @@ def convert(
         ext: extension of its file, for messages.
 
     Returns:
-        The encoded image, what `probe` says of it, and the name of its new format.
+        The encoded image, its `probe`, and the name of its new format.
 
     Raises:
         DecodeError: the format is not supported, a package for it is missing, or the image is

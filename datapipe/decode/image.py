@@ -1,8 +1,8 @@
 """Encoded images to upright RGB pixels, on the CPU.
 
-JPEG goes through libjpeg-turbo, everything else through Pillow. What every kind of image means is
-fixed here: EXIF orientation is applied, alpha is laid over white, 16-bit grey keeps its high byte,
-CMYK becomes RGB as Pillow converts it, an animation gives its first frame.
+libjpeg-turbo decodes JPEG, Pillow everything else. Every kind of image has one meaning: EXIF
+orientation is applied, alpha is laid over white, 16-bit grey keeps its high byte, CMYK becomes RGB
+as Pillow converts it, an animation gives its first frame.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import Image, UnidentifiedImageError
 
+from datapipe.array_types import UInt8
 from datapipe.errors import DecodeError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.header import OPENED, ImageInfo, probe, probe_indexed
 from datapipe.index.rows import ImageSize
-
-Pixels = npt.NDArray[np.uint8]
-"""uint8 [height, width, 3], RGB."""
 
 Encoded = bytes | memoryview
 """An encoded image: contiguous bytes, or a view of them."""
@@ -37,8 +35,8 @@ _T = TypeVar("_T")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 # Warnings of libjpeg after which the pixels are still whole; Pillow reads such files too. Stray
-# bytes before the end or a header segment are none of the image's, before any other marker they are
-# pixels that were not understood.
+# bytes before the end or a header segment do not belong to the image; before any other marker they
+# are pixels that were not understood.
 _HARMLESS = re.compile(
     r"extraneous bytes before marker 0x(d9|c[0-3]|db|dd|e[0-9a-f]|fe)"
     r"|unknown JFIF revision number|Invalid SOS parameters for sequential JPEG"
@@ -72,32 +70,25 @@ def check_indexed(found: tuple[int, int], indexed: tuple[int, int]) -> None:
         )
 
 
-def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> Pixels:
+def decode_rgb(data: Encoded, *, max_pixels: int = MAX_PIXELS) -> UInt8:
     """Decode one image to upright RGB, uint8 [height, width, 3], contiguous.
 
     Raises:
         DecodeError: the bytes are no image, are cut off or damaged, or it has too many pixels.
     """
-    info = probe(data)
-    check_size(info, max_pixels)
-    if info.format == "png":
-        check_png(data)
-    pixels = decode_jpeg(data, info) if info.components in (1, 3) else None
-    if pixels is None:
-        pixels = with_pillow(data, _rgb_pixels)
-    return orient(pixels, info.orientation)
+    return decode_for(data, max_pixels=max_pixels).pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """An image that was decoded for a purpose, perhaps at a part of its size.
+    """Decoded image, perhaps at a part of its size.
 
     Attributes:
         pixels: uint8 [h, w, 3], RGB, upright; of any strides.
         width, height: of the whole image, upright, in pixels, before any scaling.
     """
 
-    pixels: Pixels
+    pixels: UInt8
     width: int
     height: int
 
@@ -113,12 +104,11 @@ def decode_for(
 
     Args:
         data: the encoded image.
-        target: told (height, width) of the upright image, says to what (height, width) it will be
-            resized. A JPEG is then decoded at 1/2, 1/4 or 1/8 of its size where both sides stay at
-            least as long as that. Decoding and resizing then take a quarter to half less time; on
-            photographs the result differs by 3 grey levels on average from that of the whole
-            image, and by 1 where the sides stay twice as long: double the target for that. None
-            decodes the whole image.
+        target: maps the (height, width) of the upright image to those that it will be resized to.
+            A JPEG is then decoded at 1/2, 1/4 or 1/8 of its size if both sides stay at least as
+            long as that. Decoding and resizing take a quarter to half less time; on photographs the
+            result differs by 3 grey levels on average from that of the whole image, and by 1 if the
+            sides stay twice as long: double the target for that. None decodes the whole image.
         max_pixels: an image with more is refused.
         indexed: what an index says of it; see `probe_indexed`.
 
@@ -127,35 +117,25 @@ def decode_for(
     """
     info = probe(data) if indexed is None else probe_indexed(data, indexed)
     check_size(info, max_pixels)
-    if info.format == "png":
-        check_png(data)
     width, height = info.upright
+    pixels = None
     if info.components in (1, 3):
         factor = 1
         if target is not None and info.scalable:
             factor = _scaling((height, width), target(height, width))
         pixels = decode_jpeg(data, info, factor=factor)
-        if pixels is not None:
-            pixels = _trim(pixels, info, factor)
-            return Decoded(orient(pixels, info.orientation), width, height)
-    pixels = with_pillow(data, _rgb_pixels)
+        if pixels is not None and factor > 1:
+            # libjpeg rounds the sides up. A last row or column that lies mostly outside of the
+            # image would shift what is resized, by up to half as many grey levels as the scaling.
+            down, across = ((side + factor // 2) // factor for side in (info.height, info.width))
+            pixels = pixels[:down, :across]
+    if pixels is None:
+        pixels = with_pillow(data, _rgb_pixels)
     return Decoded(orient(pixels, info.orientation), width, height)
 
 
-def _trim(pixels: Pixels, info: ImageInfo, factor: int) -> Pixels:
-    """Scaled pixels without a last row or column of which most lies outside of the image.
-
-    libjpeg rounds the sides up. What is resized as if it were all image is shifted by that, which
-    costs up to half as many grey levels again as the scaling itself.
-    """
-    if factor == 1:
-        return pixels
-    height, width = ((side + factor // 2) // factor for side in (info.height, info.width))
-    return pixels[:height, :width]
-
-
 def _scaling(size: tuple[int, int], target: tuple[int, int]) -> int:
-    """Largest of 8, 4, 2 and 1 by which `size` can be divided and still cover `target`."""
+    """Return the largest of 8, 4, 2 and 1 that scales `size` down and still covers `target`."""
     if max(size) < 8:
         return 1  # libjpeg is told sides, not factors, and of few pixels several give the same
     most = min(side // wanted for side, wanted in zip(size, target, strict=True))
@@ -174,7 +154,7 @@ def orient(pixels: npt.NDArray[_Scalar], orientation: int) -> npt.NDArray[_Scala
         pixels = pixels[::-1]
     if pixels.ndim == 2 or orientation == 4:
         return np.ascontiguousarray(pixels)
-    # A channel at a time: of three bytes that lie together, NumPy copies each by itself.
+    # A channel at a time: NumPy copies three contiguous bytes one by one.
     upright = np.empty(pixels.shape, pixels.dtype)
     for channel in range(pixels.shape[2]):
         upright[..., channel] = pixels[..., channel]
@@ -183,7 +163,7 @@ def orient(pixels: npt.NDArray[_Scalar], orientation: int) -> npt.NDArray[_Scala
 
 def decode_jpeg(
     data: Encoded, info: ImageInfo, *, colorspace: str = "RGB", factor: int = 1
-) -> Pixels | None:
+) -> UInt8 | None:
     """Decode a JPEG of one or three components as it is stored; None if only Pillow takes it.
 
     Args:
@@ -200,7 +180,7 @@ def decode_jpeg(
         assert info.scalable
         least = {"min_width": -(-info.width // factor), "min_height": -(-info.height // factor)}
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, colorspace, **least)
+        pixels: UInt8 = simplejpeg.decode_jpeg(data, colorspace, **least)
         return pixels
     except ValueError as error:
         if _HARMLESS.search(str(error)):
@@ -208,7 +188,7 @@ def decode_jpeg(
         raise DecodeError(f"JPEG is damaged: {error}") from error
 
 
-def check_png(data: Encoded) -> None:
+def _check_png(data: Encoded) -> None:
     """Verify the checksums of the chunks that pixels depend on, which Pillow does not.
 
     Without this, damaged compressed data may decode to a whole picture of the wrong content.
@@ -228,11 +208,13 @@ def check_png(data: Encoded) -> None:
 
 
 def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
-    """What `use` makes of the image, or of its first frame, as Pillow opens it.
+    """Return what `use` makes of the image, or of its first frame, as Pillow opens it.
 
     Raises:
-        DecodeError: Pillow cannot open it, or `use` raised whatever it may be.
+        DecodeError: Pillow cannot open it, or `use` raised any exception.
     """
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        _check_png(data)
     try:
         with Image.open(io.BytesIO(data), formats=OPENED) as image:
             image.seek(0)
@@ -240,7 +222,7 @@ def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
     except DecodeError:
         raise
     except UnidentifiedImageError:
-        # Its own message names the address of an object: another one in every run.
+        # Its own message has the address of an object, which differs in every run.
         raise DecodeError("Pillow cannot read the header") from None
     except Exception as error:
         # Pillow's plugins raise many kinds of exceptions on damaged files.
@@ -248,7 +230,7 @@ def with_pillow(data: Encoded, use: Callable[[Image.Image], _T]) -> _T:
 
 
 def flatten(image: Image.Image) -> Image.Image:
-    """The image as 8-bit grey ("L") or colour ("RGB"), without alpha.
+    """Return the image as 8-bit grey ("L") or colour ("RGB"), without alpha.
 
     Raises:
         DecodeError: its pixels are floating-point numbers.
@@ -267,5 +249,5 @@ def flatten(image: Image.Image) -> Image.Image:
     return image.convert("L" if image.mode == "1" else "RGB")
 
 
-def _rgb_pixels(image: Image.Image) -> Pixels:
+def _rgb_pixels(image: Image.Image) -> UInt8:
     return np.array(flatten(image).convert("RGB"), dtype=np.uint8)

@@ -1,27 +1,25 @@
-"""Pixels to what a model takes, written straight to their place in a batch.
+"""Pixels to what a model takes, written straight into a batch.
 
-Taking interleaved pixels apart is what torch does slowly; a kernel compiled by numba does all of it
-in one pass, three to four times as fast, and gives the same bits. It is loaded in the background
-once a process has written as many pixels as some thousand images have. Until then, and where numba
-is missing, torch does the work.
+torch is slow at separating interleaved pixels. A kernel compiled by numba does all of the work in
+one pass, three to four times as fast, and gives the same bits. It is loaded in the background once
+a process has written as many pixels as some thousand images have; until then torch does the work.
 """
 
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Sequence
-from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
+
+from datapipe.array_types import Bools, Int64, UInt8
 
 Triple = tuple[float, float, float]
 """A value for each of red, green and blue."""
@@ -32,38 +30,19 @@ LOADED_AFTER = 2048 * 336 * 336
 Loading takes a second of a core, which the kernel makes up for within some ten thousand images; a
 run that comes this far will come to those. And the first batch must not wait for it."""
 
-_log = logging.getLogger(__name__)
 
-
-class _Layout(NamedTuple):
-    """Where interleaved pixels lie, and where they go: see `normalize_kernel`."""
-
-    height: int
-    width: int
-    pitch: int
-    plane: int
-    row: int
-
-
-class Kernels(NamedTuple):
-    """The compiled modules."""
-
-    write: ModuleType
-    gather: ModuleType
-
-
-class _Background:
-    """Loads the kernel when it pays. One for the process."""
+class _KernelLoader:
+    """Loader of the kernel in the background; one for the process."""
 
     def __init__(self) -> None:
-        self.kernel: Kernels | None = None
+        self.kernel: ModuleType | None = None
         self._written = 0  # pixels; threads may overwrite each other's
         # Atomic without a lock, which a fork could leave locked.
         self._asked = itertools.count()
         self._thread: threading.Thread | None = None
 
     def count(self, pixels: int) -> None:
-        """So many are written with torch; the last of `LOADED_AFTER` start the loading."""
+        """Count pixels that torch writes; the last of `LOADED_AFTER` start the loading."""
         self._written += pixels
         if self._written < LOADED_AFTER or next(self._asked):
             return
@@ -72,51 +51,38 @@ class _Background:
         thread.start()
         self._thread = thread
 
-    def load(self) -> None:
-        self.kernel = load_kernel()
+    def load(self) -> ModuleType:
+        from datapipe.decode.kernels import write
+
+        self.kernel = write
+        return write
 
     def wait(self) -> None:
-        """Until nothing is being loaded: a fork in between would leave its locks locked."""
+        """Wait for the end of the loading: a fork meanwhile would leave its locks locked."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
 
 def load_soon() -> None:
-    """Start loading the kernel now, for whoever will need it from the first image on."""
-    _background.count(LOADED_AFTER)
+    """Start loading the kernel now, for loaders that have little to do beside it."""
+    _loader.count(LOADED_AFTER)
 
 
-@cache
-def load_kernel() -> Kernels | None:
-    """The compiled kernel, loaded now if it was not; None where numba is missing.
-
-    For measurements, which should not begin with torch and end with the kernel.
-    """
-    try:
-        from datapipe.decode.kernels import gather as gather_kernel
-        from datapipe.decode.kernels import normalize as normalize_kernel
-    except ImportError as error:
-        _log.info(
-            "images are normalised without numba, some 0.1 ms slower each; "
-            "to speed it up: pip install 'datapipe[fast]' (%s)",
-            error,
-        )
-        return None
-    _background.kernel = Kernels(normalize_kernel, gather_kernel)
-    return _background.kernel
+def load_kernel() -> ModuleType:
+    """Load the kernel now, for measurements that should not begin with torch."""
+    return _loader.load()
 
 
-_background = _Background()
-os.register_at_fork(before=_background.wait)
+_loader = _KernelLoader()
+os.register_at_fork(before=_loader.wait)
 
 
 class Normalizer:
-    """Writes uint8 pixels as values of `dtype`. Thread-safe.
+    """Writer of uint8 pixels as values of `dtype`. Thread-safe.
 
     Floating-point values are (x / 255 - mean) / std, worked out in float32 as x * scale + shift in
-    two roundings; bfloat16 is rounded from that. uint8 is copied. Which of kernel and torch does it
-    makes no difference to a bit.
+    two roundings; bfloat16 is rounded from that. uint8 is copied. Kernel and torch give equal bits.
 
     Args:
         mean_std: of red, green and blue, for pixels from 0 to 1; None leaves them from 0 to 1.
@@ -133,13 +99,12 @@ class Normalizer:
         self._constants = self._scale.numpy(), self._shift.numpy()
 
     def write(self, image: Tensor, out: Tensor) -> None:
-        """Write an image to its place.
+        """Write an image into a batch.
 
         Args:
-            image: uint8 [3, h, w], of any strides; fastest where the pixels of a row lie one
-                after another.
-            out: [3, h, w] of `dtype`, of any strides, overwritten; fastest where values of a row
-                and channel lie together.
+            image: uint8 [3, h, w], of any strides; fastest with the pixels of a row contiguous.
+            out: [3, h, w] of `dtype`, of any strides, overwritten; fastest with the values of a row
+                and channel contiguous.
         """
         assert image.shape == out.shape
         assert out.dtype == self.dtype
@@ -148,11 +113,11 @@ class Normalizer:
         layout = _layout(image, out)
         if layout is None:
             self._with_torch(image, out)
-        elif _background.kernel is None:
-            _background.count(layout.height * layout.width)
+        elif _loader.kernel is None:
+            _loader.count(layout[0] * layout[1])
             self._with_torch(image, out)
         else:
-            self._with_kernel(_background.kernel.write, image, out, layout)
+            self._with_kernel(_loader.kernel, image, out, layout)
 
     def write_planes(self, values: Tensor, out: Tensor) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -162,70 +127,72 @@ class Normalizer:
             out: of `dtype`, of the same shape, of any strides.
         """
         assert values.shape == out.shape
-        kernel = _background.kernel
+        kernel = _loader.kernel
         if self.dtype == torch.uint8:
             out.copy_(values)
         elif self.dtype == torch.float32 and out.is_contiguous() and kernel is not None:
             count = 3 * len(values)
             length = values.numel() // max(count, 1)
             flat = values.numpy().reshape(-1), *self._constants, out.numpy().reshape(-1)
-            kernel.write.planes_float32(*flat, count, length)
+            kernel.planes_float32(*flat, count, length)
         else:
             if kernel is None:
-                _background.count(values.numel() // 3)
+                _loader.count(values.numel() // 3)
             shape = (1, 3, *(1 for _ in values.shape[2:]))
             scale, shift = self._scale.view(shape), self._shift.view(shape)
             out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
 
     def gather(
         self,
-        source: npt.NDArray[np.uint8],
+        source: UInt8,
         out: Tensor,
-        starts: npt.NDArray[np.int64],
-        rows: npt.NDArray[np.int64],
-        mirrored: npt.NDArray[np.bool_],
+        starts: Int64,
+        rows: Int64,
+        mirrored: Bools,
         *,
         interleaved: bool = False,
     ) -> bool:
-        """Write many images at once, as `write_planes` does each of them; whether that was done.
-
-        It is not where there is no kernel for it.
+        """Write many images at once, as `write_planes` does each of them, if a kernel can.
 
         Args:
             source: uint8 [n], which holds images of [3, h, w], or of [h, w, 3] if `interleaved`.
             out: [N, 3, h, w] of `dtype`.
-            starts: int64 [k], where each image begins in `source`.
-            rows: int64 [k], where it goes in `out`.
+            starts: int64 [k], index in `source` at which each image begins.
+            rows: int64 [k], its row of `out`.
             mirrored: bool [k], whether left and right are exchanged.
+
+        Returns:
+            False if no kernel can: nothing was written.
         """
-        kernel = _background.kernel
+        kernel = _loader.kernel
         if not out.is_contiguous() or self.dtype == torch.bfloat16:
             return False
         length = out[:1].numel()
         if kernel is None:
-            if self.dtype == torch.uint8:  # of others, whoever does it now counts them
-                _background.count(len(starts) * length // 3)
+            if self.dtype == torch.uint8:  # others are counted by `write_planes`
+                _loader.count(len(starts) * length // 3)
             return False
         target = out.numpy().reshape(-1)
         places = starts, rows, mirrored, length, out.shape[-1]
         if self.dtype == torch.uint8:
-            copy = kernel.gather.gather_pixels_uint8 if interleaved else kernel.gather.gather_uint8
-            copy(source, target, *places)
-        elif interleaved:
-            kernel.gather.gather_pixels_float32(source, *self._constants, target, *places)
+            copy = kernel.gather_pixels_uint8 if interleaved else kernel.gather_uint8
+            copy(source, target, places)
         else:
-            kernel.gather.gather_float32(source, *self._constants, target, *places)
+            write = kernel.gather_pixels_float32 if interleaved else kernel.gather_float32
+            write(source, *self._constants, target, places)
         return True
 
-    def _with_kernel(self, kernel: ModuleType, image: Tensor, out: Tensor, at: _Layout) -> None:
+    def _with_kernel(
+        self, kernel: ModuleType, image: Tensor, out: Tensor, layout: tuple[int, ...]
+    ) -> None:
         pixels = _flat(image.numpy().transpose(1, 2, 0))
         if self.dtype == torch.uint8:
-            kernel.write_uint8(pixels, _flat(out.numpy()), *at)
+            kernel.write_uint8(pixels, _flat(out.numpy()), layout)
         elif self.dtype == torch.float32:
-            kernel.write_float32(pixels, *self._constants, _flat(out.numpy()), *at)
+            kernel.write_float32(pixels, *self._constants, _flat(out.numpy()), layout)
         else:
             bits = out.view(torch.int16).numpy()  # NumPy has no bfloat16
-            kernel.write_bfloat16(pixels, *self._constants, _flat(bits), *at)
+            kernel.write_bfloat16(pixels, *self._constants, _flat(bits), layout)
 
     def _with_torch(self, image: Tensor, out: Tensor) -> None:
         if self.dtype == torch.uint8:
@@ -243,23 +210,21 @@ class Normalizer:
 
 
 def _values(values: Sequence[float]) -> Tensor:
-    """float32 [3], whatever torch's defaults for dtype and device are."""
+    """Return float32 [3], whatever torch's defaults for dtype and device are."""
     return torch.tensor(values, dtype=torch.float32, device="cpu")
 
 
-def _layout(image: Tensor, out: Tensor) -> _Layout | None:
-    """What the kernel has to know, or None where it cannot do it."""
+def _layout(image: Tensor, out: Tensor) -> tuple[int, ...] | None:
+    """Return what `write_*` of the kernel take, or None for strides that they do not."""
     _, height, width = image.shape
     channel, pitch, step = image.stride()
     plane, row, value = out.stride()
-    if (channel, step, value) != (1, 3, 1):
-        return None
-    return _Layout(height, width, pitch, plane, row)
+    return (height, width, pitch, plane, row) if (channel, step, value) == (1, 3, 1) else None
 
 
 def _flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The memory from an array's first value to its last, of any positive strides."""
-    # By NumPy: each view that torch makes lets go of Python's lock, and other threads take it.
+    """Return the memory from an array's first value to its last, of any positive strides."""
+    # By NumPy: each view that torch makes releases the GIL, and other threads take it.
     if values.flags.c_contiguous:
         return values.reshape(-1)
     ends = zip(values.shape, values.strides, strict=True)

@@ -1,4 +1,4 @@
-"""What the image processors of well-known models do, as options of an `ImageSpec`."""
+"""Options of an `ImageSpec` that do what the image processors of well-known models do."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset_options(name: str) -> dict[str, Any]:
-    """Options of the `ImageSpec` of this name.
+    """Return the options of the preset of this name.
 
     Raises:
-        PlanError: there is none of this name.
+        PlanError: there is no such preset.
     """
     if name not in PRESETS:
         raise PlanError(

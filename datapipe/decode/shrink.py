@@ -1,7 +1,7 @@
-"""Images made smaller on their way into shards: fewer pixels, another format, coarser JPEGs.
+"""Reduction of images on their way into shards: fewer pixels, another format, coarser JPEGs.
 
-What is encoded anew shows what `decode_rgb` shows: upright, alpha over white, 8 bits, without the
-colour profile and other metadata, which training does not look at either.
+An image that is encoded again shows what `decode_rgb` shows: upright, alpha over white, 8 bits,
+without the colour profile and other metadata, which training does not use either.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import Annotated, Literal
 import numpy as np
 from PIL import Image
 
+from datapipe.array_types import UInt8
 from datapipe.declared import Count, Within, check_fields
 from datapipe.decode.image import (
     MAX_PIXELS,
     Encoded,
-    Pixels,
-    check_png,
     check_size,
     decode_jpeg,
     flatten,
@@ -45,7 +44,7 @@ _KEPT = ("jpg", "png", "webp")
 
 @dataclass(frozen=True, kw_only=True)
 class ShrinkOptions:
-    """How images are made smaller.
+    """Options of images that are made smaller.
 
     Attributes:
         max_side: most pixels of the longer side; longer images are scaled down, none is scaled up.
@@ -67,22 +66,22 @@ class ShrinkOptions:
 
     @property
     def active(self) -> bool:
-        """Whether any image could change."""
+        """True if any image could change."""
         return (self.max_side, self.quality, self.image_format) != (None, None, "keep")
 
 
 def shrink(
     data: Encoded, info: ImageInfo, options: ShrinkOptions, *, max_pixels: int = MAX_PIXELS
 ) -> tuple[bytes, ImageInfo] | None:
-    """The image as `options` want it, or None where it stays as it is, byte for byte.
+    """Return the image as `options` want it, or None if it stays as it is, byte for byte.
 
-    An image that is encoded anew was decoded fully: it needs no further check. One that stays was
-    not looked at beyond its header. Equal input and library versions give equal bytes.
+    An image that is encoded again was decoded fully: it needs no further check. Of one that stays
+    only the header was read. Equal input and library versions give equal bytes.
 
     Args:
         data: the encoded image.
-        info: what `probe(data)` says.
-        options: what is wanted.
+        info: from `probe(data)`.
+        options: size, format and quality.
         max_pixels: an image with more is refused.
 
     Raises:
@@ -106,13 +105,13 @@ def shrink(
 def encode_anew(
     image: Image.Image, kind: str, options: ShrinkOptions, *, quality: int | None = None
 ) -> tuple[bytes, ImageInfo]:
-    """Encode an upright image, as small as `options` want it.
+    """Encode an upright image again, as small as `options` want it.
 
     Args:
-        image: any that Pillow loads. What PNG holds without loss keeps its mode and transparency.
+        image: any that Pillow loads. Modes that PNG holds without loss stay, with transparency.
         kind: "png" or "jpg", for options that keep formats.
-        options: what is wanted.
-        quality: of JPEG, if `options` give none; None is the usual one.
+        options: size, format and quality.
+        quality: of JPEG, if `options` give none; None is the default one.
 
     Raises:
         DecodeError: see `flatten`; or the image is too long for the format.
@@ -145,7 +144,7 @@ def _check_sides(size: tuple[int, int], kind: str) -> None:
 
 
 def _fit(size: tuple[int, int], max_side: int | None) -> tuple[int, int]:
-    """(width, height) scaled so that the longer is at most `max_side`, rounded, none below 1."""
+    """Scale (width, height) so that the longer is at most `max_side`, rounded, none below 1."""
     longest = max(size)
     if max_side is None or longest <= max_side:
         return size
@@ -160,16 +159,16 @@ def _target(info: ImageInfo, options: ShrinkOptions, *, scaled: bool) -> str:
 
 
 def _is_finer(data: Encoded, info: ImageInfo, quality: int) -> bool:
-    """Whether a JPEG is quantised more finely than this quality would be.
+    """Return whether a JPEG is quantised more finely than this quality would be.
 
-    Encoding the others anew would lose quality for little, and again whenever the data is repacked.
+    Encoding the others again would lose quality for few bytes, at every repacking once more.
     """
     if info.format != "jpg" or max(info.upright) > _LONGEST["jpg"]:
         return False
     try:
         steps = with_pillow(data, _luminance_steps)
     except DecodeError:
-        return False  # it stays as it is, and the check tells whether it is any good
+        return False  # it stays as it is, and `check_image` reports the damage
     return steps < _steps_of(quality)
 
 
@@ -179,21 +178,21 @@ def _steps_of(quality: int) -> int:
 
 
 def _luminance_steps(image: Image.Image) -> int:
-    """Sum of the quantisation steps of a JPEG's first table."""
+    """Add up the quantisation steps of a JPEG's first table."""
     tables: dict[int, list[int]] = getattr(image, "quantization", {})
     return sum(tables[0])
 
 
 def _decode(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> Image.Image:
-    """The upright image, grey or RGB, at `size`."""
+    """Decode the upright image, grey or RGB, at `size`."""
     if info.orientation >= 5:
         size = size[1], size[0]
     pixels, factor = _stored_pixels(data, info, size)
     if pixels.shape[1::-1] != size:
         # libjpeg rounds the sides up: its last pixels may lie half outside the image.
         box = (0.0, 0.0, info.width / factor, info.height / factor) if factor > 1 else None
-        # Of Pillow's filters Lanczos leaves training's own, later resize closest to what it makes
-        # of the original. From a gap of 3, Pillow's manual says, averaging first does not show.
+        # Of Pillow's filters, Lanczos changes the result of the later resize in training least.
+        # From a gap of 3, Pillow's manual says, averaging first makes no visible difference.
         resized = Image.fromarray(pixels).resize(
             size, Image.Resampling.LANCZOS, box=box, reducing_gap=3.0
         )
@@ -201,10 +200,10 @@ def _decode(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> Image.Imag
     return Image.fromarray(orient(pixels, info.orientation))
 
 
-def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tuple[Pixels, int]:
-    """Pixels before orientation, uint8 [h, w] or [h, w, 3], and the factor they are scaled down by.
+def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tuple[UInt8, int]:
+    """Return pixels before orientation, uint8 [h, w] or [h, w, 3], and their scaling factor.
 
-    libjpeg scales by 2, 4 or 8 at no cost; at twice the size asked for or more, it does not show.
+    libjpeg scales by 2, 4 or 8 at no cost; at twice the size or more, the difference is invisible.
     """
     if info.components in (1, 3):
         grey = info.components == 1 and info.scalable  # lossless grey is refused by decode_rgb
@@ -212,8 +211,6 @@ def _stored_pixels(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> tup
         pixels = decode_jpeg(data, info, colorspace="GRAY" if grey else "RGB", factor=factor)
         if pixels is not None:
             return (pixels[..., 0] if grey else pixels), factor
-    if info.format == "png":
-        check_png(data)
     return with_pillow(data, _flat_pixels), 1
 
 
@@ -224,7 +221,7 @@ def _factor(info: ImageInfo, size: tuple[int, int]) -> int:
     return next((factor for factor in (8, 4, 2) if factor <= most), 1)
 
 
-def _flat_pixels(image: Image.Image) -> Pixels:
+def _flat_pixels(image: Image.Image) -> UInt8:
     return np.array(flatten(image))
 
 

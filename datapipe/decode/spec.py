@@ -1,4 +1,4 @@
-"""What the loader makes of an image."""
+"""Options of images in a batch, and their checks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from datapipe.declared import Refused, Say, Share, Within, Word, checked
+from datapipe.declared import Refused, Say, Share, Within, Word, check_fields, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.normalize import Triple
 from datapipe.decode.presets import NORMALIZATIONS, preset_options
 from datapipe.decode.resize import Filter
-from datapipe.decode.spec_check import check_spec
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import NATIVE_MAX_PIXELS, NATIVE_MIN_PIXELS
 
@@ -26,6 +25,34 @@ _TILE = 448
 _TILES = 12
 _PATCH = 14
 
+_FIXED = ("stretch", "pad", "crop")
+
+# Options of some values of `resize` alone.
+_TAKEN_BY = {
+    "size": (*_FIXED, "shortest", "tiles"),
+    "fill": ("pad", "tiles"),
+    "crop_from": ("crop",),
+    "temporal": ("native",),
+    "mrope": ("native",),
+    "min_pixels": ("dynamic", "native"),
+    "max_pixels": ("dynamic", "native"),
+    "tiles": ("tiles",),
+    "grids": ("tiles",),
+    "thumbnail": ("tiles",),
+    "random_crop": ("stretch", "crop"),
+    "flip": ("stretch", "crop"),
+}
+
+# Remedies for an option that was given with another value of `resize`.
+_REMEDIES = {
+    "size": "leave it out, and bound the result by min_pixels and max_pixels",
+    "max_pixels": (
+        "leave it out; an input with too many pixels is refused by refuse_above, and an output of "
+        "a given size has as many as size says"
+    ),
+    "mrope": "leave it out, and tokens have ordinary positions",
+}
+
 
 def _known_dtype(dtype: torch.dtype) -> torch.dtype:
     if dtype not in _DTYPES:
@@ -33,7 +60,7 @@ def _known_dtype(dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
-def _usual(normalize: Normalization) -> Normalization:
+def _usable(normalize: Normalization) -> Normalization:
     if isinstance(normalize, str) and normalize not in NORMALIZATIONS:
         raise Refused
     if not isinstance(normalize, str):
@@ -49,7 +76,7 @@ def _rising(areas: tuple[float, float]) -> tuple[float, float]:
     return areas
 
 
-def _some(grids: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+def _not_empty(grids: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     if not grids:
         raise Refused
     return grids
@@ -65,7 +92,7 @@ Size = Annotated[
 ]
 Normalize = Annotated[
     Normalization,
-    _usual,
+    _usable,
     Say(
         f"one of {', '.join(map(repr, NORMALIZATIONS))}, or (mean, std) of three values each, for "
         "pixel values from 0 to 1: means from 0 to 1, standard deviations above 0; divide those "
@@ -74,7 +101,9 @@ Normalize = Annotated[
 ]
 Dtype = Annotated[torch.dtype, _known_dtype, Say(f"one of {', '.join(map(str, _DTYPES))}")]
 Color = Annotated[tuple[Level, Level, Level], Say("(red, green, blue) of 0 to 255 each")]
-Grids = Annotated[tuple[tuple[Side, Side], ...], _some, Say("a tuple of (height, width) in pixels")]
+Grids = Annotated[
+    tuple[tuple[Side, Side], ...], _not_empty, Say("a tuple of (height, width) in pixels")
+]
 Shares = Annotated[
     tuple[Share, Share],
     _rising,
@@ -135,6 +164,12 @@ class ImageSpec:
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
+
+    Examples:
+        >>> spec = datapipe.ImageSpec(size=384, resize="pad", normalize="siglip")
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, image=spec)
+        >>> next(iter(loader))["pixel_values"].shape
+        torch.Size([2, 3, 384, 384])
     """
 
     size: Size | None = None
@@ -159,12 +194,28 @@ class ImageSpec:
     refuse_above: Area = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        check_spec(self)
+        check_fields(self, PlanError)
+        if self.dtype == torch.uint8 and self.normalize is not None:
+            raise PlanError(
+                "normalised values do not fit into torch.uint8; use torch.float32 or "
+                "torch.bfloat16, or normalize=None"
+            )
+        for name, modes in _TAKEN_BY.items():
+            value = getattr(self, name)
+            if self.resize not in modes and value != type(self).__dataclass_fields__[name].default:
+                taken = " and ".join(f"resize={mode!r}" for mode in modes)
+                raise PlanError(
+                    f"{name}={value!r} means nothing for resize={self.resize!r}, only for {taken}; "
+                    + _REMEDIES.get(name, "leave it out")
+                )
+        _check_together(self)
+        if self.resize == "tiles":
+            _check_tiles(self)
 
     @classmethod
     @checked(PlanError)
     def preset(cls, name: Word, **changes: Any) -> ImageSpec:
-        """What the image processor of a family of models does.
+        """Return the spec that does what the image processor of a family of models does.
 
         Args:
             name: "imagenet", "clip", "siglip", "qwen2-vl", "internvl" or "llava-next".
@@ -177,13 +228,13 @@ class ImageSpec:
 
     @property
     def height(self) -> int:
-        """Of a fixed size or a tile, in pixels."""
-        return self._side if not isinstance(self.size, tuple) else self.size[0]
+        """Height of a fixed size or a tile, in pixels."""
+        return self.size[0] if isinstance(self.size, tuple) else self._side
 
     @property
     def width(self) -> int:
-        """Of a fixed size or a tile, in pixels."""
-        return self._side if not isinstance(self.size, tuple) else self.size[1]
+        """Width of a fixed size or a tile, in pixels."""
+        return self.size[1] if isinstance(self.size, tuple) else self._side
 
     @property
     def _side(self) -> int:
@@ -193,7 +244,7 @@ class ImageSpec:
 
     @property
     def patch_side(self) -> int:
-        """Of a patch, in pixels."""
+        """Side of a patch, in pixels."""
         return _PATCH if self.patch is None else self.patch
 
     @property
@@ -209,7 +260,7 @@ class ImageSpec:
 
     @property
     def random(self) -> bool:
-        """Whether images look different from epoch to epoch."""
+        """True if images look different from epoch to epoch."""
         return self.random_crop is not None or self.flip > 0
 
     @property
@@ -236,3 +287,67 @@ class ImageSpec:
             return self.fill
         mean = self.mean_std[0] if self.mean_std else (0.0, 0.0, 0.0)
         return round(mean[0] * 255), round(mean[1] * 255), round(mean[2] * 255)
+
+
+def _check_together(spec: ImageSpec) -> None:
+    if spec.resize in ("shortest", "tiles") and isinstance(spec.size, tuple):
+        what = "a tile is square" if spec.resize == "tiles" else "it is the shorter side's"
+        raise PlanError(f"size {spec.size!r} for resize={spec.resize!r}: {what}; give one number")
+    if spec.crop_from is not None and spec.crop_from < max(spec.height, spec.width):
+        raise PlanError(
+            f"crop_from={spec.crop_from} is less than the {spec.height} x {spec.width} pixels to "
+            "be cut out; give at least as many, or leave it out"
+        )
+    unit = spec.patch_side * spec.merge
+    if spec.resize in ("dynamic", "native"):
+        least, most = spec.pixel_limits
+        if least > most:
+            raise PlanError(
+                f"min_pixels={least:,} is above max_pixels={most:,}; give a range, both ends of it"
+            )
+        if most < unit * unit:
+            raise PlanError(
+                f"max_pixels={most:,} is less than one token of {unit} x {unit} pixels; give at "
+                f"least {unit * unit:,}"
+            )
+    elif spec.patch is None and spec.merge != 1:
+        raise PlanError(
+            f"merge={spec.merge} says nothing without the side of the patches that are merged; "
+            "give patch too"
+        )
+    elif spec.patch is not None and min(spec.height, spec.width) < unit:
+        raise PlanError(
+            f"size {spec.height} x {spec.width} is smaller than one token of {unit} x {unit} "
+            "pixels; give a larger size or a smaller patch"
+        )
+
+
+def _check_tiles(spec: ImageSpec) -> None:
+    if spec.grids is None:
+        if spec.fill is not None:
+            raise PlanError(
+                f"fill={spec.fill} means nothing for tiles without grids, where images are "
+                "stretched to the tiles and nothing is padded; leave it out"
+            )
+        return
+    if spec.tiles is not None:
+        raise PlanError(
+            f"tiles={spec.tiles} and grids={spec.grids!r} are two rules, InternVL's and "
+            "LLaVA-NeXT's; give one of them, and None for the other"
+        )
+    if not spec.thumbnail:
+        raise PlanError(
+            "thumbnail=False with grids: models of the LLaVA-NeXT family always take the tile that "
+            "shows the whole image; leave it out"
+        )
+    for grid in spec.grids:
+        if grid[0] % spec.height or grid[1] % spec.width:
+            raise PlanError(
+                f"grid {grid} does not consist of whole tiles of {spec.height} x {spec.width}; "
+                "give multiples of size"
+            )
+    if spec.merge != 1:
+        raise PlanError(
+            f"merge={spec.merge} with grids: models of the LLaVA-NeXT family merge no patches; "
+            "leave it out"
+        )

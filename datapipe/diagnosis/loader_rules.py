@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from datapipe.diagnosis.usage import Usage
-from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
+from datapipe.loader.metrics.meter import Stage
 from datapipe.report.page import Level
+from datapipe.report.table import ratio
 
 Resource = Literal[
     "step", "caller", "lock", "memory", "storage", "cpu", "wait", "prefetch", "unknown"
@@ -17,7 +18,7 @@ Resource = Literal[
 WAITING = 0.01
 """Share of its time that training waits at most while it is the limit itself."""
 HIGH_WAIT = 0.1
-"""Share of its time waiting from which on training is held back, whatever the cause."""
+"""Share of its time waiting from which on training is held back."""
 BUSY = 0.9
 """Share of the time of cores, or of a thread, from which on they are exhausted."""
 LOCKED = 0.4
@@ -32,102 +33,21 @@ _CALLER_OF_WAIT = 0.5  # of the waiting, likewise
 _IDLE = 0.5  # of the workers' time, from which on more of them would not help
 _ONE_CORE = 1.3  # CPU seconds a second that code under the lock and what it calls take at most
 _SCALES = 1.2  # times the work of one thread, below which threads hinder each other
-_OTHERS = 0.2  # of the cores' time, from which on other processes are mentioned
 _MOSTLY = 0.5  # of the workers' time
 _LESS_BUSY = 0.5  # CPU seconds a second in a stage that waits, over those in the others
 _READ_RATE = 1e6  # bytes/s from storage, below which an unknown wait is not one for it
 _ROOM = 1.2  # times as many batches as training takes, from which on a loader is fast enough
 
 
-class StageTime(Protocol):
-    """Seconds and CPU seconds that threads spent in a stage."""
-
-    @property
-    def seconds(self) -> float: ...
-
-    @property
-    def cpu(self) -> float: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoaderFigures:
-    """A loader at work, as it was measured. Figures that are unknown are None or empty."""
-
-    seconds: float  # that it was watched for
-    workers: int  # 0 if it works in the caller's thread
-    stages: Mapping[str, StageTime] = field(default_factory=dict)  # of the workers, by name
-    # stages of the thread that takes the batches
-    caller: Mapping[str, StageTime] = field(default_factory=dict)
-    caller_cpu: float | None = None  # CPU seconds of that thread
-    # seconds that it spent asking for batches, in a loop that does something else too
-    asked: float | None = None
-    idle: float = 0.0  # seconds that workers waited for work, summed over them
-    usage: Usage | None = None  # of the machine; without it the loader's own clocks decide
-    samples: float = 1.0  # made in that time, or batches
-    processes: bool = False  # whether workers are processes, each with a lock of its own
-    waited: float | None = None  # share of its time that training of a known speed waited
-    room: float | None = None  # how many times as much as that training takes the loader makes
-    siblings: bool = False  # whether two of the cores may be one, with two threads
-    # stage whose library has threads of its own, with CPU time that no clock knows
-    threaded: str | None = None
-    scaling: float | None = None  # how many times the work of one thread all cores do
-
-    @classmethod
-    def of(cls, reading: Reading, **more: Any) -> LoaderFigures:
-        """Take the figures of a loader's meter."""
-        return cls(
-            seconds=max(reading.seconds, 1e-9),
-            workers=reading.workers,
-            samples=max(reading.samples, 1),
-            stages=reading.stages,
-            caller=reading.caller,
-            idle=reading.idle,
-            **more,
-        )
-
-    @property
-    def all_stages(self) -> dict[str, StageTime]:
-        """Stages of workers and caller together."""
-        found = dict(self.stages)
-        for name, stage in self.caller.items():
-            old = found.get(name, Stage())
-            found[name] = Stage(seconds=old.seconds + stage.seconds, cpu=old.cpu + stage.cpu)
-        if self.threaded in found and self.usage is not None:
-            unknown = max(0.0, self.usage.cpu - sum(stage.cpu for stage in found.values()))
-            old = found[self.threaded]
-            found[self.threaded] = Stage(seconds=old.seconds, cpu=old.cpu + unknown)
-        return found
-
-    @property
-    def crowded(self) -> bool:
-        """True if other processes take a share of the cores that matters."""
-        usage = self.usage
-        return usage is not None and usage.others >= _OTHERS * usage.cores * usage.seconds
-
-    @property
-    def cpu_per_sample(self) -> float:
-        """CPU seconds."""
-        return 0.0 if self.usage is None else self.usage.cpu / max(self.samples, 1e-9)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The resource that holds a loader back.
+    """The resource that holds a loader back."""
 
-    Attributes:
-        stage: its name; "step" if it is the training step, "unknown" if no stage stands out.
-        resource: exhausted there.
-        reason: what was seen, as part of a sentence.
-        figures: behind the conclusion; shares are between 0 and 1.
-        actions: the next things to do, most promising first.
-        level: how good that is.
-    """
-
-    stage: str
-    resource: Resource
-    reason: str
-    figures: Mapping[str, float] = field(default_factory=dict)
-    actions: tuple[str, ...] = ()
+    stage: str  # its name; "step" if it is the training step, "unknown" if no stage stands out
+    resource: Resource  # exhausted there
+    reason: str  # part of a sentence
+    figures: Mapping[str, float] = field(default_factory=dict)  # shares are between 0 and 1
+    actions: tuple[str, ...] = ()  # the next things to do, most promising first
     level: Level = "warn"
 
     def __str__(self) -> str:
@@ -155,11 +75,11 @@ def find_limit(seen: LoaderFigures, few: LoaderFigures | None = None) -> Limit:
         seen: with the workers to be explained.
         few: the same loader with fewer workers, ideally one.
     """
+    usage = seen.usage
     found = _of_step(seen) or _of_caller(seen)
-    if found is None and seen.usage is None:
+    if found is None and usage is None:
         found = _of_prefetch(seen) or _of_largest(seen)
-    elif found is None and seen.usage is not None:
-        usage = seen.usage
+    elif found is None and usage is not None:
         found = (
             _of_memory(seen, usage, few)
             or _of_lock(seen, usage)
@@ -219,10 +139,10 @@ def _of_caller(seen: LoaderFigures) -> Limit | None:
         return None
     spent = _seconds(seen.caller)
     total = seen.seconds if seen.asked is None else seen.asked
-    busy = sum(spent.values()) / max(total, 1e-9)
+    busy = ratio(sum(spent.values()), total)
     if total > 0 and busy >= (_CALLER if seen.asked is None else _CALLER_OF_WAIT):
         name, share = _largest(spent)
-        idle = seen.idle / max(seen.workers * seen.seconds, 1e-9)
+        idle = ratio(seen.idle, seen.workers * seen.seconds)
         reason = (
             f"the thread that takes the batches spends {share * busy:.0%} of "
             f"{'its time' if seen.asked is None else 'that'} in {_spoken(name)}, while workers "
@@ -253,7 +173,7 @@ def _of_memory(seen: LoaderFigures, usage: Usage, few: LoaderFigures | None) -> 
 
 
 def _of_lock(seen: LoaderFigures, usage: Usage) -> Limit | None:
-    cpu = usage.cpu / max(usage.seconds, 1e-9)
+    cpu = ratio(usage.cpu, usage.seconds)
     if seen.processes or seen.workers < 1 or usage.cores < 2 or usage.gil is None:
         return None
     hinders = seen.workers > 1 and seen.scaling is not None and seen.scaling < _SCALES
@@ -274,14 +194,14 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
 
     Waiting for a processor shows in all stages alike, so this is a stage that uses far less of one.
     """
-    stages = dict(seen.stages) if seen.workers else seen.all_stages
+    stages = seen.worked
     if seen.threaded is not None or not stages:
         return None
     name, share = _largest(_seconds(stages))
-    busy, usual = _busy_of(stages, name)
-    if share < _MOSTLY or busy > _LESS_BUSY * usual:
+    busy, rest = _busy_of(stages, name)
+    if share < _MOSTLY or busy > _LESS_BUSY * rest:
         return None
-    figures = {"share": share, "busy_in_stage": busy, "others_busy": usual}
+    figures = {"share": share, "busy_in_stage": busy, "others_busy": rest}
     who = "workers wait" if seen.workers else "the loop's own thread waits"
     return _waits(name, f"{who} {share * (1 - busy):.0%}", figures)
 
@@ -296,7 +216,7 @@ def _waits(name: str, who: str, figures: dict[str, float]) -> Limit:
 
 def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
     workers = max(1, seen.workers)
-    used = usage.cpu / max(min(workers, usage.cores) * usage.seconds, 1e-9)
+    used = ratio(usage.cpu, min(workers, usage.cores) * usage.seconds)
     if usage.busy >= BUSY:
         names = {1: "the one core is", 2: "both cores are"}
         reason = f"{names.get(usage.cores, f'all {usage.cores} cores are')} busy"
@@ -317,8 +237,9 @@ def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
     """Conclude as far as possible where nothing is exhausted."""
     team, seconds = max(1, seen.workers), max(usage.seconds, 1e-9)
     stages = seen.all_stages
-    name, share = _largest({n: max(s.seconds - s.cpu, 0.0) for n, s in stages.items()})
-    blocked = share * sum(max(s.seconds - s.cpu, 0.0) for s in stages.values()) / (team * seconds)
+    waits = {name: max(stage.seconds - stage.cpu, 0.0) for name, stage in stages.items()}
+    name, share = _largest(waits)
+    blocked = share * sum(waits.values()) / (team * seconds)
     if blocked >= _MOSTLY and seen.threaded is None:
         return _waits(name, f"workers wait {blocked:.0%}", {"blocked": blocked})
     rate = (usage.read or 0) / seconds
@@ -348,14 +269,14 @@ def _of_prefetch(seen: LoaderFigures) -> Limit | None:
 
 def _of_largest(seen: LoaderFigures) -> Limit:
     """Name the stage that takes most of the time, by the loader's own clocks alone."""
-    stages = dict(seen.stages) if seen.workers else seen.all_stages
+    stages = seen.worked
     name, share = _largest(_seconds(stages))
     if name == "unknown":
         return Limit(stage=name, resource="unknown", reason="the loader has not said where")
-    busy, usual = _busy_of(stages, name)
+    busy, rest = _busy_of(stages, name)
     who = "the loader's workers spend" if seen.workers else "the loader, without workers, spends"
     reason = f"{who} {share:.0%} of the time in {_spoken(name)}"
-    blocked = busy < _LESS_BUSY * usual
+    blocked = busy < _LESS_BUSY * rest
     if blocked:
         reason += f", {1 - busy:.0%} of it without a processor"
     return Limit(stage=name, resource="wait" if blocked else "cpu", reason=reason)
@@ -374,19 +295,19 @@ def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     return name, parts[name] / total
 
 
-def _busy_of(stages: Mapping[str, StageTime], name: str) -> tuple[float, float]:
+def _busy_of(stages: Mapping[str, Stage], name: str) -> tuple[float, float]:
     """Return the CPU seconds a second of a stage, and those of the others."""
     others = [stage for other, stage in stages.items() if other != name]
-    known = sum(stage.cpu for stage in others) > 0
-    return _busy([stages[name]]), _busy(others) if known else 1.0
+    measured = sum(stage.cpu for stage in others) > 0
+    return _busy([stages[name]]), _busy(others) if measured else 1.0
 
 
-def _busy(stages: Sequence[StageTime]) -> float:
+def _busy(stages: Sequence[Stage]) -> float:
     seconds = sum(stage.seconds for stage in stages)
-    return min(1.0, sum(stage.cpu for stage in stages) / max(seconds, 1e-9))
+    return min(1.0, ratio(sum(stage.cpu for stage in stages), seconds))
 
 
-def _seconds(stages: Mapping[str, StageTime]) -> dict[str, float]:
+def _seconds(stages: Mapping[str, Stage]) -> dict[str, float]:
     return {name: stage.seconds for name, stage in stages.items()}
 
 

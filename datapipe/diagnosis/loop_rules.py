@@ -1,9 +1,9 @@
 """Rules that name what holds a training loop back, and the next things to do.
 
-The order of questions is the one in which people who tune training ask them: is the device busy? If
-not, does the loop wait for data, for copies, for other ranks, for values that Python reads back? Of
-the losses that exceed their limit, the largest is named. A host that queues work ahead may wait
-without a loss, so the device's clock goes before the host's.
+First question: is the device busy? If not, does the loop wait for data, for copies, for other
+ranks, for values that Python reads back? Of the losses that exceed their limit, the largest is
+named. A host that queues work ahead may wait without a loss, so the device's clock decides if there
+is one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Blocked:
 
     where: str  # file and line of the caller, outside of torch
     call: str  # such as `Tensor.item`
-    kind: Literal["synchronisation", "communication"]  # "synchronisation" or "communication"
+    kind: Literal["synchronisation", "communication"]
     count: int  # calls
     seconds: float  # of all of them
     turns: int  # number of probed turns that made the call
@@ -89,18 +89,11 @@ class LoopFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Verdict on a training loop.
+    """Verdict on a training loop."""
 
-    Attributes:
-        kind: "compute" is the good one.
-        sentence: the finding, with figures.
-        actions: the next things to do, most promising first.
-        level: "good", "warn" or "bad".
-    """
-
-    kind: Kind
-    sentence: str
-    actions: tuple[str, ...]
+    kind: Kind  # "compute" is the good one
+    sentence: str  # the finding, with figures
+    actions: tuple[str, ...]  # the next things to do, most promising first
     level: Level
 
     def __str__(self) -> str:
@@ -135,7 +128,7 @@ def judge(figures: LoopFigures) -> Verdict:
 
 
 def judge_waiting(figures: LoopFigures) -> Verdict:
-    """Conclude why a loop waits for batches, whatever else it does."""
+    """Conclude why a loop waits for batches."""
     sentence = f"data-bound: {figures.waiting:.0%} of the time goes into waiting for batches"
     actions = figures.hints or ("prepare batches beside the training, in threads or processes",)
     if figures.limit is not None:
@@ -253,7 +246,7 @@ def _of_compute(figures: LoopFigures) -> Verdict:
 def _at(figures: LoopFigures, kind: str) -> str:
     """Name the line that most of the time is spent in."""
     lines = [line for line in figures.lines if line.kind == kind]
-    usual = max((line.turns for line in lines), default=0) / 2
-    # A line that was met once may be what the loop does every hundredth turn.
-    lines = [line for line in lines if line.turns >= usual]
+    most = max((line.turns for line in lines), default=0)
+    # A line that was met once may be work of every hundredth turn.
+    lines = [line for line in lines if line.turns >= most / 2]
     return f", mostly in {lines[0].call} at {lines[0].where}" if lines else ""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from datapipe.geometry.sizes import Int64, Whole, check_sizes
+from datapipe.array_types import Int64, Integers
+from datapipe.geometry.sizes import check_sizes
 
 Grids = tuple[tuple[int, int], ...]
 """Canvases, (height, width) each, multiples of a tile's side."""
 
 
-def best_grid(widths: Whole, heights: Whole, *, grids: Grids) -> tuple[Int64, Int64]:
-    """The canvas of each image: (widths, heights), int64 [n] each.
+def best_grid(widths: Integers, heights: Integers, *, grids: Grids) -> tuple[Int64, Int64]:
+    """Return the canvas of each image: (widths, heights), int64 [n] each.
 
     The one that keeps most of the image's pixels; of equals the one that wastes least, then the
     first.
@@ -44,7 +45,7 @@ def best_grid(widths: Whole, heights: Whole, *, grids: Grids) -> tuple[Int64, In
 
 
 def fit_grid(width: int, height: int, *, canvas: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of an image inside its canvas (height, width), the shorter side rounded up.
+    """Return (height, width) of an image inside its canvas, the shorter side rounded up.
 
     In the same floating-point steps as `get_patch_output_size`, whose rounding up may add a pixel.
     """
@@ -55,16 +56,16 @@ def fit_grid(width: int, height: int, *, canvas: tuple[int, int]) -> tuple[int, 
     return canvas_height, min(int(np.ceil(width * scale_height)), canvas_width)
 
 
-def anyres_tiles(widths: Whole, heights: Whole, *, grids: Grids, tile: int) -> Int64:
-    """Tiles of each image, int64 [n], the one that shows the whole of it counted."""
+def anyres_tiles(widths: Integers, heights: Integers, *, grids: Grids, tile: int) -> Int64:
+    """Return the tiles of each image, int64 [n], including the one that shows the whole."""
     across, down = best_grid(widths, heights, grids=grids)
     return 1 + (across // tile) * (down // tile)
 
 
 def anyres_tokens(
-    widths: Whole, heights: Whole, *, grids: Grids, tile: int, patch: int = 14
+    widths: Integers, heights: Integers, *, grids: Grids, tile: int, patch: int = 14
 ) -> Int64:
-    """Tokens of each image, int64 [n]: of the whole, of the canvas without its padding, of rows.
+    """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
     A model drops the rows or columns of features that lie in the padding, and ends each row that is
     left with one token more (`image_newline`).
@@ -86,9 +87,9 @@ def anyres_tokens(
     return side * side + rows * columns + rows
 
 
-def _padding(features: Int64, product: Int64, divisor: Whole) -> Int64:
-    """Features in the padding on both sides together, where `product / divisor` are filled."""
+def _padding(features: Int64, product: Int64, divisor: Integers) -> Int64:
+    """Return the features in the padding of both sides, where `product / divisor` are filled."""
     # The published form rounds to seven places before it cuts: a whole number that a float missed
-    # by a little counts as that number. Integers miss nothing.
+    # by a little counts as that number. Whole numbers miss nothing.
     filled = product // divisor
     return (features - filled) // 2 * 2

@@ -1,4 +1,4 @@
-"""Crops: which part of an image is shown, from its size and a key that somebody else gives."""
+"""Crops: parts of images, chosen by their size and the key of a random draw."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Draw:
     key: int
 
     def numbers(self) -> Iterator[float]:
-        """Numbers uniform over [0, 1), without end; the first one decides about mirroring."""
+        """Yield numbers uniform over [0, 1), without end; the first one decides about mirroring."""
         # Python promises that `random()` keeps giving the same numbers for a seed.
         generator = random.Random(self.key)
         while True:
             yield generator.random()
 
     def mirrors(self, probability: float) -> bool:
-        """Whether the image is mirrored."""
+        """Return whether the image is mirrored."""
         return probability > 0 and next(self.numbers()) < probability
 
 
@@ -46,7 +46,7 @@ class Box:
 
 
 def random_box(width: int, height: int, areas: tuple[float, float], draw: Draw) -> Box:
-    """Part of an image of a random area, aspect ratio and place.
+    """Return a part of an image of a random area, aspect ratio and position.
 
     The area is a fraction within `areas`, the ratio of width to height is between 3/4 and 4/3, its
     logarithm uniform. Ten tries are made to find one that fits into the image; then the largest
@@ -69,7 +69,7 @@ def random_box(width: int, height: int, areas: tuple[float, float], draw: Draw) 
 
 
 def least_box(width: int, height: int, least_area: float) -> tuple[float, float]:
-    """(height, width) that no part of `random_box` falls short of by more than a rounding."""
+    """Return the (height, width) that every `random_box` has at least, but for a rounding."""
     area = width * height * least_area
     middle = _middle(width, height)
     return (
@@ -79,7 +79,7 @@ def least_box(width: int, height: int, least_area: float) -> tuple[float, float]
 
 
 def middle_box(width: int, height: int, *, inner: tuple[int, int]) -> Box:
-    """The part of an image that may cover (height, width) `inner`: all, or the middle of a line.
+    """Return the part of an image to cover (height, width) `inner`: all, or the middle of a line.
 
     Covering 336x336 with 20,000x1 pixels would need gigabytes on the way, for a result that shows
     one of these pixels.

@@ -1,4 +1,4 @@
-"""Where points of an original image lie after it was fitted."""
+"""The position of points of an original image after it was fitted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Placement:
     top: float = 0.0
 
     def move(self, x: float, y: float) -> tuple[float, float]:
-        """Where the point (x, y) of the original lies."""
+        """Return the position of the point (x, y) of the original."""
         return x * self.scale_x + self.left, y * self.scale_y + self.top
 
     def shifted(self, left: float, top: float) -> Placement:
-        """The same after the fitted image was moved to the right and down."""
+        """Return the placement after the fitted image was moved to the right and down."""
         return Placement(self.scale_x, self.scale_y, self.left + left, self.top + top)
 
     def mirrored(self, width: int) -> Placement:
-        """The same in the mirror image of a fitted image that is `width` pixels wide."""
+        """Return the placement in the mirror image of a fitted image `width` pixels wide."""
         return Placement(-self.scale_x, self.scale_y, width - self.left, self.top)

@@ -7,12 +7,9 @@ array of one. Sizes are in pixels.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Float64, Int64, Integers
 from datapipe.errors import PlanError
-
-Int64 = npt.NDArray[np.int64]
-Whole = npt.NDArray[np.integer]
 
 LONGEST = 32
 """Times the shorter side that the longer one gets at most where the shorter one is given.
@@ -26,12 +23,8 @@ NATIVE_MIN_PIXELS = 56 * 56
 NATIVE_MAX_PIXELS = 28 * 28 * 1280
 
 
-def check_sizes(widths: Whole, heights: Whole) -> None:
-    """Refuse sizes that no image has.
-
-    Raises:
-        PlanError: a size is not above 0.
-    """
+def check_sizes(widths: Integers, heights: Integers) -> None:
+    """Raise `PlanError` if a size is not above 0."""
     bad = np.flatnonzero((widths < 1) | (heights < 1))
     if len(bad):
         raise PlanError(
@@ -41,19 +34,19 @@ def check_sizes(widths: Whole, heights: Whole) -> None:
 
 
 def one(width: int, height: int) -> tuple[Int64, Int64]:
-    """An image as arrays, for the functions here."""
+    """Return the sides of an image as arrays, for the functions here."""
     return np.array([width], np.int64), np.array([height], np.int64)
 
 
 def native_size(
-    widths: Whole,
-    heights: Whole,
+    widths: Integers,
+    heights: Integers,
     *,
     multiple_of: int = 28,
     min_pixels: int = NATIVE_MIN_PIXELS,
     max_pixels: int = NATIVE_MAX_PIXELS,
 ) -> tuple[Int64, Int64]:
-    """Sizes near the images' own: (widths, heights), int64 [n] each.
+    """Return sizes near the images' own: (widths, heights), int64 [n] each.
 
     Both sides become multiples of `multiple_of` with the aspect ratio nearly kept and the area
     within the limits. This is `smart_resize` of Qwen2-VL's image processor, in the same
@@ -77,7 +70,7 @@ def native_size(
     shrink = np.sqrt(wide * high / max_pixels)
     grow = np.sqrt(min_pixels / (wide * high))
 
-    def fit(rounded: npt.NDArray[np.float64], side: npt.NDArray[np.float64]) -> Int64:
+    def fit(rounded: Float64, side: Float64) -> Int64:
         smaller = np.maximum(multiple_of, np.floor(side / shrink / multiple_of) * multiple_of)
         larger = np.ceil(side * grow / multiple_of) * multiple_of
         fitted = np.where(area > max_pixels, smaller, np.where(area < min_pixels, larger, rounded))
@@ -87,15 +80,15 @@ def native_size(
 
 
 def native(
-    widths: Whole,
-    heights: Whole,
+    widths: Integers,
+    heights: Integers,
     *,
     patch: int = 14,
     merge: int = 2,
     min_pixels: int = NATIVE_MIN_PIXELS,
     max_pixels: int = NATIVE_MAX_PIXELS,
 ) -> Int64:
-    """Tokens of images that keep their own resolution, as in Qwen2-VL: int64 [n].
+    """Return the tokens of images that keep their resolution, as in Qwen2-VL: int64 [n].
 
     Args:
         widths, heights: int [n], pixels.
@@ -110,8 +103,8 @@ def native(
     return (across // side) * (down // side)
 
 
-def shortest(widths: Whole, heights: Whole, *, side: int) -> tuple[Int64, Int64]:
-    """Sizes whose shorter side is `side`, the longer one rounded down: (widths, heights).
+def shortest(widths: Integers, heights: Integers, *, side: int) -> tuple[Int64, Int64]:
+    """Return sizes whose shorter side is `side`, the longer one rounded down: (widths, heights).
 
     This is `get_resize_output_image_size` of transformers' `image_transforms.py`, and torchvision's
     `Resize` with one number. The longer side gets at most `LONGEST` times the shorter one: beyond,
@@ -128,7 +121,7 @@ def shortest(widths: Whole, heights: Whole, *, side: int) -> tuple[Int64, Int64]
 
 
 def cover(width: int, height: int, *, inner: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of the aspect ratio of an image, the smallest that covers `inner`.
+    """Return the least (height, width) of the aspect ratio of an image that covers `inner`.
 
     `inner` is (height, width); the longer side is rounded down.
     """
@@ -139,7 +132,7 @@ def cover(width: int, height: int, *, inner: tuple[int, int]) -> tuple[int, int]
 
 
 def contain(width: int, height: int, *, outer: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of the aspect ratio of an image, the largest that fits into `outer`.
+    """Return the largest (height, width) of the aspect ratio of an image that fits into `outer`.
 
     `outer` is (height, width); the shorter side is rounded to the nearest.
     """

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from datapipe.array_types import Int64, Integers
 from datapipe.errors import PlanError
-from datapipe.geometry.sizes import Int64, Whole, check_sizes
+from datapipe.geometry.sizes import check_sizes
 
 
 def tile_grid(
-    widths: Whole, heights: Whole, *, tile: int = 448, max_tiles: int = 12
+    widths: Integers, heights: Integers, *, tile: int = 448, max_tiles: int = 12
 ) -> tuple[Int64, Int64]:
-    """Tiles along width and height of each image: int64 [n] each.
+    """Return the tiles along width and height of each image: int64 [n] each.
 
     The grid whose aspect ratio is closest to the image's; of several equally close ones the largest
     that the image covers by more than half. This is `dynamic_preprocess` of InternVL 1.5 and later.
@@ -38,9 +39,14 @@ def tile_grid(
 
 
 def count_tiles(
-    widths: Whole, heights: Whole, *, tile: int = 448, max_tiles: int = 12, thumbnail: bool = True
+    widths: Integers,
+    heights: Integers,
+    *,
+    tile: int = 448,
+    max_tiles: int = 12,
+    thumbnail: bool = True,
 ) -> Int64:
-    """Tiles of each image, int64 [n]; with `thumbnail` one more for images of several."""
+    """Return the tiles of each image, int64 [n]; `thumbnail` adds one to images of several."""
     across, down = tile_grid(widths, heights, tile=tile, max_tiles=max_tiles)
     tiles = across * down
     if thumbnail:
@@ -49,15 +55,15 @@ def count_tiles(
 
 
 def per_tile(
-    widths: Whole,
-    heights: Whole,
+    widths: Integers,
+    heights: Integers,
     *,
     tile: int = 448,
     tokens: int = 256,
     max_tiles: int = 12,
     thumbnail: bool = True,
 ) -> Int64:
-    """Tokens of images cut into square tiles, as in InternVL: int64 [n].
+    """Return the tokens of images cut into square tiles, as in InternVL: int64 [n].
 
     Args:
         widths, heights: int [n], pixels.
@@ -71,7 +77,7 @@ def per_tile(
 
 
 def _grids(max_tiles: int) -> list[tuple[int, int]]:
-    """Grids of up to `max_tiles` tiles, those of fewer tiles first."""
+    """Return grids of up to `max_tiles` tiles, those of fewer tiles first."""
     sides = range(1, max_tiles + 1)
     grids = [(columns, rows) for columns in sides for rows in sides if columns * rows <= max_tiles]
     return sorted(grids, key=lambda grid: grid[0] * grid[1])

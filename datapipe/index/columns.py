@@ -2,32 +2,34 @@
 
 They are derived from the shards' Parquet indexes, named after the manifest they were made from, and
 rebuilt when missing, stale or damaged. Opening a dataset of a billion samples maps them and reads
-nothing; see `blocksums` for how what is read is compared.
+nothing; see `files/block_checksums.py` for how what is read is compared.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from datapipe.array_types import Int8, Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
-from datapipe.index.consolidate import DTYPES, consolidate
 from datapipe.index.files.block_checksums import CheckedFiles, write_sums
 from datapipe.index.files.derived import (
-    UNWRITABLE,
     cache_folder,
-    put_in_place,
-    writing_instead_of,
+    new_folder,
+    open_or_build,
+    read_about,
+    write_about,
 )
-from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest
+from datapipe.index.parquet import checked_index
 from datapipe.index.rows import Member
 
 logger = logging.getLogger(__name__)
@@ -35,9 +37,27 @@ logger = logging.getLogger(__name__)
 COLUMNS = "columns"
 _ABOUT = "columns.json"
 _VERSION = 4
+_MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
+DTYPES: dict[str, str] = {
+    "sample_member": "<i8",
+    "sample_image": "<i8",
+    "sample_key": "<i8",
+    "sample_source": "<i8",
+    "text_bytes": "<i8",
+    "key_bytes": "|u1",
+    "source_bytes": "|u1",
+    "member_offset": "<i8",
+    "member_size": "<i8",
+    "member_crc32": "<u4",
+    "member_ext": "<u2",
+    "image_width": "<i4",
+    "image_height": "<i4",
+    "image_orientation": "|i1",
+}
+"""Every column and its dtype, in NumPy's notation. `Columns` says what they hold."""
+
+_OFFSETS = ("sample_member", "sample_image", "sample_key", "sample_source")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +71,7 @@ class Columns:
         shard_sample: int64 [shards + 1], number of the first sample of each shard.
         sample_member, sample_image, sample_key, sample_source: int64 [N + 1].
         text_bytes: int64 [N].
-        key_bytes, source_bytes: uint8, UTF-8, one behind the other.
+        key_bytes, source_bytes: uint8, UTF-8, concatenated.
         member_offset, member_size: int64 [M], bytes.
         member_crc32: uint32 [M], meaningful where `checksums` is true.
         member_ext: uint16 [M], into `extensions`.
@@ -67,51 +87,58 @@ class Columns:
     sample_key: Int64
     sample_source: Int64
     text_bytes: Int64
-    key_bytes: npt.NDArray[np.uint8]
-    source_bytes: npt.NDArray[np.uint8]
+    key_bytes: UInt8
+    source_bytes: UInt8
     member_offset: Int64
     member_size: Int64
-    member_crc32: npt.NDArray[np.uint32]
-    member_ext: npt.NDArray[np.uint16]
+    member_crc32: UInt32
+    member_ext: UInt16
     image_width: Int32
     image_height: Int32
-    image_orientation: npt.NDArray[np.int8]
+    image_orientation: Int8
 
     def key(self, sample: int) -> str:
-        """Key of one sample."""
+        """Return the key of one sample."""
         return self.keys(np.array([sample]))[0]
 
     def keys(self, samples: Int64) -> list[str]:
-        """Keys of some samples; `samples` is int64 [n]."""
+        """Return the keys of samples; `samples` is int64 [n]."""
         return _texts(self.key_bytes, self.sample_key, samples)
 
     def sources(self, samples: Int64) -> list[str]:
-        """Where some samples came from; `samples` is int64 [n]."""
+        """Return where samples came from; `samples` is int64 [n]."""
         return _texts(self.source_bytes, self.sample_source, samples)
 
+    def strings(self, name: str, start: int, stop: int) -> pa.Array:
+        """Return `key` or `source` of the samples `start` to `stop`: large_string [n]."""
+        offsets = getattr(self, f"sample_{name}")[start : stop + 1]
+        text = getattr(self, f"{name}_bytes")[offsets[0] : offsets[-1]]
+        buffers = [None, pa.py_buffer(offsets - offsets[0]), pa.py_buffer(text)]
+        return pa.Array.from_buffers(pa.large_string(), stop - start, buffers)
+
     def members(self, sample: int) -> list[Member]:
-        """Members of one sample, in the order of the shard."""
+        """Return the members of one sample, in the order of the shard."""
         start, stop = self.sample_member[sample], self.sample_member[sample + 1]
         return self.members_at(slice(int(start), int(stop)))
 
-    def members_at(self, places: Int64 | slice) -> list[Member]:
-        """The members at some places of the columns of members; `places` is int64 [n]."""
-        codes = self.member_ext[places].tolist()
-        sums = self.member_crc32[places].tolist() if self.checksums else [None] * len(codes)
-        offsets, sizes = self.member_offset[places].tolist(), self.member_size[places].tolist()
+    def members_at(self, indices: Int64 | slice) -> list[Member]:
+        """Return members by their indices in the columns of members: int64 [n]."""
+        codes = self.member_ext[indices].tolist()
+        sums = self.member_crc32[indices].tolist() if self.checksums else [None] * len(codes)
+        offsets, sizes = self.member_offset[indices].tolist(), self.member_size[indices].tolist()
         names = [self.extensions[code] for code in codes]
         return list(map(Member, names, offsets, sizes, sums))
 
     def shard(self, sample: int) -> int:
-        """Number of the shard that holds a sample."""
+        """Return the number of the shard that holds a sample."""
         return int(self.shard_sample.searchsorted(sample, side="right")) - 1
 
     def shards(self, samples: Int64) -> Int64:
-        """Numbers of the shards that hold some samples: int64 [n] in and out."""
+        """Return the numbers of the shards that hold samples: int64 [n] in and out."""
         return self.shard_sample.searchsorted(samples, side="right").astype(np.int64) - 1
 
 
-def _texts(data: npt.NDArray[np.uint8], offsets: Int64, rows: Int64) -> list[str]:
+def _texts(data: UInt8, offsets: Int64, rows: Int64) -> list[str]:
     starts, stops = offsets[rows], offsets[rows + 1]
     if len(rows) > 1 and stops[0] > starts[0] and (stops - starts == stops[0] - starts[0]).all():
         # Keys that are numbers are all of one length, and quicker to decode as one text.
@@ -129,33 +156,18 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
     Raises:
         IndexMismatch: they cannot be made, or are damaged as soon as they are.
     """
-    folder = home / COLUMNS
-    fingerprint = manifest.fingerprint
-    if found := _open(folder, manifest):
-        return found
-    try:
-        build_columns(home, folder, manifest)
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        folder = cache_folder() / fingerprint[:32] / COLUMNS
-        logger.warning("%s cannot be written; its columns go to %s", home, folder)
-        if found := _open(folder, manifest):
-            return found
-        with writing_instead_of(home, folder.parent):
-            build_columns(home, folder, manifest)
-    found = _open(folder, manifest)
-    if found is None:
-        raise IndexMismatch(
-            f"{folder}: the columns are damaged as soon as they are written; look after the disk, "
-            "or copy the dataset to another one"
-        )
-    return found
+    return open_or_build(
+        home / COLUMNS,
+        lambda: cache_folder() / manifest.fingerprint[:32] / COLUMNS,
+        "columns",
+        open_at=lambda folder: _open(folder, manifest),
+        build=lambda folder: _build(home, folder, manifest),
+    )
 
 
 def _open(folder: Path, manifest: Manifest) -> Columns | None:
-    """The columns in `folder`; None where they are missing, stale or damaged."""
-    if (about := _read_about(folder, manifest.fingerprint)) is None:
+    """Return the columns in `folder`; None where they are missing, stale or damaged."""
+    if (about := _about(folder, manifest)) is None:
         return None
     dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
     remedy = f"remove {folder}, and it is made anew"
@@ -175,42 +187,63 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
     )
 
 
-def build_columns(home: Path, folder: Path, manifest: Manifest) -> None:
-    """Consolidate the Parquet indexes in `home` into `folder`, which appears by rename.
+def _about(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
+    about = read_about(folder / _ABOUT, _VERSION)
+    return about if about and about["fingerprint"] == manifest.fingerprint else None
 
-    Memory stays at one shard's index. Several processes may do this at once; one result stays.
+
+def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
+    """Consolidate the Parquet indexes in `home` into `folder`; memory stays at one shard's index.
+
     Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{COLUMNS}.", dir=folder.parent))
-    try:
+    with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
-        about |= consolidate(home, temporary, manifest)
+        about |= _consolidate(home, temporary, manifest)
         about["checksums_crc32"] = write_sums(temporary, [f"{name}.npy" for name in DTYPES])
-        about["sizes"] = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-        (temporary / _ABOUT).write_text(seal(about))
-        temporary.chmod(0o755)
-        put_in_place(
-            temporary, folder, lambda: _read_about(folder, manifest.fingerprint) is not None
+        write_about(temporary / _ABOUT, about)
+    if (columns := _open(folder, manifest)) is None:
+        raise IndexMismatch(
+            f"{folder}: the columns are damaged as soon as they are written; look after the disk, "
+            "or copy the dataset to another one"
         )
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    return columns
 
 
-def _read_about(folder: Path, fingerprint: str) -> dict[str, Any] | None:
-    """Return the description of columns; None if they are missing, torn or of another dataset."""
-    try:
-        content = (folder / _ABOUT).read_bytes()
-    except OSError:
-        return None
-    try:
-        about = unseal(content)
-        if about["version"] != _VERSION or about["fingerprint"] != fingerprint:
-            return None
-        for name, size in about["sizes"].items():
-            if (folder / name).stat().st_size != size:
-                raise ValueError(f"{name} has not the {size:,} bytes that were written")
-    except (OSError, ValueError, LookupError) as error:
-        logger.warning("%s is damaged or of an older version (%s)", folder / _ABOUT, error)
-        return None
-    return about
+def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """Write all columns into `folder`; return `extensions` and whether there are `checksums`."""
+    codes: dict[str, int] = {}
+    checksums = True
+    with npy_files(folder, DTYPES, _OFFSETS) as files:
+        for shard in manifest.shards:
+            table = checked_index(home, shard)
+            flat = {name: pc.list_flatten(table[name]) for name in ("offset", "size", "crc32")}
+            if flat["crc32"].null_count:
+                checksums = False
+                flat["crc32"] = pc.fill_null(flat["crc32"], pa.scalar(0, pa.uint32()))
+            values: dict[str, Any] = {f"member_{name}": column for name, column in flat.items()}
+            values["text_bytes"] = table["text_bytes"]
+            for column, name in (
+                ("image_width", "image_width"),
+                ("image_height", "image_height"),
+                ("image_orientation", "orientation"),
+            ):
+                values[column] = pc.list_flatten(table[name])
+            for name, column in values.items():
+                files[name].append(column.to_numpy())
+            for name in ("key", "source"):
+                joined = "".join(table[name].to_pylist()).encode()
+                files[f"{name}_bytes"].append(np.frombuffer(joined, np.uint8))
+                files[f"sample_{name}"].append_ends(pc.binary_length(table[name]).to_numpy())
+            for column, name in (("sample_member", "ext"), ("sample_image", "image_width")):
+                files[column].append_ends(pc.list_value_length(table[name]).to_numpy())
+            names = pc.list_flatten(table["ext"]).to_pylist()
+            numbers = np.array([codes.setdefault(name, len(codes)) for name in names], np.int64)
+            if len(codes) > _MOST_EXTENSIONS:
+                raise IndexMismatch(
+                    f"{home / shard.name}: more than {_MOST_EXTENSIONS:,} different extensions of "
+                    f"members, such as {names[-1]!r}; a key ends at the first dot of a name: "
+                    "rename the members, or pack them again from their source"
+                )
+            files["member_ext"].append(numbers.astype(np.uint16))
+    return {"extensions": list(codes), "checksums": checksums}

@@ -1,23 +1,41 @@
-"""Open a dataset: manifest and columns, indexing foreign shards on first use."""
+"""Opened datasets: manifest and columns.
+
+Foreign shards are indexed on first use. The index of a remote dataset is copied; its shards stay.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from datapipe.errors import IndexMismatch
-from datapipe.index.columns import Columns, open_columns
-from datapipe.index.manifest import MANIFEST, Manifest, read_manifest, refuse_unfinished
-from datapipe.index.remote_index import mirror_index
+from datapipe.errors import IndexMismatch, StoreError
+from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.index.files.derived import cache_folder
+from datapipe.index.manifest import (
+    MANIFEST,
+    Manifest,
+    Shard,
+    manifest_file,
+    parse_manifest,
+    read_manifest,
+    refuse_unfinished,
+    replace_file,
+)
+from datapipe.index.parquet import file_sha256
 from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
+from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder, is_remote
 
 logger = logging.getLogger(__name__)
+
+_AT_ONCE = 16  # index files that are fetched together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +55,7 @@ class Dataset:
     columns: Columns
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return self.manifest.samples
 
 
@@ -89,7 +107,7 @@ def _say_unverified(name: str) -> None:
 
 
 def _foreign(path: str | os.PathLike[str]) -> Tars:
-    """The tars of someone else at `path`."""
+    """Return the foreign tars at `path`."""
     root = Path(path)
     if names_shards(path):
         return tars_at(path)
@@ -111,16 +129,12 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
 
 
 def check_shards(root: Path, manifest: Manifest) -> None:
-    """Make sure that every shard, or array, is there and has the size it had.
-
-    Raises:
-        IndexMismatch: one is missing or has another size.
-    """
+    """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        sizes = manifest.arrays.files
+        kind, sizes = "file", manifest.arrays.files
         remedy = "restore it, or convert the shards again into a new folder"
     else:
-        sizes = {shard.name: shard.bytes for shard in manifest.shards}
+        kind, sizes = "shard", {shard.name: shard.bytes for shard in manifest.shards}
         remedy = "restore it, or pack the raw data again into a new folder"
     for name, expected in sizes.items():
         try:
@@ -128,8 +142,70 @@ def check_shards(root: Path, manifest: Manifest) -> None:
         except FileNotFoundError:
             raise IndexMismatch(f"{root / name} is missing; {remedy}") from None
         if size != expected:
-            what = "file" if manifest.arrays is not None else "shard"
             raise IndexMismatch(
-                f"{root / name} has {size} bytes, its index says {expected}; the {what} "
+                f"{root / name} has {size} bytes, its index says {expected}; the {kind} "
                 f"changed after it was indexed: {remedy}"
             )
+
+
+def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
+    """Fetch manifest and index of a remote dataset; return the local folder, and the manifest.
+
+    They lie in the cache folder under the dataset's fingerprint, so they are fetched once, wherever
+    copies of it lie. The manifest is read each time.
+
+    Raises:
+        IndexMismatch: there is no dataset at the URL, or its index is not that of its manifest.
+        StoreError: the server does not answer.
+    """
+    try:
+        content = folder.read(MANIFEST)
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise IndexMismatch(
+                f"{folder}: no {MANIFEST} is there; give the URL of a folder that `datapipe pack` "
+                "wrote, or that `datapipe index` was run on before it was copied"
+            ) from error
+        raise
+    manifest = parse_manifest(content, folder.url_of(MANIFEST))
+    home = cache_folder() / manifest.fingerprint[:32]
+    # The index is read, and compared, only to make columns of it.
+    compared = not (home / COLUMNS).exists()
+    missing = [shard for shard in manifest.shards if not _is_here(home, shard, compared)]
+    if missing:
+        _fetch(folder, home, missing)
+    if not (home / MANIFEST).exists():
+        home.mkdir(parents=True, exist_ok=True)
+        replace_file(home / MANIFEST, manifest_file(manifest))
+    return home, manifest
+
+
+def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
+    with (
+        Progress("fetching the index", unit="shard", total=len(shards)) as progress,
+        ThreadPoolExecutor(_AT_ONCE, "datapipe-fetch") as pool,
+    ):
+        for _ in pool.map(lambda shard: _fetch_one(folder, home, shard), shards):
+            progress.advance()
+
+
+def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
+    """Return whether the index of a shard was fetched, and is still what was fetched."""
+    path = home / shard.index
+    if not path.exists():
+        return False
+    if compared and file_sha256(path) != shard.index_sha256:
+        logger.warning("%s is damaged; it is fetched anew", path)
+        return False
+    return True
+
+
+def _fetch_one(folder: RemoteFolder, home: Path, shard: Shard) -> None:
+    content = folder.read(shard.index)
+    if hashlib.sha256(content).hexdigest() != shard.index_sha256:
+        raise IndexMismatch(
+            f"{folder.url_of(shard.index)} is not the index that {MANIFEST} was written for; "
+            "copy the whole dataset there again"
+        )
+    (home / shard.index).parent.mkdir(parents=True, exist_ok=True)
+    replace_file(home / shard.index, content, durable=False)

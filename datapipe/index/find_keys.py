@@ -1,4 +1,4 @@
-"""Samples by their keys. There is no index of keys; few of them are looked for in all."""
+"""Samples by their keys. There is no index of keys: all keys are compared with the few wanted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ _CHUNK = 1 << 20  # samples
 
 
 def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
-    """Numbers of the samples with these keys; keys that no sample has are missing."""
+    """Return the numbers of the samples with these keys; keys that no sample has are missing."""
     found: dict[str, int] = {}
-    known = [key for key in keys if key == key.encode(errors="replace").decode()]
-    wanted = pa.array(sorted(set(known)), pa.large_string())
+    encodable = {key for key in keys if key == key.encode(errors="replace").decode()}
+    wanted = pa.array(sorted(encodable), pa.large_string())
     samples = len(columns.sample_key) - 1
     for start in range(0, samples, _CHUNK):
-        stop = min(start + _CHUNK, samples)
-        offsets = columns.sample_key[start : stop + 1]
-        text = columns.key_bytes[offsets[0] : offsets[-1]]
-        buffers = [None, pa.py_buffer(offsets - offsets[0]), pa.py_buffer(text)]
-        array = pa.Array.from_buffers(pa.large_string(), stop - start, buffers)
-        for place in np.flatnonzero(pc.is_in(array, wanted).to_numpy(zero_copy_only=False)):
-            found.setdefault(array[int(place)].as_py(), start + int(place))
+        array = columns.strings("key", start, min(start + _CHUNK, samples))
+        for row in np.flatnonzero(pc.is_in(array, wanted).to_numpy(zero_copy_only=False)).tolist():
+            found.setdefault(array[row].as_py(), start + row)
     return found

@@ -1,4 +1,4 @@
-"""`dataset.json`: what a dataset consists of. Written last, so a folder without one is unfinished.
+"""The manifest `dataset.json`. It is written last, so a folder without one is unfinished.
 
 No time, host, path or worker count stands in it: the same input and options give the same bytes.
 """
@@ -49,12 +49,12 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What one run of `datapipe pack` brought: the first, or one that appended.
+    """The share of one run of `datapipe pack`: the first, or one that appended.
 
     Attributes:
         shards: number of shards it wrote.
         inputs, inputs_sha256: of the raw data: how many, and a digest of what they are.
-        rejected: inputs that did not make it.
+        rejected: inputs that could not be packed.
         rejects_bytes: what they take in the file of rejects.
         saved_bytes: by which shrinking made the images smaller.
         options: those that the content depends on.
@@ -71,7 +71,7 @@ class Contribution:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays:
-    """What a dataset of arrays has instead of shards; its index is that of the shards it came from.
+    """The files of a dataset of arrays; its index is that of the shards it came from.
 
     Attributes:
         files: bytes of every file.
@@ -89,7 +89,7 @@ class Arrays:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What stands in `dataset.json`.
+    """The content of `dataset.json`.
 
     Attributes:
         shards: in order of their samples.
@@ -104,7 +104,7 @@ class Manifest:
 
     @property
     def foreign(self) -> bool:
-        """Whether someone else wrote the shards, and we have only indexed them."""
+        """True if someone else wrote the shards, and we have only indexed them."""
         return not self.parts
 
     @property
@@ -171,7 +171,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def parse_manifest(content: bytes, path: str) -> Manifest:
-    """The manifest that stands in a file; `path` is its name in messages.
+    """Parse the content of a manifest file; `path` is its name in messages.
 
     Raises:
         IndexMismatch: it is damaged, or a newer version wrote it.
@@ -209,11 +209,7 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """Refuse what a pack has begun and not finished, and parts of a dataset of ours.
-
-    Raises:
-        IndexMismatch: `folder` is such an output, or a copy whose manifest has not arrived.
-    """
+    """Raise `IndexMismatch` for an unfinished pack, or a copy whose manifest has not arrived."""
     if (folder / MANIFEST).exists() or not folder.is_dir():
         return
     parts = sorted(name for name in os.listdir(folder) if _INDEX.fullmatch(name))
@@ -231,7 +227,7 @@ def refuse_unfinished(folder: Path) -> None:
 
 
 def manifest_file(manifest: Manifest) -> bytes:
-    """Return what stands in `dataset.json`: the content, and a checksum of it."""
+    """Return the bytes of `dataset.json`: the content, and a checksum of it."""
     return (seal(json.loads(manifest.to_json()), indent=1) + "\n").encode()
 
 
@@ -240,15 +236,20 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     replace_file(folder / MANIFEST, manifest_file(manifest))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` at `path` so that a crash leaves the old file or the new one, whole."""
+def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write `content` at `path`: other processes see the old file or the new one, whole.
+
+    So does a crash, if `durable`; else it may tear the file.
+    """
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     with temporary.open("wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
-    fsync_folder(path.parent)
+    if durable:
+        fsync_folder(path.parent)
 
 
 def fsync_folder(folder: Path) -> None:

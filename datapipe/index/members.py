@@ -24,15 +24,15 @@ def member_kind(ext: str) -> Kind:
 
 
 def wanted_members(members: Iterable[Member], images: int) -> list[Member]:
-    """Those that are read: all texts, and of the images the first `images`."""
+    """Return the members that are read: all texts, and the first `images` images."""
     wanted = []
     for member in members:
         kind = member_kind(member.ext)
         if kind == "image":
-            if images:
-                images -= 1
-                wanted.append(member)
-        elif kind:
+            if not images:
+                continue
+            images -= 1
+        if kind:
             wanted.append(member)
     return wanted
 
@@ -52,10 +52,9 @@ class SampleParts:
     images: list[tuple[Member, memoryview]] = field(default_factory=list)
 
     def add(self, member: Member, data: memoryview) -> None:
-        """Take the next member; of several texts or records the first counts.
+        """Take the next member; raise `SampleError` for text or JSON that cannot be read.
 
-        Raises:
-            SampleError: text or JSON that cannot be read.
+        Of several texts or records the first counts.
         """
         kind = member_kind(member.ext)
         if kind == "image":
@@ -64,11 +63,7 @@ class SampleParts:
             self.add_text(kind, data)
 
     def add_text(self, kind: Kind, data: memoryview) -> None:
-        """Take the next member with text, of kind "text" or "json".
-
-        Raises:
-            SampleError: it cannot be read.
-        """
+        """Take the next member with text, of kind "text" or "json", as `add` does."""
         if kind == "text" and self.caption is None:
             self.caption = parse_text(bytes(data))
         elif kind == "json" and self.record is None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datapipe.array_types import Bools, Int32
 from datapipe.errors import IndexMismatch
+from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 
 SCHEMA = pa.schema(
@@ -37,10 +38,10 @@ SCHEMA = pa.schema(
 )
 
 
-# Arrays are made of buffers: `pa.array` looks whether it was given something of pandas, and imports
-# that for half a second wherever it is installed.
+# Arrays are made of buffers: `pa.array` checks for objects of pandas, and importing pandas takes
+# half a second wherever it is installed.
 def to_table(rows: Rows) -> pa.Table:
-    """Rows as a table of `SCHEMA`."""
+    """Return rows as a table of `SCHEMA`."""
     members, images = _edges(rows.members), _edges(rows.images)
     has_image = np.array(rows.images, bool)
     first = images[:-1][has_image]
@@ -60,19 +61,19 @@ def to_table(rows: Rows) -> pa.Table:
     columns["ext"] = _lists(members, _strings(rows.ext))
     columns["offset"] = _lists(members, _numbers(rows.offset, np.int64))
     columns["size"] = _lists(members, _numbers(rows.size, np.int64))
-    known = np.array([crc32 is not None for crc32 in rows.crc32], bool)
+    has_crc32 = np.array([crc32 is not None for crc32 in rows.crc32], bool)
     sums = [crc32 or 0 for crc32 in rows.crc32]
-    columns["crc32"] = _lists(members, _numbers(sums, np.uint32, known))
+    columns["crc32"] = _lists(members, _numbers(sums, np.uint32, has_crc32))
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _edges(counts: Sequence[int]) -> npt.NDArray[np.int32]:
+def _edges(counts: Sequence[int]) -> Int32:
     edges = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(np.array(counts, np.int32), out=edges[1:])
     return edges
 
 
-def _numbers(values: Any, dtype: Any, valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+def _numbers(values: Any, dtype: Any, valid: Bools | None = None) -> pa.Array:
     array = np.array(values, dtype)
     bits = None
     if valid is not None and not valid.all():
@@ -89,7 +90,7 @@ def _strings(values: Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
-def _lists(edges: npt.NDArray[np.int32], values: pa.Array) -> pa.Array:
+def _lists(edges: Int32, values: pa.Array) -> pa.Array:
     buffers = [None, pa.py_buffer(edges)]
     return pa.Array.from_buffers(pa.list_(values.type), len(edges) - 1, buffers, children=[values])
 
@@ -137,7 +138,23 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
     return table
 
 
+def checked_index(home: Path, shard: Shard) -> pa.Table:
+    """Read the index of a shard.
+
+    Raises:
+        IndexMismatch: it is missing, damaged or not that of the manifest.
+    """
+    path = home / shard.index
+    table = read_index(path, sha256=shard.index_sha256)
+    if table.num_rows != shard.samples:
+        raise IndexMismatch(
+            f"{path} has {table.num_rows} samples, the manifest says {shard.samples}; restore both "
+            "from one copy of the dataset"
+        )
+    return table
+
+
 def file_sha256(path: Path) -> str:
-    """sha256 of a file's bytes, in hex."""
+    """Return the sha256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""What is known of each sample, as rows and as columns of them.
+"""Rows of an index, and columns of them.
 
 Plain Python, since the processes that read raw data start with it.
 """
@@ -34,7 +34,7 @@ class ImageSize(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What is known of one sample.
+    """The row of one sample.
 
     Attributes:
         key: name of the sample; its members are called `key.ext`.
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """Rows of an index column by column: quick to gather, to send to another process, to write.
+    """Rows of an index as columns: quick to gather, to send to another process, to write.
 
     Attributes:
         key, source, text_bytes: an item a row.
@@ -61,32 +61,32 @@ class Rows:
         width, height, orientation: an item an image.
     """
 
-    __slots__ = (
-        *("key", "source", "text_bytes", "members", "images"),
-        *("ext", "offset", "size", "crc32", "width", "height", "orientation"),
-    )
     _ROW = ("key", "source", "text_bytes", "members", "images")
     _MEMBER = ("ext", "size", "crc32")
     _IMAGE = ("width", "height", "orientation")
+    __slots__ = (*_ROW, *_MEMBER, "offset", *_IMAGE)
+
+    key: list[str]
+    source: list[str]
+    text_bytes: list[int]
+    members: list[int]
+    images: list[int]
+    ext: list[str]
+    offset: list[int]
+    size: list[int]
+    crc32: list[int | None]
+    width: list[int]
+    height: list[int]
+    orientation: list[int]
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        self.key: list[str] = []
-        self.source: list[str] = []
-        self.text_bytes: list[int] = []
-        self.members: list[int] = []
-        self.images: list[int] = []
-        self.ext: list[str] = []
-        self.offset: list[int] = []
-        self.size: list[int] = []
-        self.crc32: list[int | None] = []
-        self.width: list[int] = []
-        self.height: list[int] = []
-        self.orientation: list[int] = []
+        for name in self.__slots__:
+            setattr(self, name, [])
         for row in rows:
             self.append(row)
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.key)
 
     def append(self, row: Row, shift: int = 0) -> None:
@@ -107,7 +107,7 @@ class Rows:
             self.orientation.append(orientation)
 
     def extend(self, rows: Rows, start: int, stop: int, shift: int) -> None:
-        """Add rows `start` to `stop` of others, with `shift` bytes added to their offsets."""
+        """Add rows `start` to `stop` of `rows`, with `shift` bytes added to their offsets."""
         member = sum(rows.members[:start])
         members = slice(member, member + sum(rows.members[start:stop]))
         image = sum(rows.images[:start])

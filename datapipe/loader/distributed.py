@@ -1,4 +1,4 @@
-"""Which share of each step this process takes, and how many workers it should use."""
+"""Rank, world size and number of workers of this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from datapipe.errors import PlanError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Words in the names that PyTorch's FSDP2, torchtitan, Accelerate and Lightning give to dimensions.
+# Words in the names of dimensions of PyTorch's FSDP2, torchtitan, Accelerate and Lightning.
 _DATA = frozenset({"dp", "data", "ddp", "fsdp", "hsdp", "replicate", "shard", "batch"})
 _MODEL = frozenset(
     {"tp", "cp", "sp", "pp", "ep", "mp", "tensor", "context", "sequence", "seq", "pipe"}
@@ -27,20 +27,18 @@ _MODEL = frozenset(
 def resolve_ranks(
     rank: int | None, world_size: int | None, mesh: DeviceMesh | None = None
 ) -> tuple[int, int]:
-    """(rank, world size): as given, else of a mesh, else of the process group, else of torchrun.
-
-    Where there is none of them, (0, 1).
+    """Return (rank, world size): as given, or of a mesh, the process group or torchrun, or (0, 1).
 
     Args:
         rank, world_size: both or none.
-        mesh: its dimensions that carry data are flattened in their order. Those of a model-parallel
-            kind (tensor, context, pipeline, ...) are left out, so that such peers take the same
-            share. A mesh with one dimension, or without names, is taken whole.
+        mesh: its dimensions that carry data are flattened in their order. Model-parallel ones
+            (tensor, context, pipeline, ...) are left out, so that such peers take the same share. A
+            mesh with one dimension, or without names, is taken whole.
 
     Raises:
-        PlanError: only one of rank and world size is given, or a mesh beside them; it cannot be
-            told which dimensions of the mesh carry data; this process is not in the mesh; the
-            environment holds no numbers.
+        PlanError: only one of rank and world size is given, or a mesh beside them; it is unclear
+            which dimensions of the mesh carry data; this process is not in the mesh; the
+            environment has no numbers.
     """
     if mesh is not None:
         if rank is not None or world_size is not None:
@@ -79,14 +77,14 @@ def _from_mesh(mesh: DeviceMesh) -> tuple[int, int]:
 
 
 def _data_dims(mesh: DeviceMesh) -> list[int]:
-    """Dimensions whose ranks see different samples."""
+    """Return the dimensions whose ranks see different samples."""
     names = mesh.mesh_dim_names
     if names is None:
         return list(range(mesh.ndim))
     dims = []
     for dim, name in enumerate(names):
         carries = _carries_data(name, alone=len(names) == 1)
-        # Whatever a dimension of one rank stands for, it changes nothing.
+        # A dimension of one rank changes nothing, whatever its kind.
         if carries is None and mesh.size(dim) > 1:
             raise PlanError(
                 f"dimension {name!r} of the mesh {tuple(names)}: it is not known whether its ranks "
@@ -99,7 +97,7 @@ def _data_dims(mesh: DeviceMesh) -> list[int]:
 
 
 def _carries_data(name: str, *, alone: bool) -> bool | None:
-    """Whether ranks along a dimension of this name see different samples; None: cannot be told."""
+    """Return whether ranks along a dimension see different samples; None if its name is unclear."""
     words = set(re.split(r"[^a-z]+", name.lower())) - {"", "parallel"}
     if words & _MODEL:
         # "dp_cp" is flattened from both kinds.
@@ -124,13 +122,13 @@ def _from_environment() -> tuple[int, int]:
 
 
 def check_ranks_hold(rank: int, world_size: int) -> None:
-    """Check that ranks which `resolve_ranks` took from the surroundings are still those.
+    """Raise if a process group has been made with other ranks than `resolve_ranks` returned.
 
-    No collective call. A loader made before its process group believes to be alone, and every rank
-    would see every sample: frameworks that start their processes late make this easy.
+    Without it, every rank of a loader that was made before its process group would see every
+    sample. No collective call.
 
     Raises:
-        PlanError: there is a process group by now, with other numbers.
+        PlanError: there is a process group with other numbers.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return
@@ -143,15 +141,15 @@ def check_ranks_hold(rank: int, world_size: int) -> None:
 
 
 def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
-    """Compare a hex digest of dataset and options with all ranks of the process group.
+    """Compare a digest of dataset and options with all ranks of the process group.
 
-    A collective call; does nothing outside of a process group. Ranks that disagreed would each
+    A collective call; it does nothing outside of a process group. Ranks that disagree would each
     follow a plan of their own, and see some samples twice and others never.
 
     Args:
         digest: at least 15 hexadecimal digits.
-        mesh: compare only with its ranks, since the others may make no loader. A slice compares
-            along its own dimensions, so give the whole mesh to include tensor-parallel peers.
+        mesh: compare only with its ranks, since others may make no loader. A slice compares along
+            its own dimensions, so give the whole mesh to include tensor-parallel peers.
 
     Raises:
         PlanError: on every rank, if any of them has another digest.
@@ -175,7 +173,7 @@ def check_agreement(digest: str, mesh: DeviceMesh | None = None) -> None:
 
 
 def default_workers() -> int:
-    """Threads for one rank: this machine's CPUs shared among its local ranks, at least 1."""
+    """Return the threads of one rank: the machine's CPUs over its local ranks, at least 1."""
     try:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""One pass over a loader's run."""
+"""Iterator over one pass of a loader's run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -15,52 +15,53 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.workers.jobs import FinishedJob, Steps
+from datapipe.loader.workers.job_source import Executor, FinishedJob
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class IteratorOwner(Protocol):
-    """The loader that an iterator belongs to."""
-
-    def check_process(self) -> None:
-        """Refuse to go on in a child that was forked."""
-        ...
-
-    def count(self, job: FinishedJob) -> None:
-        """Count a batch that is given out."""
-        ...
-
-    def finish(self) -> None:
-        """The iterator has come to its end."""
-        ...
-
-
 class LoaderIterator(Iterator[Batch]):
-    """One pass over a run, or over what is left of it."""
+    """Iterator over the batches of a run, or over the rest of it.
+
+    Args:
+        check_process: called before each batch; it raises in a child that was forked.
+        on_batch: called with the job of each batch before it is yielded.
+        on_end: called once there are no more batches.
+        prefetcher: of batches to a device; None if they stay.
+        device_cache: of images on the device; None for none.
+        meter: of the caller's time; None for none.
+
+    Attributes:
+        closed: True if it yields nothing any more.
+    """
 
     def __init__(
         self,
-        loader: IteratorOwner,
-        executor: Steps,
-        feeder: DevicePrefetcher | None = None,
-        tier: DeviceCache | None = None,
-        meter: Meter | None = None,
+        executor: Executor,
+        *,
+        check_process: Callable[[], None],
+        on_batch: Callable[[FinishedJob], None],
+        on_end: Callable[[], None],
+        prefetcher: DevicePrefetcher | None,
+        device_cache: DeviceCache | None,
+        meter: Meter | None,
     ) -> None:
-        self._loader = loader
         self._executor = executor
+        self._check_process = check_process
+        self._on_batch = on_batch
+        self._on_end = on_end
+        self._prefetcher = prefetcher
+        self._device_cache = device_cache
         self._meter = meter
-        self._feeder = feeder
-        self._tier = tier
-        # Batches on their way to the device, or what is wrong with them.
+        # Batches that are being copied to the device, or their errors.
         self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
-        self._closed = False
+        self.closed = False
         self._exhausted = False
         self._busy = threading.Lock()
 
     def __next__(self) -> Batch:
-        self._loader.check_process()
+        self._check_process()
         if not self._busy.acquire(blocking=False):
             raise DatapipeError(
                 "two threads ask one iterator for batches; give each its own loader"
@@ -75,7 +76,7 @@ class LoaderIterator(Iterator[Batch]):
     def _next(self) -> Batch:
         if self._exhausted:
             raise StopIteration
-        if self._closed:
+        if self.closed:
             raise DatapipeError(
                 "this iterator was closed: another one was started on the same loader, or an error "
                 "ended it; call iter(loader) again"
@@ -84,7 +85,7 @@ class LoaderIterator(Iterator[Batch]):
             return self._take()
         except StopIteration:
             self._exhausted = True
-            self._loader.finish()
+            self._on_end()
             self.close()
             raise
         except BaseException:
@@ -93,54 +94,50 @@ class LoaderIterator(Iterator[Batch]):
 
     def _take(self) -> Batch:
         asked = time.perf_counter_ns()
-        if self._feeder is None:
+        if self._prefetcher is None:
             job = self._executor.next()
-            batch = self._result(job)
+            batch = self._timed("collate", job.result)
         else:
             if not self._sent:
-                self._send(self._feeder)
+                self._send(self._prefetcher)
             if self._executor.ready():
-                self._send(self._feeder)  # its copy goes on beside the work on this one
+                self._send(self._prefetcher)  # copied during the work on this one
             job, sent = self._sent.popleft()
             if isinstance(sent, SampleError):
                 raise sent
-            batch = self._carried(self._feeder.receive, sent)
-        self._loader.count(job)
+            batch = self._timed("transfer", self._prefetcher.receive, sent)
+        self._on_batch(job)
         if self._meter is not None:
-            samples = len(job.step.share.units.samples)
+            samples = len(job.step.samples)
             self._meter.give(asked=asked, finished=job.finished, samples=samples)
         return batch
 
-    def _send(self, feeder: DevicePrefetcher) -> None:
+    def _send(self, prefetcher: DevicePrefetcher) -> None:
         job = self._executor.next()
         try:
-            batch = self._result(job)
-            complete = None if self._tier is None else self._tier.begin(job, batch)
-            sent = self._carried(feeder.send, batch, blank=job.blank, complete=complete)
+            batch, blank = self._timed("collate", job.result), job.blank
+            cache, complete = self._device_cache, None
+            if cache is not None:
+                complete = cache.begin(job.step, batch, job.errors, blank)
+            sent = self._timed("transfer", prefetcher.send, batch, blank=blank, complete=complete)
             self._sent.append((job, sent))
         except SampleError as error:
-            self._sent.append((job, error))  # once the batches before it were given out
+            self._sent.append((job, error))  # raised after the batches before it
 
-    def _result(self, job: FinishedJob) -> Batch:
-        return (self._meter.caller.timed("collate", job.result) if self._meter else job.result)()
+    def _timed(self, stage: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a function, its time counted if there is a meter."""
+        if self._meter is not None:
+            function = self._meter.caller.timed(stage, function)
+        return function(*args, **options)
 
-    def _carried(self, way: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """What a way of the feeder gives, its time counted."""
-        return (self._meter.caller.timed("transfer", way) if self._meter else way)(*args, **options)
-
-    @property
-    def closed(self) -> bool:
-        """Whether it yields nothing any more."""
-        return self._closed
-
-    def reopen(self, executor: Steps) -> None:
-        """Yield other batches than those that were prefetched, none of which was yielded."""
+    def reopen(self, executor: Executor) -> None:
+        """Yield other batches than the prefetched ones, none of which was yielded."""
         self._executor = executor
         self._sent.clear()
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
-        """Stop the workers; the loader's state stays where it is."""
-        self._closed = True
+        """Stop the workers; the loader's state stays as it is."""
+        self.closed = True
         self._sent.clear()
         self._executor.close()

@@ -1,4 +1,4 @@
-"""`Loader`: iterates over the batches that a plan says, and knows where it stands."""
+"""`Loader`: iterable over the batches of a plan, with a state."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, Self
 
-from datapipe.cache.hit_log import HitLog
-from datapipe.cache.sample_cache import TierStats
+from datapipe.cache.stats import HitLog, TierStats
 from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
@@ -20,89 +18,83 @@ from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
-from datapipe.loader.epoch_sampler import EpochSampler
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
 from datapipe.loader.schedule.exclude import SeenIn
-from datapipe.loader.schedule.history import History
 from datapipe.loader.schedule.plan_view import PlanView
-from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.sample_source import Origin
 from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import Run, dump_state, parse_state, saved_group
-from datapipe.loader.workers.job_source import JobSource
-from datapipe.loader.workers.jobs import FinishedJob, Steps
-from datapipe.plan.options import PlanOptions
-from datapipe.plan.steps import NOTHING, Exclusion, Position
+from datapipe.loader.schedule.state import History, Run, dump_state, parse_state, saved_group
+from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
+from datapipe.plan.steps import Position
 
 logger = logging.getLogger(__name__)
-
-J = TypeVar("J")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderComponents:
     """Parts of a loader, for measurements that run them by themselves."""
 
-    maker: BatchContext
-    feeder: DevicePrefetcher | None  # carries batches to a device; None if they stay
+    context: BatchContext
+    prefetcher: DevicePrefetcher | None  # copies batches to a device; None if they stay
     schedule: Schedule
     start: Run  # of the next run
+    find_tuning_key: Callable[[], str]  # names the settings that `tune_workers` keeps
 
 
 class Loader:
-    """Iterates over the batches of an epoch or of a longer run; made by `make_loader`.
+    """Iterable over the batches of an epoch or of a longer run; made by `make_loader`.
 
     Attributes:
-        dataset: what is being read.
-        options: how, with defaults filled in: `num_workers`, `rank`, `world_size`, ...
-        meter: times what the workers do, once `start_metering` was called.
+        dataset: with the samples.
+        options: with defaults filled in: `num_workers`, `rank`, `world_size`, ...
+        meter: of the workers' time, once `start_metering` was called.
+
+    Examples:
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, epochs=3)
+        >>> len(loader)
+        12
+        >>> batches = iter(loader)
+        >>> batch = next(batches)
+        >>> state = loader.state_dict()  # into the checkpoint, beside the model
+        >>> resumed = datapipe.make_loader("shards/", batch_size=2, epochs=3)
+        >>> resumed.load_state_dict(state)
+        >>> next(iter(resumed))["key"] == next(batches)["key"]
+        True
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        origin: Origin,
+        schedule: Schedule,
         *,
-        plan: PlanOptions,
-        maker: BatchContext,
-        feeder: DevicePrefetcher | None,
-        tier: DeviceCache | None,
-        options: LoaderOptions,
-        exclusion: Exclusion = NOTHING,
-        excluded_plans: Sequence[SeenIn] = (),
-        group_given: bool = True,
-        ranks_found: bool = False,
-        plan_cache: str | PathLike[str] | None = None,
-        find_key: Callable[[], str] | None = None,
+        context: BatchContext,
+        prefetcher: DevicePrefetcher | None,
+        device_cache: DeviceCache | None,
+        excluded_plans: Sequence[SeenIn],
+        group_given: bool,
+        ranks_found: bool,
+        find_tuning_key: Callable[[], str],
     ) -> None:
         self.dataset = dataset
-        self.options = options
+        self.options = options = schedule.options
         self._skips = Skips(options.max_skipped)
-        self._find_key = find_key
-        self._feeder = feeder
-        self._tier = tier
+        self._find_tuning_key = find_tuning_key
+        self._prefetcher = prefetcher
+        self._device_cache = device_cache
         self._excluded_plans = excluded_plans
         self._group_given = group_given
         self._ranks_found = ranks_found  # in the process group, or for want of one
-        self._schedule = Schedule(
-            fingerprint=dataset.manifest.fingerprint,
-            origin=origin,
-            plan=plan,
-            options=options,
-            exclusion=exclusion,
-            plan_cache=Path(plan_cache).absolute() if plan_cache is not None else None,
-        )
-        self._maker = maker
-        self._production = JobSource(maker, options, tier=tier, blocks=self._schedule.blocks)
+        self._schedule = schedule
+        self._context = context
+        self._jobs = JobSource(context, options, device_cache=device_cache, blocks=schedule.blocks)
         self._hits = HitLog(self.stats)
         self.meter: Meter | None = None
         self._run = Run.at(Position(0))
         self._final = self._run  # once the newest iterator has come to its end
         self._history = History(self._run)  # of the newest iterator
-        self._looked = False  # at what the first batch lacks
+        self._checked_fields = False  # whether absent fields were warned of
         self._resumes = False  # whether a state was just loaded
         self._finished = False  # whether the newest iterator has come to its end
         self._trainer_epoch: int | None = None
@@ -110,20 +102,20 @@ class Loader:
         self._process = os.getpid()
 
     def __len__(self) -> int:
-        """Steps of a whole run, the same for every rank: an epoch, if nothing else was asked for.
+        """Return the steps of a whole run, the same for every rank: by default one epoch.
 
-        Where units are packs or batches, the first call plans the epochs; with `max_steps`, as much
-        of them as has so many steps.
+        If units are packs or batches, the first call plans the epochs; with `max_steps`, as much of
+        them as has so many steps.
 
         Raises:
             EndlessError: epochs follow each other without end. It is a `TypeError` too.
         """
         self._check_exclusion()
-        # Where the run of the next iteration begins: after `max_steps`, within an epoch.
+        # The next run begins there: after `max_steps`, within an epoch.
         return self._schedule.count(self._run.position if self._finished else self._run.start)
 
     def __iter__(self) -> LoaderIterator:
-        """Start the run over, or go on where a state that was just loaded says.
+        """Start the run over, or resume at a state that was just loaded.
 
         An earlier iterator of this loader is closed.
 
@@ -132,7 +124,7 @@ class Loader:
                 or `exclude=` has steps of another plan.
             DatapipeError: the loader was made in the process that this one was forked from.
         """
-        self.check_process()
+        self._check_process()
         if self._ranks_found:
             check_ranks_hold(self.options.rank, self.options.world_size)
         self._check_exclusion()
@@ -142,22 +134,20 @@ class Loader:
             run = Run.at(self._run.position)
         else:
             run = self._run if self._resumes else Run.at(self._run.start)
-        iterator = LoaderIterator(self, self._begin(run), self._feeder, self._tier, self.meter)
+        iterator = LoaderIterator(
+            self._begin(run),
+            check_process=self._check_process,
+            on_batch=self._count,
+            on_end=self._finish,
+            prefetcher=self._prefetcher,
+            device_cache=self._device_cache,
+            meter=self.meter,
+        )
         self._iterator = weakref.ref(iterator)
         self._start_at(run)
-        # Until a batch is taken: frameworks ask for an iterator only to see whether there is one.
+        # Until a batch is taken: some frameworks make an iterator without using it.
         self._resumes = resumes
         return iterator
-
-    @property
-    def origin(self) -> Origin:
-        """Which samples take part, and how large they are."""
-        return self._schedule.origin
-
-    @property
-    def plan_options(self) -> PlanOptions:
-        """What the global order depends on."""
-        return self._schedule.plan
 
     @property
     def skipped(self) -> int:
@@ -170,31 +160,29 @@ class Loader:
         return self._run.position.epoch
 
     @property
-    def tuning_key(self) -> str | None:
-        """Under which `tune_workers` keeps the workers that were best for work of this kind."""
-        return self._find_key() if self._find_key is not None else None
+    def batch_sampler(self) -> SimpleNamespace:
+        """Object whose `sampler.set_epoch` Lightning calls at the beginning of an epoch.
 
-    @property
-    def batch_sampler(self) -> EpochSampler:
-        """Where Lightning looks for what it tells the beginning of an epoch."""
-        return EpochSampler(self._follow)
+        Lightning calls nothing else of a loader that is no `DataLoader`.
+        """
+        return SimpleNamespace(sampler=SimpleNamespace(set_epoch=self._follow))
 
     @property
     def accumulation_steps(self) -> int:
-        """Steps that make one of `global_batch_size` units; 1 where none was given."""
+        """Steps that make one of `global_batch_size` units; 1 by default."""
         return self.options.accumulation_steps
 
     @property
     def plan(self) -> PlanView:
-        """What every rank sees at any step."""
+        """Plan of the loader: the samples of every rank at any step."""
         return PlanView(self.dataset, self._schedule, self.epoch)
 
     @checked(PlanError)
     def set_epoch(self, epoch: Natural) -> None:
-        """Make `epoch` the one to iterate over.
+        """Make `epoch` the current one.
 
-        The current one keeps its position; another one starts at its beginning. An iterator that
-        has yielded batches is closed, one that has not begins there.
+        The current epoch keeps its position; another one starts at its beginning. An iterator that
+        has yielded batches is closed; one that has not begins there.
 
         Raises:
             PlanError: `epoch` is negative or no integer.
@@ -210,13 +198,13 @@ class Loader:
 
     @checked(PlanError)
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """Where the loader stands: a small dict that JSON can hold.
+        """Return the position of the loader: a small dict for JSON.
 
-        It counts batches that were yielded, whatever has been prefetched, and is the same on every
-        rank.
+        It counts batches that were yielded, not those that were prefetched, and is the same on
+        every rank.
 
         Args:
-            step: state after that many batches of the newest iterator, for wrappers that fetch
+            step: position after that many batches of the newest iterator, for wrappers that fetch
                 ahead of the training loop; None for all that were yielded.
 
         Raises:
@@ -227,14 +215,15 @@ class Loader:
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next `iter(loader)` go on where `state` was taken.
+        """Make the next `iter(loader)` resume where `state` was taken.
 
         Rank, world size, workers and a fixed batch size may differ from those it was taken with.
 
         Raises:
-            StateMismatch: it belongs to another dataset, other plan options or a newer version.
+            StateMismatch: the state belongs to another dataset, other plan options or a newer
+                version.
         """
-        options = self.plan_options
+        options = self._schedule.plan
         group = saved_group(state)
         if group is not None and not self._group_given:
             options = replace(options, group=group)
@@ -242,7 +231,7 @@ class Loader:
             state,
             self._schedule.fingerprint,
             self._schedule.identity(options),
-            self.origin.source.count,
+            self._schedule.origin.source.count,
         )
         if options.group > 1 and options.group % self.options.share:
             logger.warning(
@@ -259,10 +248,11 @@ class Loader:
     def components(self) -> LoaderComponents:
         """Return the parts that batches are made with. Internal: they change with the loader."""
         return LoaderComponents(
-            maker=self._maker,
-            feeder=self._feeder,
+            context=self._context,
+            prefetcher=self._prefetcher,
             schedule=self._schedule,
             start=Run.at(self._run.start),
+            find_tuning_key=self._find_tuning_key,
         )
 
     @checked(PlanError)
@@ -270,20 +260,20 @@ class Loader:
         """Time the stages of every iteration that begins from now on; it costs some 0.2 %.
 
         Args:
-            events: remember when each stage began and ended, for a timeline.
+            events: keep the begin and end of each stage, for a timeline.
             ranges: show stages as `datapipe.<stage>` to `torch.profiler`, and to NVTX on a GPU.
 
         Returns:
-            A new meter, which is `loader.meter` too; its `reading()` may be taken at any time.
+            A new meter, also in `loader.meter`. Call its `reading()` at any time.
         """
         options = ClockOptions(events=events, ranges=ranges)
         self.meter = Meter(self.options.num_workers, options)
         return self.meter
 
     def stats(self) -> dict[str, TierStats]:
-        """Where samples came from so far: tiers of the cache, and "source"; empty without one."""
-        device = {} if self._tier is None else {"device": self._tier.stats()}
-        return device | ({} if self._maker.keeper is None else self._maker.keeper.stats())
+        """Return figures of each tier of the cache and of "source"; empty without a cache."""
+        device = {} if self._device_cache is None else {"device": self._device_cache.stats()}
+        return device | ({} if self._context.cache is None else self._context.cache.stats())
 
     def __reduce__(self) -> Any:
         raise DatapipeError(
@@ -292,9 +282,9 @@ class Loader:
         )
 
     def __repr__(self) -> str:
-        options, plan = self.options, self.plan_options
+        options, plan = self.options, self._schedule.plan
         return (
-            f"<Loader of {self.dataset.folder}: {self.origin.source.count:,} samples, "
+            f"<Loader of {self.dataset.folder}: {self._schedule.origin.source.count:,} samples, "
             f"{options.units_per_rank} {'unit' if plan.unit == 'sample' else plan.unit}(s) a step "
             f"on rank {options.rank} of {options.world_size}, epoch {self.epoch}>"
         )
@@ -302,7 +292,13 @@ class Loader:
     def close(self) -> None:
         """Stop the workers and close the files; iterating again opens them again."""
         self._end_iterator()
-        self._production.close()
+        self._jobs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _end_iterator(self) -> None:
         iterator = self._iterator() if self._iterator else None
@@ -310,38 +306,38 @@ class Loader:
             iterator.close()
 
     def _follow(self, epoch: int) -> None:
-        """A trainer begins its epoch of that number, which need not be the plan's."""
+        """Follow a trainer that begins its epoch of that number, which need not be the plan's."""
         last, self._trainer_epoch = self._trainer_epoch, epoch
-        if self._resumes or not self.plan_options.shuffle:
+        if self._resumes or not self._schedule.plan.shuffle:
             return
         if last is None:
             # Lightning loads no state from a checkpoint of an epoch's end.
             if self._run == Run.at(Position(0)):
                 self.set_epoch(epoch)
         elif epoch > last and self._run.steps and not self._finished:
-            # The trainer cut its epoch short: what is left of the plan's comes next.
+            # The trainer cut its epoch short: the rest of the plan's epoch comes next.
             self._resumes = True
 
     def _check_exclusion(self) -> None:
         for plan in self._excluded_plans:
             plan.check(self._schedule.order())
 
-    def _begin(self, run: Run) -> Steps:
-        """Workers on the steps of a run."""
+    def _begin(self, run: Run) -> Executor:
+        """Start workers on the steps of a run."""
         if self.meter is not None:
             self.meter.retire()
-        return self._production.begin(run, self._schedule, self.meter, on_final=self._note_final)
+        return self._jobs.begin(run, self._schedule, self.meter, self._set_final)
 
-    def _note_final(self, run: Run) -> None:
+    def _set_final(self, run: Run) -> None:
         self._final = run
 
     def _start_at(self, run: Run) -> None:
-        """Count from here on."""
+        """Make a run the current one."""
         self._run = run
         self._history.start_at(run)
         self._resumes = self._finished = False
 
-    def check_process(self) -> None:
+    def _check_process(self) -> None:
         """Refuse to go on in a child that was forked.
 
         Raises:
@@ -353,14 +349,14 @@ class Loader:
                 "workers; call make_loader in this one, and carry the state over with state_dict"
             )
 
-    def count(self, job: FinishedJob) -> None:
-        """Count a batch that is given out.
+    def _count(self, job: FinishedJob) -> None:
+        """Count a batch that is about to be yielded.
 
         Raises:
             DatapipeError: more samples were skipped than `max_skipped`.
         """
-        if not self._looked:
-            self._looked = True
+        if not self._checked_fields:
+            self._checked_fields = True
             job.warn_of_absent_fields()
         # Repeats in the last step are samples that other slots or ranks count.
         valid = job.step.share.valid
@@ -369,11 +365,11 @@ class Loader:
         self._history.add(self._run)
         self._hits.note(job.step.epoch)
         self._resumes = False
-        # Who knows the length asks for no batch after the last.
+        # A loop that knows the length asks for no batch after the last.
         self._finished = self._run is self._final
 
-    def finish(self) -> None:
-        """The iterator has come to its end: the next one goes on from there."""
+    def _finish(self) -> None:
+        """End the run: the next iterator goes on from there."""
         self._run = self._final
         self._finished = True
         self._hits.note(None)

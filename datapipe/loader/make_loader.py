@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -18,17 +17,16 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.arguments import check_arguments
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.decoder_choice import DecoderName
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
-from datapipe.loader.factories import batch_maker
+from datapipe.loader.factories import make_context
 from datapipe.loader.loader import Loader
 from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
-from datapipe.loader.schedule.sample_source import Origin, open_origin
+from datapipe.loader.schedule.run_schedule import Schedule
+from datapipe.loader.schedule.sample_source import open_origin
 from datapipe.loader.specs import (
     DeviceSpec,
     PackSpec,
@@ -39,9 +37,8 @@ from datapipe.loader.specs import (
     as_spec,
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
-from datapipe.loader.work import Work
-from datapipe.plan.options import PlanOptions, Shuffle
-from datapipe.plan.steps import Exclusion
+from datapipe.loader.work import DecoderName, Work
+from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 from datapipe.text.spec import TextSpec
@@ -91,58 +88,58 @@ def make_loader(
     """Open a packed dataset, or a folder of WebDataset tars, as an iterable of batches.
 
     Every batch is a dict. Without `text` it has `pixel_values`, `images_per_sample`, `text`, `key`
-    and `valid`. With it, a batch is what a Hugging Face model takes: `pixel_values`, `input_ids`,
-    `labels`, and `attention_mask`, or for packs `position_ids`, `cu_seq_lens_q`, `cu_seq_lens_k`,
-    `max_length_q` and `max_length_k`. docs/loading.md has shapes and dtypes.
+    and `valid`. With it, a batch has the arguments of a Hugging Face model: `pixel_values`,
+    `input_ids`, `labels`, and `attention_mask`, or for packs `position_ids`, `cu_seq_lens_q`,
+    `cu_seq_lens_k`, `max_length_q` and `max_length_k`. docs/loading.md has shapes and dtypes.
 
     Args:
         path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
-            of someone else, or a list of these ("data/train-{000..099}.tar"); they are indexed
-            once, on first use. Or the URL of what `datapipe pack` wrote: http(s)://, s3://, gs://,
-            hf://; its index is fetched once.
+            in WebDataset format, or a list of these ("data/train-{000..099}.tar"); they are indexed
+            once, on first use. Or the URL of a dataset that `datapipe pack` wrote: http(s)://,
+            s3://, gs://, hf://; its index is fetched once.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch.
-        image: what becomes of images; None leaves them out. For arrays it says how they are
-            normalised, and by default that they are not.
+        image: size and normalisation of images; None leaves them out. Images of arrays are only
+            normalised, by default not at all.
         transform: a function of a sample (a dict with `images`, uint8 [h, w, 3] each, `text`, `key`
-            and `record`) and a `numpy.random.Generator` that is the same for the sample whoever
-            runs it; it returns the sample with other images, or text where there is no `text=`.
-        text: how texts become tokens; counted once for a dataset, on first use.
-        pack: tokens of a pack, or a `PackSpec`. Samples are put together to fill it, and kept apart
-            in it.
+            and `record`) and a `numpy.random.Generator` that is the same for the sample in every
+            worker; it returns the sample with other images, or text if there is no `text=`.
+        text: tokenizer and template; tokens are counted once for a dataset, on first use.
+        pack: tokens of a pack, or a `PackSpec`. Samples are put together to fill a pack, without
+            attention between them.
         max_tokens: tokens of a padded batch, padding included.
         buckets: length buckets: samples of a batch have similar numbers of tokens. How many, or
             their boundaries in tokens.
-        where: which samples take part, such as `"width >= 336 and text_tokens < 4096"`.
+        where: condition for samples to take part, such as `"width >= 336 and text_tokens < 4096"`.
         shuffle: a new global order every epoch; "shards" mixes a few shards at a time, for remote
             storage; False keeps the order of the dataset.
-        shards_mixed: how many shards are mixed at a time with `shuffle="shards"`.
-        seed: of the order. Epoch, seed, dataset and plan fix it; workers and ranks do not enter.
-        group: units laid out as of equal cost, so that the ranks of a step have equal work. By
-            default one step of the first launch, for packs and batches that are shuffled.
-        drop_last: leave out the last step if its units do not suffice for all ranks. Otherwise it
-            repeats some of them, marked as not valid and with labels -100.
+        shards_mixed: number of shards that are mixed at a time with `shuffle="shards"`.
+        seed: of the order, which follows from epoch, seed, dataset and plan; workers and ranks do
+            not change it.
+        group: number of consecutive units of equal cost, so that the ranks of a step have equal
+            work. By default one step of the first launch, for packs and batches that are shuffled.
+        drop_last: leave out the last step if it has too few units for all ranks. Otherwise some of
+            them are repeated, marked as not valid and with labels -100.
         exclude: samples (keys or numbers) and steps (as `loader.plan.step` returns them) to leave
-            out. Order and state stay as they are: a sample becomes an empty slot, a step does not
-            come.
-        epochs: epochs of a run, which is what one iteration goes through; None for no end.
-        run: what else ends a run, in steps or tokens, and how many steps the optimizer takes
-            together: a `RunSpec`.
-        meta: what else each batch carries: "key", "source", "sample" (its number), "text", "valid",
+            out. Order and state stay as they are: a sample becomes an empty slot, a step is
+            skipped.
+        epochs: epochs of a run, which is one iteration over the loader; None for no end.
+        run: other ends of a run, in steps or tokens, and accumulation of steps: a `RunSpec`.
+        meta: further keys of each batch: "key", "source", "sample" (its number), "text", "valid",
             "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
             fields of the samples' JSON members, as lists.
-        decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU where `device` is one;
-            "auto" is DALI on a GPU where it is installed and can do what is asked, else "cpu". A
+        decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU if `device` is one;
+            "auto" is DALI on a GPU if it is installed and supports the options, else "cpu". A
             `DaliOptions` is "dali" with its options.
-        device: where batches go, one ahead of the training loop: "cuda", say, or a `DeviceSpec`.
-            Images cross the bus as uint8 and are normalised there. None leaves batches in the CPU's
-            memory.
-        verify: compare every member with the checksum that was taken when it was packed or indexed,
-            so that damage which still decodes is noticed too. Costs about 2 µs for 80 KB.
+        device: device to which batches are copied, one ahead of the training loop, such as "cuda",
+            or a `DeviceSpec`. Images cross the bus as uint8 and are normalised there. None leaves
+            batches in the CPU's memory.
+        verify: compare every member with the checksum from packing or indexing, which also finds
+            damage that can be decoded. It costs about 2 µs for 80 KB.
         num_workers: threads that read and decode. 0 works in the caller's thread, without
-            prefetch. None takes this rank's share of the machine's CPUs; "auto" what `datapipe
-            tune-workers` found for this machine, dataset and options, where it was run, else the
-            same.
+            prefetch. None takes this rank's share of the machine's CPUs. "auto" takes the number
+            that `datapipe tune-workers` found for this machine, dataset and options; without one
+            it is None.
         workers: "threads", or "processes" for a transform or tokenizer in Python that holds the
             interpreter's lock; or a `WorkerSpec`. Batches are the same.
         prefetch_factor: steps that are prepared ahead; with worker processes, each of which makes a
@@ -151,25 +148,44 @@ def make_loader(
         on_error: "raise", or "skip" to leave a sample that cannot be decoded as an empty slot
             (zeros, labels -100, not valid); order and shapes do not change. Samples whose text
             cannot be used are then left out of the plan.
-        rank, world_size: which share of each step to take; from `mesh`, `torch.distributed` or
-            torchrun's environment where None. Ranks of a process group then make sure that they
-            agree on dataset and plan, so all of them must make the loader.
+        rank, world_size: share of each step; None takes them from `mesh`, `torch.distributed` or
+            torchrun's environment. Ranks of a process group then check that they agree on dataset
+            and plan, so all of them must make the loader.
         mesh: a `DeviceMesh`; ranks along its data-parallel axes take different shares, others the
             same.
-        cache: keep samples in memory or on a disk, or the plan in a folder: a `CacheSpec`. None
-            reads and decodes each time.
-        remote: how a dataset behind a URL is read: a `RemoteSpec`.
+        cache: caches of samples in memory or on a disk, or of the plan in a folder: a `CacheSpec`.
+            None reads and decodes each time.
+        remote: options of reading a dataset behind a URL: a `RemoteSpec`.
 
     Raises:
         PlanError: options are impossible or contradict each other.
         IndexMismatch: there is no finished dataset at `path`, or its shards changed.
+
+    Examples:
+        >>> text = datapipe.TextSpec(
+        ...     tokenizer="tokenizer.json", template="caption", image_tokens=16
+        ... )
+        >>> for batch in datapipe.make_loader("shards/", batch_size=4, text=text):
+        ...     print(tuple(batch["pixel_values"].shape), tuple(batch["input_ids"].shape))
+        (4, 3, 336, 336) (4, 19)
+        (4, 3, 336, 336) (4, 19)
     """
     packs = as_spec(PackSpec, pack) if pack is not None else None
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
-    check_arguments(names, images=image is not None, text=text is not None, run=run)
-    found = rank is None
+    work = Work(
+        image=image,
+        text=text,
+        transform=transform,
+        where=where,
+        decoder=decoder,
+        device=to,
+        cache=cache if cache is not None and cache.keeps_samples else None,
+        static_shapes=packs is not None and packs.static_shapes,
+    )
+    work.check_names(names, train_tokens=run.train_tokens is not None)
+    ranks_found = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
     plan, units_per_rank = resolve_plan(
         text,
@@ -198,106 +214,55 @@ def make_loader(
         **worker.loader_options(),
         **vars(run),
     )
-    work = Work(
-        image=image,
-        text=text,
-        transform=transform,
-        where=where,
-        decoder=decoder,
-        device=to,
-        cache=cache if cache is not None and cache.keeps_samples else None,
-        static_shapes=packs is not None and packs.static_shapes,
-    )
     dataset = _open(path, remote)
     work = work.on(dataset, image_given=image is not _DEFAULT_IMAGE)
     find_key = partial(tuning_key, dataset.manifest.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
-    return _put_together(
-        dataset,
-        plan,
-        options,
-        work,
-        exclude=exclude,
-        group_given=group is not None,
-        ranks_found=found,
-        mesh=mesh,
-        plan_cache=None if cache is None else cache.plan,
-        find_key=find_key,
-    )
-
-
-def _put_together(
-    dataset: Dataset,
-    plan: PlanOptions,
-    options: LoaderOptions,
-    work: Work,
-    *,
-    exclude: Any,
-    group_given: bool,
-    ranks_found: bool,
-    mesh: DeviceMesh | None,
-    plan_cache: str | PathLike[str] | None,
-    find_key: Callable[[], str],
-) -> Loader:
-    """Choose who decodes, plan, agree with the other ranks, and make the loader."""
-    way = work.choose_path(options, checksums=dataset.columns.checksums)
-    image = work.fitting(way)
-    origin = open_origin(
-        dataset, work.text, plan, where=work.where, image=image, on_error=options.on_error
-    )
+    image_path = work.choose_path(options, checksums=dataset.columns.checksums)
+    image_transform = work.fitting(image_path)
+    origin = open_origin(dataset, text, plan, where=where, image=image_transform, on_error=on_error)
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
             f"{options.units_per_rank} times world_size {options.world_size}"
         )
     exclusion, excluded_plans = parse_exclude(exclude, dataset)
-    if ranks_found:
-        _agree(dataset, origin, plan, options, exclusion, mesh)
-    maker, tier = batch_maker(dataset, origin, plan, options, work=work, way=way, image=image)
-    loader = Loader(
-        dataset,
-        origin,
+    schedule = Schedule(
+        fingerprint=dataset.manifest.fingerprint,
+        origin=origin,
         plan=plan,
-        maker=maker,
-        feeder=way.feeder,
-        tier=tier,
         options=options,
         exclusion=exclusion,
+        plan_cache=None if cache is None or cache.plan is None else Path(cache.plan),
+    )
+    if ranks_found:
+        check_agreement(schedule.digest(), mesh)
+    context, device_cache = make_context(
+        dataset, origin.text, plan, options, work=work, path=image_path, transform=image_transform
+    )
+    loader = Loader(
+        dataset,
+        schedule,
+        context=context,
+        prefetcher=image_path.prefetcher,
+        device_cache=device_cache,
         excluded_plans=excluded_plans,
-        group_given=group_given,
+        group_given=group is not None,
         ranks_found=ranks_found and mesh is None,
-        plan_cache=plan_cache,
-        find_key=find_key,
+        find_tuning_key=find_key,
     )
     for seen in excluded_plans:
         # A state that is loaded next may bring the group with it.
-        seen.check(loader.plan.order, but=None if group_given else "group")
+        seen.check(schedule.order(), but=None if group is not None else "group")
     return loader
 
 
 def _open(path: str | PathLike[str], remote: RemoteSpec) -> Dataset:
-    """Open the dataset that lies at a path, a list of shards or a URL."""
+    """Open the dataset at a path, a list of shards or a URL."""
     if not is_remote(path) or names_shards(path):
         return open_dataset(path)
     storage = dict(remote.storage_options or {})
     options = RemoteOptions(concurrency=remote.concurrency, storage_options=storage)
     return open_dataset(RemoteFolder(path, options))
-
-
-def _agree(
-    dataset: Dataset,
-    origin: Origin,
-    plan: PlanOptions,
-    options: LoaderOptions,
-    exclusion: Exclusion,
-    mesh: DeviceMesh | None,
-) -> None:
-    """Make sure that all ranks plan the same."""
-    together = [dataset.manifest.fingerprint, plan.to_dict(), origin.identity]
-    # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
-    ends = [exclusion.samples.tolist(), sorted(exclusion.units.items()), options.epochs]
-    ends += [options.max_steps, options.train_tokens, options.accumulation_steps]
-    content = json.dumps([*together, options.units_per_rank, *ends])
-    check_agreement(hashlib.sha256(content.encode()).hexdigest(), mesh)

@@ -1,4 +1,4 @@
-"""Names that arguments of `make_loader` had before they became fields of specs; for one release."""
+"""Old names of arguments of `make_loader` that became fields of specs; for one release."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ OLD_NAMES = {
     "storage_options": ("remote", "storage_options"),
     "plan_cache": ("cache", "plan"),
 }
-"""Each old name, the argument that took its place, and the field in it."""
+"""New argument and its field, by old name."""
 
 
 def accept_old_names(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function take arguments by their old names too, with a `DeprecationWarning`.
 
     Raises:
-        PlanError: an old name is given beside the spec that took its place.
+        PlanError: an old name is given beside the spec that replaced it.
         TypeError: a name is neither old nor new.
     """
     known = inspect.signature(function).parameters
@@ -78,7 +78,7 @@ def accept_old_names(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def new_spelling(name: str) -> str:
-    """Return how an old name is spelled now: `pack=PackSpec(..., window=...)`."""
+    """Return the new spelling of an old name: `pack=PackSpec(..., window=...)`."""
     argument, field = OLD_NAMES[name]
     kind = _SPECS[argument]
     others = "" if fields(kind)[0].kw_only else "..., "
@@ -95,7 +95,7 @@ def _unknown(function: str, name: str, known: Mapping[str, Any]) -> str:
 
 
 def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by their new names."""
+    """Return the arguments by their new names."""
     new = {name: value for name, value in given.items() if name not in OLD_NAMES}
     for argument, kind in _SPECS.items():
         old = {name: given[name] for name in OLD_NAMES if name in given}

@@ -1,4 +1,4 @@
-"""The plan of a loader in figures."""
+"""Figures of a loader's plan."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from datapipe.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class PlanReport:
-    """What an epoch of a loader amounts to.
+    """Figures of an epoch of a loader.
 
     Attributes:
-        epoch: its number.
-        world_size: number of ranks.
         dataset_samples: of the whole dataset.
-        last_samples: those of the last step, where `drop_last` drops it.
+        last_samples: samples of the last step, if `drop_last` drops it.
         lengths: samples that are too long or left out.
-        summary: of all steps.
         seconds: that planning took.
         first_seconds: until the first step was known.
     """
@@ -40,7 +37,7 @@ class PlanReport:
     first_seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure in one level, as JSON has them; the histogram is a list."""
+        """Return all figures in one level for JSON; the histogram is a list."""
         lengths = self.lengths
         return {
             "epoch": self.epoch,
@@ -60,22 +57,23 @@ class PlanReport:
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     """Plan an epoch of a loader, and add it up.
 
-    What `exclude=` leaves out is counted as if it took part.
+    Samples that `exclude=` leaves out are counted as if they took part.
 
     Args:
-        loader: whose plan it is; it goes on as if nothing had happened.
+        loader: with the plan; its state does not change.
         epoch: by default the loader's current one.
 
     Raises:
         PlanError: the epoch has no step.
     """
     epoch = loader.epoch if epoch is None else epoch
-    options, count = loader.options, loader.origin.source.count
+    options, schedule = loader.options, loader.components().schedule
+    count = schedule.origin.source.count
     clock = _Clock()
     with Progress("planning", unit="sample", total=count) as progress:
         summary = summarise(
             clock.timed(loader.plan.steps(epoch=epoch), progress),
-            loader.plan_options,
+            schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
         )
@@ -89,7 +87,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         world_size=options.world_size,
         dataset_samples=len(loader.dataset),
         last_samples=count - summary.samples,
-        lengths=look_at_lengths(loader.dataset, loader.origin, loader.plan_options),
+        lengths=look_at_lengths(loader.dataset, schedule.origin, schedule.plan),
         summary=summary,
         seconds=clock.seconds,
         first_seconds=clock.first,
@@ -97,7 +95,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
 
 
 class _Clock:
-    """Times the making of steps, and not what is done with them."""
+    """Clock of the making of steps, without their use."""
 
     def __init__(self) -> None:
         self.seconds = self.first = 0.0

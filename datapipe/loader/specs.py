@@ -41,25 +41,25 @@ Device = Annotated[
 
 @dataclass(frozen=True)
 class PackSpec:
-    """Packs: samples put together to fill them without padding, and kept apart in them.
+    """Packs: samples put together without padding, and without attention between them.
 
     Attributes:
         tokens: tokens of a pack.
         window: samples that wait at most for a pack they fit into.
-        multiple_of: pad each sample in a pack to a multiple of so many tokens. Context parallelism
-            needs it.
+        multiple_of: pad each sample in a pack to a multiple of this number of tokens. Context
+            parallelism needs it.
         max_images: images of a pack at most.
         max_samples: samples of a pack at most.
-        max_patches: patches or tiles of a pack at most. That is rows of `pixel_values`; it takes
-            the place of `max_images` where images differ in size.
-        static_shapes: pad packs to constant shapes. Compiled models want that: tokens are padded
+        max_patches: patches or tiles of a pack at most: rows of `pixel_values`. It replaces
+            `max_images` if images differ in size.
+        static_shapes: pad packs to constant shapes, for compiled models: tokens are padded
             to `tokens`, `cu_seq_lens` to `max_samples` (by default one in 16 tokens), images to
             `max_images` (by default as many as fit).
 
     Raises:
         PlanError: a value is impossible, or two contradict each other.
 
-    Example:
+    Examples:
         >>> PackSpec(4096, multiple_of=8).window
         256
     """
@@ -75,7 +75,7 @@ class PackSpec:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "pack ")
-        PlanOptions(shuffle=True, seed=0, **self.plan_options())  # refuses what contradicts itself
+        PlanOptions(shuffle=True, seed=0, **self.plan_options())  # refuses contradictions
 
     def plan_options(self) -> dict[str, Any]:
         """Return the fields that the plan needs, under the names of `PlanOptions`."""
@@ -96,12 +96,18 @@ class RunSpec:
     Attributes:
         max_steps: steps of a run at most, over as many epochs as `epochs` allows.
         train_tokens: a run ends with the step that reaches this number of tokens over all ranks.
-        global_batch_size: units that one optimizer step sees. `loader.accumulation_steps` follows
-            from it and the world size.
+        global_batch_size: units of one optimizer step. `loader.accumulation_steps` follows from it
+            and the world size.
         max_skipped: raise once more samples than this were skipped, with `on_error="skip"`.
 
     Raises:
         PlanError: a value is impossible.
+
+    Examples:
+        >>> run = datapipe.RunSpec(max_steps=5, global_batch_size=8)
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, epochs=None, run=run)
+        >>> len(loader), loader.accumulation_steps
+        (5, 4)
     """
 
     max_steps: Count | None = None
@@ -118,15 +124,21 @@ class DeviceSpec:
     """Device that batches go to, and their memory layout.
 
     Attributes:
-        device: where batches go, such as "cuda"; normalised there. They are sent one ahead of the
-            training loop, and images cross the bus as uint8. None leaves batches in the CPU's
+        device: device to which batches are copied, such as "cuda", one ahead of the training loop.
+            Images cross the bus as uint8 and are normalised there. None leaves batches in the CPU's
             memory.
-        channels_last: lay the values of a pixel together. Convolutions like that; it needs
-            `device`.
-        pin_memory: batches in page-locked memory. For loops that carry them over by themselves.
+        channels_last: make the values of a pixel adjacent, which is faster for convolutions; it
+            needs `device`.
+        pin_memory: batches in page-locked memory, for loops that copy them to a device themselves.
 
     Raises:
         PlanError: a value is impossible, or `channels_last` has no device.
+
+    Examples:
+        >>> device = datapipe.DeviceSpec("cpu", channels_last=True)  # "cuda" in training
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, device=device)
+        >>> next(iter(loader))["pixel_values"].is_contiguous(memory_format=torch.channels_last)
+        True
     """
 
     device: Device | None = None
@@ -150,10 +162,14 @@ class WorkerSpec:
             the top of a module.
         persistent: whether worker processes stay from one iteration to the next, until
             `loader.close()` or the loader is gone; starting them takes seconds.
-        stall_warning: seconds after which the log names what a late batch is waiting for.
+        stall_warning: seconds after which the log names the sample that a late batch waits for.
 
     Raises:
         PlanError: a value is impossible.
+
+    Examples:
+        >>> workers = datapipe.WorkerSpec("processes", persistent=True, stall_warning=30)
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, num_workers=2, workers=workers)
     """
 
     kind: Workers = "threads"
@@ -165,7 +181,7 @@ class WorkerSpec:
         check_fields(self, PlanError, "workers ")
 
     def loader_options(self) -> dict[str, Any]:
-        """Its fields as `LoaderOptions` names them."""
+        """Return the fields under their names in `LoaderOptions`."""
         return {
             "workers": self.kind,
             "persistent_workers": self.persistent,
@@ -175,16 +191,20 @@ class WorkerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSpec:
-    """How a dataset behind a URL is read.
+    """Options of reading a dataset behind a URL.
 
     Attributes:
-        read_ahead: bytes (a number, or "1GB") that are read before they are needed, beside the
-            steps that workers are at.
+        read_ahead: bytes (a number, or "1GB") that are read before they are needed, beyond the
+            current steps of the workers.
         concurrency: requests at a time.
-        storage_options: for its filesystem in fsspec: credentials, an endpoint.
+        storage_options: of its filesystem in fsspec, such as credentials or an endpoint.
 
     Raises:
         PlanError: a value is impossible.
+
+    Examples:
+        >>> remote = datapipe.RemoteSpec(read_ahead="1GB", storage_options={"anon": True})
+        >>> loader = datapipe.make_loader("s3://bucket/shards", remote=remote)  # doctest: +SKIP
     """
 
     read_ahead: Bytes = "256MB"
@@ -196,7 +216,7 @@ class RemoteSpec:
 
 
 def as_spec(kind: type[S], given: Any) -> S:
-    """Return the options that were given, or that a short form stands for; None is the default."""
+    """Return the spec that was given, or the one of a short form; None is the default."""
     if isinstance(given, kind):
         return given
     make: Callable[..., S] = kind

@@ -1,7 +1,7 @@
-"""Remembers how many workers were found to be best, by machine, dataset and options.
+"""Best settings of workers that tuning found, by machine, dataset and options.
 
-A small JSON file for each in the user's cache folder. Nothing depends on it but speed: the order of
-samples is the same for any number of workers.
+Each is a small JSON file in the user's cache folder. Only speed depends on it: the order of samples
+is the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ logger = logging.getLogger(__name__)
 Auto = Literal["auto"]
 
 VERSION = 1
-"""Changes when what is kept means something else; older files are then left alone."""
+"""Version of kept settings; files of other versions are ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a sweep found.
+    """Settings that a sweep found.
 
     Attributes:
-        num_workers, prefetch_factor: to take; the latter is None without workers.
+        num_workers, prefetch_factor: of the loader; the latter is None without workers.
         rate: batches a second.
-        step_time: seconds of a step of training that it suffices for; None for as fast as it goes.
+        step_time: seconds of a training step that they suffice for; None for the highest rate.
     """
 
     num_workers: int
@@ -50,17 +50,16 @@ class Tuned:
 
 
 def given_or(value: int | Auto | None, default: int) -> int:
-    """Return what was given, and the default for None and "auto"."""
+    """Return the value, or the default for None and "auto"."""
     return default if value is None or value == "auto" else value
 
 
 def tuning_key(fingerprint: str, work: Mapping[str, Any]) -> str:
-    """A digest of this machine, a dataset and what is done with it: hexadecimal, 32 digits.
+    """Return a digest of this machine, a dataset and the work on it: hexadecimal, 32 digits.
 
     Args:
         fingerprint: of the dataset's content.
-        work: options that change what workers do for a batch, by name. Functions count by their
-            name.
+        work: options that change the work on a batch, by name. Functions count by their name.
     """
     named = {name: _named(value) for name, value in work.items()}
     content = json.dumps([VERSION, machine(), fingerprint, named], sort_keys=True)
@@ -68,7 +67,7 @@ def tuning_key(fingerprint: str, work: Mapping[str, Any]) -> str:
 
 
 def keep(key: str, tuned: Tuned) -> Path:
-    """Remember what was found, in place of what was found before; the file.
+    """Keep settings in place of earlier ones. Return the file.
 
     Raises:
         OSError: it cannot be written.
@@ -87,7 +86,7 @@ def keep(key: str, tuned: Tuned) -> Path:
 
 
 def recall(key: str) -> Tuned | None:
-    """What was found; None where nothing was, or the file is not one of ours."""
+    """Return kept settings; None if there are none, or the file is damaged."""
     path = _file(key)
     try:
         document = unseal(path.read_bytes())
@@ -115,11 +114,11 @@ def with_tuned(
     num_workers: int | Auto | None,
     prefetch_factor: int | Auto | None,
 ) -> LoaderOptions:
-    """Options with what was found in place of "auto", and their defaults where nothing was.
+    """Return the options with kept settings in place of "auto"; defaults stay if there are none.
 
     Args:
         options: with defaults in place of "auto".
-        find_key: says the key of machine, dataset and work.
+        find_key: returns the key of machine, dataset and work.
         num_workers, prefetch_factor: as they were given.
     """
     if "auto" not in (num_workers, prefetch_factor):
@@ -138,7 +137,7 @@ def with_tuned(
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """What of this machine decides how many workers are best."""
+    """Return the properties of this machine on which the best settings depend."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
@@ -154,7 +153,7 @@ def _file(key: str) -> Path:
 
 
 def _named(value: Any) -> Any:
-    """A value as text that is the same in another process."""
+    """Return a value as text that is the same in another process."""
     if isinstance(value, functools.partial):
         return ["partial", _named(value.func), _named(value.args), _named(value.keywords)]
     if isinstance(value, Mapping):

@@ -1,32 +1,63 @@
-"""Options that decide the work on each sample, and the device that does it."""
+"""Work on each sample: its images, text and cache, and the decoder and device that make images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
 
 from datapipe.cache.spec import CacheSpec
-from datapipe.decode.array_spec import spec_of
+from datapipe.decode.array_spec import image_identity, spec_of
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.loader.arrays import check_options
+from datapipe.index.manifest import Arrays
+from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.decoder_choice import DecoderName, ImagePath, choose_path
+from datapipe.loader.device.copy_stream import resolve_device
+from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.specs import DeviceSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
+if TYPE_CHECKING:
+    from datapipe.decode.dali.decoder import DaliDecoder
+
+logger = logging.getLogger(__name__)
+
+DecoderName = Literal["auto", "cpu", "dali"]
+
+_TOGETHER = 64  # images that DALI takes at once; larger batches are cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePath:
+    """Decoder and device of the images.
+
+    Attributes:
+        made: images that the workers or DALI make; None if images are left out.
+        decoder: DALI; None for the CPU kernels.
+        prefetcher: copies batches to a device; None if they stay.
+    """
+
+    made: ImageSpec | None
+    decoder: DaliDecoder | None
+    prefetcher: DevicePrefetcher | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Arguments of `make_loader` that say what becomes of each sample.
+    """Arguments of `make_loader` about the work on each sample.
 
     Attributes:
-        cache: None where no samples are kept.
+        cache: None if no samples are kept.
         static_shapes: whether packs have constant shapes.
     """
 
@@ -39,11 +70,26 @@ class Work:
     cache: CacheSpec | None
     static_shapes: bool
 
-    def on(self, dataset: Dataset, *, image_given: bool) -> Work:
-        """Return what is left of the work where a dataset is arrays, whose images are decoded.
+    def check_names(self, meta: Sequence[str], *, train_tokens: bool) -> None:
+        """Refuse options about images or tokens if there are none.
 
         Raises:
-            PlanError: the images that the arrays hold are not those that are asked for.
+            PlanError: there is such an option.
+        """
+        if GEOMETRY in meta and self.image is None:
+            raise PlanError(f"{GEOMETRY} in meta is about images; give image=ImageSpec(...)")
+        for given, name in (
+            (train_tokens, "train_tokens"),
+            ("num_items_in_batch" in meta, "num_items_in_batch in meta"),
+        ):
+            if given and self.text is None:
+                raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
+
+    def on(self, dataset: Dataset, *, image_given: bool) -> Work:
+        """Return the work that is left if the dataset is arrays, whose images are decoded.
+
+        Raises:
+            PlanError: the work cannot be done on arrays, or they hold other images.
         """
         arrays = dataset.manifest.arrays
         if arrays is None:
@@ -51,18 +97,29 @@ class Work:
         image = self.image
         if not image_given:
             image = spec_of(arrays.image) if arrays.image else None
-        check_options(
-            arrays,
-            image,
-            images=dataset.manifest.images,
-            transform=self.transform is not None,
-            decoder=self.decoder,
-            cache=self.cache,
-        )
+        if self.cache is not None and (self.cache.memory, self.cache.disk) != (None, None):
+            raise PlanError(
+                "cache: arrays lie decoded, and the page cache keeps what was read of them; leave "
+                "it out, or give CacheSpec(device=...)"
+            )
+        if image is not None and dataset.manifest.images and not arrays.image:
+            raise PlanError(
+                f"the arrays hold no images, and their samples have {dataset.manifest.images:,}; "
+                "give image=None, or convert the shards again, with images"
+            )
+        if image is not None and arrays.image:
+            if self.transform is not None:
+                raise PlanError(
+                    "transform= takes images before they are fitted, and arrays hold them after; "
+                    "read the shards that they came from"
+                )
+            if isinstance(self.decoder, DaliOptions) or self.decoder == "dali":
+                raise PlanError("decoder='dali': arrays are decoded already; leave it out")
+            _check_same_images(arrays, image)
         return replace(self, image=image, decoder="cpu")
 
     def described(self, plan: PlanOptions, options: LoaderOptions) -> dict[str, Any]:
-        """Return what decides how long a batch takes, by name; the order of samples does not."""
+        """Return all that the time of a batch depends on, by name; not the order of samples."""
         to = self.device.device
         return {
             "plan": {**plan.to_dict(), "seed": None, "group": None},
@@ -83,43 +140,134 @@ class Work:
         }
 
     def choose_path(self, options: LoaderOptions, *, checksums: bool) -> ImagePath:
-        """Choose who decodes images and who normalises them.
+        """Choose the decoder of the images and the device that normalises them.
 
         Args:
-            options: of the loader.
             checksums: whether the dataset has them.
 
         Raises:
-            PlanError: DALI is asked for and cannot do this, or there is no such device.
+            PlanError: DALI is asked for, and is not installed or cannot do this; or there is no
+                such device.
         """
-        decoder = self.decoder
-        if self.keeps_on_device and decoder == "auto":
-            decoder = "cpu"  # DALI decodes, fits and normalises at once, and nothing could be kept
-        way = choose_path(
-            decoder,
-            self.image,
-            device=self.device.device,
-            channels_last=self.device.channels_last,
-            threads=max(1, options.num_workers),
-            # A damaged file shows in its checksum, where there is one.
-            check=not (options.verify and checksums),
-            transform=self.transform is not None,
-        )
-        if way.decoder is not None and options.workers == "processes":
-            raise PlanError(
-                "DALI has threads of its own and does not work in processes; give "
-                "workers='threads', or decoder='cpu'"
+        spec, given = self.image, self.device.device
+        device = resolve_device(given) if given is not None else None
+        on_gpu = device is not None and device.type == "cuda"
+        dali = self._takes_dali(on_gpu=on_gpu)
+        made, prefetcher = spec, None
+        if device is not None:
+            there = None if dali and on_gpu else spec
+            if there is not None and there.out_dtype != torch.uint8:
+                # A quarter of the bytes cross the bus. The default colour of padding is the mean.
+                padded = there.resize == "pad" or there.grids is not None
+                fill = there.fill_color if padded else None
+                made = replace(there, normalize=None, dtype=torch.uint8, fill=fill)
+            prefetcher = DevicePrefetcher(
+                device,
+                mean_std=there.mean_std if there is not None else None,
+                dtype=there.out_dtype if there is not None else None,
+                channels_last=self.device.channels_last,
+                padded=spec is not None and spec.resize in ("shortest", "dynamic"),
             )
-        return way
+        decoder = None
+        if dali and made is not None:
+            from datapipe.decode.dali.decoder import DaliDecoder
 
-    def fitting(self, way: ImagePath) -> ImageTransform | None:
-        """Return what workers make of an image; None where images are left out."""
-        made = way.made
+            decoder = DaliDecoder(
+                made,
+                device="mixed" if on_gpu else "cpu",
+                device_id=device.index if on_gpu and device is not None else None,
+                batch_size=_TOGETHER,
+                threads=max(1, options.num_workers),
+                # DALI shows damage as pixels. A checksum finds it too.
+                check=not (options.verify and checksums),
+                options=self.decoder if isinstance(self.decoder, DaliOptions) else DaliOptions(),
+            )
+            if options.workers == "processes":
+                raise PlanError(
+                    "DALI has threads of its own and does not work in processes; give "
+                    "workers='threads', or decoder='cpu'"
+                )
+        return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
+
+    def _takes_dali(self, *, on_gpu: bool) -> bool:
+        """Return whether DALI decodes: if asked for, and by "auto" on a GPU if it can.
+
+        Raises:
+            PlanError: DALI is asked for, and is not installed or cannot do this.
+        """
+        name = "dali" if isinstance(self.decoder, DaliOptions) else self.decoder
+        if name not in ("auto", "cpu", "dali"):
+            raise PlanError(f"decoder {name!r} is not one of 'auto', 'cpu', 'dali' and DaliOptions")
+        # DALI decodes, fits and normalises at once, so there is nothing to keep on the device.
+        if name == "cpu" or (name == "auto" and (not on_gpu or self.keeps_on_device)):
+            return False
+        if self.image is None:
+            if name == "dali":
+                raise PlanError("decoder='dali' decodes images, and image=None leaves them out")
+            return False
+        reason = self._unfit_for_dali(self.image)
+        if reason is not None and name == "dali":
+            raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
+        _log_once(
+            f"images are decoded by the CPU kernels: {reason}"
+            if reason is not None
+            else f"images are decoded by DALI on the {'GPU' if on_gpu else 'CPU'}"
+        )
+        return reason is None
+
+    def _unfit_for_dali(self, image: ImageSpec) -> str | None:
+        """Return the reason why DALI cannot do this; None if it can."""
+        from datapipe.decode.dali.graph import check_supported, installed
+
+        if self.transform is not None:
+            return "transform= works on decoded images, and DALI makes batches of encoded ones"
+        if image.scaled_decode:
+            return "scaled_decode is of the CPU kernels"
+        try:
+            check_supported(image)
+        except PlanError as error:
+            return str(error)
+        return None if installed() else "DALI is not installed: pip install 'datapipe[dali]'"
+
+    def fitting(self, path: ImagePath) -> ImageTransform | None:
+        """Return the transform of images in the workers; None if images are left out."""
+        made = path.made
         if made is not None and self.keeps_on_device:
-            made = replace(made, flip=0.0)  # there, so that what stays is always the same
+            made = replace(made, flip=0.0)  # on the device, so that kept images are always the same
         return make_transform(made) if made is not None else None
 
     @property
     def keeps_on_device(self) -> bool:
         """True if images stay on the device that batches go to."""
         return self.cache is not None and self.cache.device is not None
+
+
+def _check_same_images(arrays: Arrays, image: ImageSpec) -> None:
+    """Raise unless the images of arrays are those that `image` asks for.
+
+    Raises:
+        PlanError: they are others.
+    """
+    asked = image_identity(image)
+    different = [
+        f"{name}: {arrays.image.get(name)!r} there, {asked.get(name)!r} asked for"
+        for name in sorted(arrays.image.keys() | asked.keys())
+        if arrays.image.get(name) != asked.get(name)
+    ]
+    if different:
+        stored = spec_of(arrays.image)
+        given = ", ".join(
+            f"{field.name}={getattr(stored, field.name)!r}"
+            for field in fields(ImageSpec)
+            if field.name in (*arrays.image, "size")
+            and getattr(stored, field.name) != field.default
+        )
+        raise PlanError(
+            f"the arrays hold other images ({'; '.join(different)}); give ImageSpec({given}), or "
+            "convert the shards again"
+        )
+
+
+@cache
+def _log_once(message: str) -> None:
+    logger.info("%s", message)

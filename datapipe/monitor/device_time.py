@@ -1,8 +1,8 @@
 """Step time on the device, without waiting for it.
 
-Work on a GPU is queued, so the host's clock says when it was asked for and not when it was done.
+Work on a GPU is queued, so the host's clock tells when it was queued and not when it was done.
 Marks are queued beside it and read once the device has passed them. From the end of one step to the
-start of the next it had nothing to do: that is the waiting that costs, whatever the host did.
+start of the next the device is idle: only this waiting costs time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,13 @@ class DeviceMark(Protocol):
     """A point in the device's work; `torch.cuda.Event` is one."""
 
     def record(self) -> None:
-        """Queue it behind the work that was asked for so far."""
-        ...
+        """Queue it behind the work so far."""
 
     def query(self) -> bool:
         """Check whether the device has passed it, without waiting."""
-        ...
 
     def elapsed_time(self, later: Any) -> float:
-        """Milliseconds up to a later one; both were passed."""
-        ...
+        """Return milliseconds up to a later mark; the device has passed both."""
 
 
 class Device(Protocol):
@@ -42,7 +39,6 @@ class Device(Protocol):
 
     def recording(self) -> bool:
         """Check whether work is being captured, so that nothing may be queued beside it."""
-        ...
 
 
 class Cuda:
@@ -62,7 +58,7 @@ class Cuda:
 
 
 def current_device() -> Device | None:
-    """The GPU, where this process has begun to use one; None where it has not."""
+    """Return the GPU; None if this process does not use one yet."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -73,8 +69,8 @@ Span = tuple[DeviceMark, DeviceMark]
 
 
 @dataclass(slots=True)
-class _Step:
-    """Marks of a step and of the transfers around it, as they were queued."""
+class _MarkedStep:
+    """Queued marks of a step and of the transfers around it."""
 
     previous: DeviceMark | None  # end of the step before
     between: list[Span]  # transfers after that
@@ -83,20 +79,20 @@ class _Step:
     end: DeviceMark
 
     def marks(self) -> list[DeviceMark]:
-        """Those that nothing needs once the step was read."""
+        """Return the marks that are free once the step was read."""
         spans = [mark for span in (*self.between, *self.inside) for mark in span]
         return [*([] if self.previous is None else [self.previous]), self.start, *spans]
 
 
 class DeviceTimes:
-    """Adds up what the device says of the steps of a loop. For the thread that runs it.
+    """Sums of the device's times of a loop. For the thread that runs it.
 
-    A transfer inside of a step is no part of it, and one between steps no idle time.
+    A transfer inside of a step is no part of it, and one between steps is no idle time.
 
     Attributes:
         steps, transfers: on the device, each.
         idle: between the end of a step and the start of the next.
-        turns: that the figures are of, some of which may still be under way.
+        turns: that count, some of which may not have been read yet.
     """
 
     def __init__(self, device: Device) -> None:
@@ -106,8 +102,8 @@ class DeviceTimes:
         self.turns = 0
         self._device = device
         self._free: list[DeviceMark] = []
-        self._pending: deque[_Step] = deque()
-        self._turn: list[_Step] = []
+        self._pending: deque[_MarkedStep] = deque()
+        self._turn: list[_MarkedStep] = []
         self._previous: DeviceMark | None = None
         self._between: list[Span] = []
         self._inside: list[Span] = []
@@ -126,7 +122,7 @@ class DeviceTimes:
             self._step = self._queue()
 
     def leave(self, part: int) -> None:
-        """End a step or a transfer: all of it was asked for."""
+        """End a step or a transfer: all of its work is queued."""
         if part == TRANSFER:
             begun, self._transfer = self._transfer, None
             end = self._queue()
@@ -142,17 +138,17 @@ class DeviceTimes:
         if start is None or end is None:
             self._previous = None
             return
-        self._turn.append(_Step(self._previous, self._between, start, self._inside, end))
+        self._turn.append(_MarkedStep(self._previous, self._between, start, self._inside, end))
         self._previous, self._between, self._inside = end, [], []
 
     def end_turn(self, counts: bool) -> None:
-        """The turn has ended; `counts` says whether it is in the figures."""
+        """End a turn; `counts` tells whether it is in the figures."""
         steps, self._turn, self._depth = self._turn, [], 0
         if counts:
             self.turns += 1
             self._pending += steps
         else:
-            # What lies between it and the next turn is not what usually does.
+            # The time up to the next turn is no usual idle time.
             self._previous, self._between = None, []
         while len(self._pending) > _MOST_PENDING:
             self._pending.popleft()
@@ -168,7 +164,7 @@ class DeviceTimes:
             self._add(step)
             self._free += marks
 
-    def _add(self, step: _Step) -> None:
+    def _add(self, step: _MarkedStep) -> None:
         between = [_elapsed(*span) for span in step.between]
         inside = [_elapsed(*span) for span in step.inside]
         for took in (*between, *inside):
@@ -186,5 +182,5 @@ class DeviceTimes:
 
 
 def _elapsed(start: DeviceMark, end: DeviceMark) -> int:
-    """Nanoseconds."""
+    """Return the nanoseconds between two marks."""
     return round(start.elapsed_time(end) * 1e6)

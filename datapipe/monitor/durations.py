@@ -1,7 +1,7 @@
 """Percentiles and timelines of any number of durations, in constant memory.
 
-Buckets grow with what they hold, 32 to every doubling, as in Gil Tene's HdrHistogram: a percentile
-is at most 1.6 % off, and nothing is allocated while durations are added.
+The width of buckets grows with the duration, 32 to every doubling, as in Gil Tene's HdrHistogram: a
+percentile is at most 1.6 % off, and nothing is allocated while durations are added.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_LONGEST = (1 << 50) - 1  # ns, 13 days; what takes longer counts as this
+_LONGEST = (1 << 50) - 1  # ns, 13 days; longer durations count as this
 _BUCKETS = 32 * 46
-_MOST = 240  # stretches of a timeline; twice as many as a screen shows apart
+_MOST = 240  # stretches of a timeline
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """Durations of one kind, in seconds."""
 
-    count: int = 0  # how many there were
-    total: float = 0.0  # their sum
-    # p50, p90, p99: percentiles, to 1.6 %; 0 where there were none
+    count: int = 0
+    total: float = 0.0  # sum
+    # p50, p90, p99: percentiles, to 1.6 %; 0 of none
     p50: float = 0.0
     p90: float = 0.0
     p99: float = 0.0
-    longest: float = 0.0  # the longest
+    longest: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -41,7 +41,7 @@ class Bucket(NamedTuple):
 
 
 class Durations:
-    """Counts durations of whole nanoseconds. For one thread to write."""
+    """Histogram of durations of whole nanoseconds. For one thread to write."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -50,7 +50,7 @@ class Durations:
         self._buckets = [0] * _BUCKETS
 
     def add(self, duration: int) -> None:
-        """Count one, in nanoseconds; a negative one counts as 0."""
+        """Count a duration in nanoseconds; a negative one counts as 0."""
         duration = min(max(duration, 0), _LONGEST)
         self.count += 1
         self.total += duration
@@ -72,39 +72,39 @@ class Durations:
         )
 
     def quantile(self, share: float) -> float:
-        """Seconds that `share` of the durations do not exceed; 0 where there are none."""
+        """Return the seconds that `share` of the durations do not exceed; 0 of none."""
         wanted = share * self.count
         seen = 0
-        for place, count in enumerate(self._buckets):
+        for index, count in enumerate(self._buckets):
             seen += count
             if count and seen >= wanted:
-                low, high = _edges(place)
+                low, high = _edges(index)
                 return min((low + high) / 2, self.longest) / 1e9
         return 0.0
 
     def buckets(self) -> tuple[Bucket, ...]:
-        """Those that hold anything, shortest first."""
+        """Return the buckets that are not empty, shortest first."""
         return tuple(
-            Bucket(_edges(place)[0] / 1e9, _edges(place)[1] / 1e9, count)
-            for place, count in enumerate(self._buckets)
+            Bucket(_edges(index)[0] / 1e9, _edges(index)[1] / 1e9, count)
+            for index, count in enumerate(self._buckets)
             if count
         )
 
 
-def _edges(place: int) -> tuple[int, int]:
-    if place < 64:
-        return place, place + 1
-    shift = (place >> 5) - 1
-    low = ((place & 31) + 32) << shift
+def _edges(index: int) -> tuple[int, int]:
+    """Return the nanoseconds from which and up to which a bucket counts."""
+    if index < 64:
+        return index, index + 1
+    shift = (index >> 5) - 1
+    low = ((index & 31) + 32) << shift
     return low, low + (1 << shift)
 
 
 class Stretch(NamedTuple):
-    """Some turns in a row; seconds are sums over them."""
+    """Consecutive turns, and sums of their seconds."""
 
-    first: int  # number of the first one
+    first: int  # number of the first turn
     turns: int  # that were timed
-    # wait, transfer, step, rest: seconds
     wait: float
     transfer: float
     step: float
@@ -112,7 +112,7 @@ class Stretch(NamedTuple):
 
 
 class Timeline:
-    """Keeps at most `most` stretches of equally many turns; neighbours merge when it is full."""
+    """At most `most` stretches of equally many turns; neighbours merge when it is full."""
 
     def __init__(self, most: int = _MOST) -> None:
         assert most % 2 == 0, "stretches merge in pairs"
@@ -123,23 +123,20 @@ class Timeline:
 
     def add(self, turn: int, wait: int, transfer: int, step: int, rest: int) -> None:
         """Count a turn, in nanoseconds; `turn` numbers go up."""
-        now = self._now
-        if now is None:
-            self._now = [turn, 1, wait, transfer, step, rest]
-        else:
-            now[1] += 1
-            now[2] += wait
-            now[3] += transfer
-            now[4] += step
-            now[5] += rest
-        if self._now is not None and self._now[1] >= self._span:
-            self._done.append(self._now)
+        now = self._now = self._now or [turn, 0, 0, 0, 0, 0]
+        now[1] += 1
+        now[2] += wait
+        now[3] += transfer
+        now[4] += step
+        now[5] += rest
+        if now[1] >= self._span:
+            self._done.append(now)
             self._now = None
             if len(self._done) == self._most:
                 self._merge()
 
     def stretches(self) -> tuple[Stretch, ...]:
-        """From the first turn to the last."""
+        """Return the stretches from the first turn to the last."""
         parts = [*self._done, *([self._now] if self._now else [])]
         return tuple(
             Stretch(first, turns, *(part / 1e9 for part in times)) for first, turns, *times in parts
@@ -148,7 +145,7 @@ class Timeline:
     def _merge(self) -> None:
         old = self._done
         self._done = [
-            [one[0], *(a + b for a, b in zip(one[1:], other[1:], strict=True))]
-            for one, other in zip(old[::2], old[1::2], strict=True)
+            [first[0], *(a + b for a, b in zip(first[1:], second[1:], strict=True))]
+            for first, second in zip(old[::2], old[1::2], strict=True)
         ]
         self._span *= 2

@@ -1,8 +1,7 @@
 """Utilization and memory of the GPU, by NVML, beside the training loop.
 
-A thread asks a few times a second. NVML answers with the share of its last sampling period (1/6 to
-1 s) in which some kernel ran, which says nothing of how well the kernel used the GPU, and waits for
-nothing.
+A thread queries NVML a few times a second. It answers with the share of its last sampling period
+(1/6 to 1 s) in which a kernel ran, however well the kernel used the GPU, and does not wait.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ class GpuSample(NamedTuple):
 
 
 class Gpu(Protocol):
-    """A GPU that can be asked."""
+    """Interface of a GPU that can be queried."""
 
     name: str
 
     def sample(self) -> GpuSample:
-        """Query its state; raises whatever its driver raises."""
-        ...
+        """Query its state; may raise any error of its driver."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,38 +44,38 @@ class GpuUsage:
     """A GPU over a stretch of training."""
 
     name: str  # its model
-    samples: int  # how often it was asked
-    utilization: float  # mean share of time in which some kernel ran, 0 to 1
+    samples: int  # queries
+    utilization: float  # mean share of time in which a kernel ran, 0 to 1
     memory: int  # most bytes taken, by all processes
-    total: int  # bytes that it has
+    total: int  # bytes of the GPU
 
 
-class _Sums:
-    """Sums that the thread writes and the monitor reads."""
+@dataclass
+class _Shared:
+    """State that the thread shares with its sampler, without a reference to it."""
 
-    def __init__(self) -> None:
-        self.counts = False  # whether the loop is in turns that count
-        self.now = (0, 0.0, 0, 0)  # samples, sum of busy, most memory, total
+    usage: GpuUsage
+    counts: bool = False  # whether the current turn counts
 
 
 class GpuSampler:
-    """Asks a GPU in a thread that ends with this object.
+    """Sampler of a GPU, in a thread that ends with this object.
 
     Args:
-        gpu: which.
-        every: seconds between questions.
+        gpu: to query.
+        every: seconds between queries.
     """
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        self._name = gpu.name
-        self._sums = _Sums()
+        nothing = GpuUsage(name=gpu.name, samples=0, utilization=0.0, memory=0, total=0)
+        self._shared = _Shared(nothing)
         self._stop: queue.SimpleQueue[object] = queue.SimpleQueue()
         # The queue's own `put` wakes the thread when this object is gone: no Python code runs in a
         # finalizer, where an interrupt would be lost.
         gone = weakref.ref(self, self._stop.put)
         self._thread = threading.Thread(
-            target=_ask,
-            args=(gpu, self._sums, self._stop, gone, every),
+            target=_sample,
+            args=(gpu, self._shared, self._stop, gone, every),
             name="datapipe-gpu",
             daemon=True,
         )
@@ -85,20 +83,12 @@ class GpuSampler:
 
     def count(self, counts: bool) -> None:
         """Include or exclude the time from now on."""
-        self._sums.counts = counts
+        self._shared.counts = counts
 
     def usage(self) -> GpuUsage | None:
         """Return the usage so far; None before the first sample."""
-        samples, busy, memory, total = self._sums.now
-        if not samples:
-            return None
-        return GpuUsage(
-            name=self._name,
-            samples=samples,
-            utilization=busy / samples,
-            memory=memory,
-            total=total,
-        )
+        usage = self._shared.usage
+        return usage if usage.samples else None
 
     def close(self) -> None:
         """End the thread."""
@@ -106,9 +96,9 @@ class GpuSampler:
         self._thread.join()
 
 
-def _ask(
+def _sample(
     gpu: Gpu,
-    sums: _Sums,
+    shared: _Shared,
     stop: queue.SimpleQueue[object],
     gone: weakref.ref[GpuSampler],
     every: float,
@@ -119,19 +109,26 @@ def _ask(
             return
         except queue.Empty:
             pass
-        if not sums.counts:
+        if not shared.counts:
             continue
         try:
             sample = gpu.sample()
         except Exception as error:
             logger.warning("the GPU's utilization is no longer known: %s", error)
             return
-        samples, busy, memory, _ = sums.now
-        sums.now = (samples + 1, busy + sample.busy, max(memory, sample.memory), sample.total)
+        before = shared.usage
+        samples = before.samples + 1
+        shared.usage = GpuUsage(
+            name=before.name,
+            samples=samples,
+            utilization=before.utilization + (sample.busy - before.utilization) / samples,
+            memory=max(before.memory, sample.memory),
+            total=sample.total,
+        )
 
 
 class _Nvml:
-    """A GPU as NVIDIA's management library knows it."""
+    """A GPU of NVIDIA's management library."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml = nvml
@@ -146,18 +143,18 @@ class _Nvml:
 
 
 def find_gpu(load: Callable[[str], Any] = importlib.import_module) -> Gpu | None:
-    """The GPU that this process uses; None, with a line in the log, where it cannot be asked.
+    """Find the GPU that this process uses; None, with a line in the log, if it cannot be queried.
 
-    A process that has not begun to use one has none.
+    A process that does not use a GPU yet has none.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        _say_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
+        _log_once(logging.INFO, "this process uses no GPU, so the monitor says nothing of one")
         return None
     try:
         nvml = load("pynvml")
     except ImportError:
-        _say_once(
+        _log_once(
             logging.WARNING,
             "how busy the GPU is stays unknown, as pynvml is missing: pip install 'datapipe[gpu]'",
         )
@@ -167,17 +164,17 @@ def find_gpu(load: Callable[[str], Any] = importlib.import_module) -> Gpu | None
         about = torch.cuda.get_device_properties(torch.cuda.current_device())
         return _Nvml(nvml, _handle(nvml, about))
     except Exception as error:  # NVML's own kind, or fields that an older torch does not have
-        _say_once(logging.WARNING, f"how busy the GPU is stays unknown: {error}")
+        _log_once(logging.WARNING, f"how busy the GPU is stays unknown: {error}")
         return None
 
 
 @cache
-def _say_once(level: int, message: str) -> None:
+def _log_once(level: int, message: str) -> None:
     logger.log(level, "%s", message)
 
 
 def _handle(nvml: Any, about: Any) -> Any:
-    """NVML's name for a device that torch describes: their numbers differ where some are hidden."""
+    """Find NVML's handle of a device of torch; their numbers differ if some devices are hidden."""
     if hasattr(about, "pci_domain_id"):
         address = f"{about.pci_domain_id:08x}:{about.pci_bus_id:02x}:{about.pci_device_id:02x}.0"
         return nvml.nvmlDeviceGetHandleByPciBusId(address.encode())

@@ -1,12 +1,11 @@
-"""The most that a faster pipeline could give to a training loop.
+"""Headroom of a training loop: the most that a faster pipeline could give.
 
-One batch is replayed through the step, which is what training costs if data costs nothing, and the
-real loader drives the same step. Stretches of both are timed in turn, so that what drifts drifts in
-both, and their ratio is the headroom.
+One batch is replayed through the step, as if data cost nothing, and the real loader drives the same
+step. Stretches of both are timed in turn, so that drift affects both, and their ratio is the
+headroom.
 
-A loader works ahead while a batch is replayed, and its first batches would then come for free. So
-before a real stretch batches are taken without a step until one has to be waited for: then the
-loader has nothing ahead, and what it keeps up from there is its own pace.
+A loader works ahead while a batch is replayed, and its first batches would then cost nothing. So
+before a real stretch, batches are taken without a step until one has to be waited for.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ T = TypeVar("T")
 _ROUNDS = 5
 _LEAST = 10  # steps of each kind, two a round
 _SETTLE = 2  # steps at the start of each stretch that do not count
-_MOST_AHEAD = 64  # batches that are taken to find one that must be waited for
-_NOTICEABLE = 0.05  # of a step, that a batch which must be waited for takes
+_MOST_AHEAD = 64  # batches that are taken to find one that has to be waited for
+_NOTICEABLE = 0.05  # of a step: a shorter wait is that for a ready batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class Headroom:
     Attributes:
         ratio: how many times as fast training would be; median of the rounds.
         low, high: least and most of the rounds.
-        replayed: seconds a step with its batch at hand; median of the rounds.
+        replayed: seconds a step with its batch ready; median of the rounds.
         real: seconds a step with batches from the loader, waiting included; likewise.
         rounds: stretches of each kind.
         steps: timed of each kind.
@@ -52,7 +51,7 @@ class Headroom:
     steps: int
 
     def to_dict(self) -> dict[str, float]:
-        """Convert to what JSON can hold."""
+        """Convert to values that JSON can hold."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -62,15 +61,10 @@ class Headroom:
             "each)"
         )
         spread = f"({self.low:.2f} to {self.high:.2f})"
+        gain = f"make training at most {self.ratio:.2f} times as fast"
         if self.low <= 1.01:
-            most = max(self.ratio, 1.0)
-            return (
-                f"a faster pipeline would give next to nothing: {most:.2f} times {spread}; {times}"
-            )
-        return (
-            f"a faster pipeline would make training at most {self.ratio:.2f} times as fast "
-            f"{spread}; {times}"
-        )
+            gain = f"give next to nothing: {max(self.ratio, 1.0):.2f} times"
+        return f"a faster pipeline would {gain} {spread}; {times}"
 
 
 def measure_headroom(
@@ -80,20 +74,9 @@ def measure_headroom(
     steps: int = 100,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Headroom:
-    """Replay one batch against the real loader, in turn.
+    """Measure steps on one replayed batch and on the real loader, in turn; see `Monitor.headroom`.
 
-    The step is a real one: it trains, on one batch again and again. Give it a copy of the model, or
-    do this before training. The loader's position moves on; one that ends is begun again. The
-    device is waited for at the ends of each stretch, and nowhere else.
-
-    Args:
-        loader: what training runs on; with `steps` batches or more, or one that can begin again.
-        step: what is done with each batch, copies to the device included.
-        steps: to time of each kind.
-        clock: gives nanoseconds.
-
-    Raises:
-        PlanError: `steps` is under 10, or the loader has too few batches.
+    The device is waited for at the ends of each stretch only; `clock` returns nanoseconds.
     """
     if steps < _LEAST:
         raise PlanError(f"steps={steps}: a ratio with a spread takes {_LEAST} steps or more")
@@ -104,7 +87,7 @@ def measure_headroom(
     for _ in range(_SETTLE + 1):
         step(_again(held))
     for number in range(_ROUNDS):
-        # Each first in turn, for what the one leaves behind for the other.
+        # The order alternates, since a stretch affects the next one.
         for replays in (True, False) if number % 2 == 0 else (False, True):
             if replays:
                 # The loader works ahead at first, and takes processors from the step.
@@ -126,7 +109,7 @@ def measure_headroom(
 
 
 class _Endless(Generic[T]):
-    """Batches without end, from a loader that is begun again."""
+    """Endless batches, from a loader that is begun again."""
 
     def __init__(self, loader: Iterable[T]) -> None:
         self._loader = loader
@@ -146,7 +129,7 @@ class _Endless(Generic[T]):
 
 
 def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[], int]) -> float:
-    """Return the seconds of a step; some before do not count."""
+    """Return the mean seconds of `steps` runs, after `settle` ones that do not count."""
     for _ in range(settle):
         run()
     _wait_for_device()
@@ -158,7 +141,7 @@ def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[
 
 
 def _take_ahead(feed: _Endless[Any], clock: Callable[[], int], noticeable: float) -> None:
-    """Take what the loader has made ahead."""
+    """Take the batches that the loader has ready."""
     for _ in range(_MOST_AHEAD):
         asked = clock()
         feed.next()
@@ -167,7 +150,7 @@ def _take_ahead(feed: _Endless[Any], clock: Callable[[], int], noticeable: float
 
 
 def _again(batch: T) -> T:
-    """The batch as the step has not seen it, if the step takes fields out of it."""
+    """Copy a batch, from which the step may take fields out."""
     return batch.copy() if type(batch) is dict else batch  # type: ignore[attr-defined]
 
 

@@ -1,11 +1,11 @@
 """Time of each turn of a training loop, by its parts.
 
-A turn begins when a batch is asked for and ends when the next one is. It is made of waiting for
+A turn begins when a batch is asked for and ends when the next one is. It consists of waiting for
 the batch, transfers, steps, and the rest. The first turn of a pass over the loader, which starts
-workers, and the turns of the warm-up are kept apart.
+workers, and the turns of the warm-up are counted apart.
 
 Right after a training step the processor's caches are empty, and Python takes ten times as long as
-usual. So the loop only notes moments in a list, and `replay` adds them up some dozens of turns
+usual. So the loop only appends times to a list, and `replay` adds them up some dozens of turns
 later, at a tenth of the cost.
 """
 
@@ -17,7 +17,7 @@ from typing import Literal
 from datapipe.monitor.durations import Durations, Timeline
 
 Reason = Literal["first", "warm-up", "probed", "traced", "disturbed"]
-"""Why a turn is left out of the figures: `LoopReport.left_out` says what each means."""
+"""Reason why a turn is left out of the figures, see `LoopReport.left_out`."""
 
 ASK, GOT, ENTER, LEAVE = 0, 1, 2, 4
 """Events of a turn, noted as `moment << BITS | event`; `ENTER` and `LEAVE` plus the part."""
@@ -49,13 +49,13 @@ class MarkedPart:
         self._times.append(took)
 
     def count(self) -> None:
-        """Count what was noted in this turn."""
+        """Count the times noted in this turn."""
         self.total += self.took
         for took in self._times:
             self.each.add(took)
 
     def forget(self) -> None:
-        """Begin another turn."""
+        """Drop the times noted in this turn."""
         self.took = 0
         self._times.clear()
 
@@ -90,11 +90,11 @@ class LoopClock:
 
     @property
     def counts(self) -> bool:
-        """True if the open turn will be in the figures, as far as is known."""
+        """True if there is no reason so far to leave out the open turn."""
         return self._reason is None
 
     def replay(self, moments: Iterable[int]) -> None:
-        """Take in what was noted of turns that count, all of one pass."""
+        """Add up the noted times of turns that count, all of one pass."""
         for moment in moments:
             event, now = moment & ((1 << BITS) - 1), moment >> BITS
             if event == ASK:
@@ -108,7 +108,7 @@ class LoopClock:
                 self.enter(event - ENTER, now)
 
     def ask(self, number: int, now: int, *, first: bool, earlier: int = 0) -> None:
-        """Begin a turn: a batch is asked for, and the turn before ends."""
+        """Begin a turn, and end the one before: a batch is asked for."""
         self.end(number, now)
         if self._pass is not None:
             # Another loop ran inside of this turn, or this one was left by a break.
@@ -117,7 +117,7 @@ class LoopClock:
                 self._reason = "disturbed"
         self._pass = number
         self.asked = now - earlier
-        # A step that is still open holds the loop, and not the other way round.
+        # A step that is still open surrounds the loop.
         self._got = self.steps.depth = self.transfers.depth = 0
         if first:
             self._reason = "first"
@@ -128,7 +128,7 @@ class LoopClock:
             self._end(now)
 
     def got(self, now: int) -> None:
-        """Note that the batch is here."""
+        """Note that the batch was received."""
         self._got = self._last = now
         self.begun += 1
         if self._reason is None and self.begun <= self._warmup:
@@ -142,19 +142,19 @@ class LoopClock:
             part.forget()
 
     def flush(self) -> None:
-        """Count the turn that is open up to the end of what was timed in it last."""
+        """Count the open turn up to the end of its last part."""
         open_part = self.steps.depth or self.transfers.depth
         if self._pass is not None and self._got and not open_part:
             self._end(self._last)
         self.stop()
 
     def leave_out(self, reason: Reason) -> None:
-        """Do not count the turn that is open."""
+        """Leave the open turn out of the figures."""
         if self._reason is None:
             self._reason = reason
 
     def enter(self, part: int, now: int) -> None:
-        """Begin a part; one inside of its like belongs to it."""
+        """Begin a part; a step inside of a step belongs to it, likewise a transfer."""
         self.parts[part].enter(now)
         if part == STEP and self.steps.depth == 1:
             self._carried = 0

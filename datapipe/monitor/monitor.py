@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from threading import get_ident
+from typing import Any, Generic, TypeVar
 
 from datapipe.declared import Natural, checked
 from datapipe.diagnosis.loop_rules import Verdict, judge
 from datapipe.errors import PlanError
 from datapipe.monitor.headroom import Headroom, measure_headroom
-from datapipe.monitor.loop_timer import STEP, TRANSFER
-from datapipe.monitor.monitored import Monitored, PartMark
+from datapipe.monitor.loop_timer import ASK, BITS, ENTER, GOT, LEAVE, STEP, TRANSFER
 from datapipe.monitor.report import LoopReport
-from datapipe.monitor.session import LoopMeter, Wishes
-from datapipe.monitor.trace import TraceOrder
+from datapipe.monitor.session import MOST_NOTED, LoopMeter, MonitorOptions
+from datapipe.monitor.trace import FLAG, TraceOrder
 
 T = TypeVar("T")
+
+_MOST = 2 * MOST_NOTED  # times, if a batch has thousands of steps
 
 WARM_UP = 5
 """Batches at the start that are left out of all figures."""
 
 
 class Monitor:
-    """Measures a training loop: waiting, transfers, steps, and what holds it back.
+    """Measures a training loop: waiting, transfers, steps, and its limit.
 
         monitor = datapipe.Monitor()
         for batch in monitor(loader):
@@ -34,25 +37,32 @@ class Monitor:
         print(monitor.report())
 
     It takes some microseconds a step and constant memory, and never waits for the device. Figures
-    are of what follows the warm-up; the first batch of each pass over the loader is reported apart.
-    A few turns of the loop are watched for calls that wait for the device, such as `.item()`, and
-    are in no other figure. When waiting takes over 10 % of the time, the log says so once.
+    leave the warm-up out; the first batch of each pass over the loader is reported apart. A few
+    turns of the loop are probed for calls that wait for the device, such as `.item()`, and are in
+    no other figure. When waiting takes over 10 % of the time, the log says so once.
 
     One monitor is for one loop in one thread; a loop inside of it gets a monitor of its own.
 
     Args:
         warmup: batches at the start that are left out.
-        probe: whether some turns are watched for calls that wait.
-        gpu: whether NVML is asked how busy the GPU is, a few times a second in a thread.
+        probe: whether some turns are probed for calls that wait.
+        gpu: whether a thread queries NVML a few times a second how busy the GPU is.
         meter: whether a datapipe loader times its stages.
         ranges: whether waiting, transfers, steps and the loader's stages are ranges for profilers
             (`record_function`, NVTX). While torch's profiler runs, all but the stages are anyway.
         trace: file to write a trace to, as `trace()` does.
         trace_steps: how many steps to let pass before that trace, and how many to trace.
-        clock: gives nanoseconds.
+        clock: returns nanoseconds.
 
     Raises:
         PlanError: an option is out of range.
+
+    Examples:
+        >>> monitor = datapipe.Monitor(warmup=1)
+        >>> for batch in monitor(datapipe.make_loader("shards/", batch_size=2)):
+        ...     with monitor.step():
+        ...         loss = batch["pixel_values"].float().mean()
+        >>> print(monitor.report())  # doctest: +SKIP
     """
 
     @checked(PlanError)
@@ -68,8 +78,8 @@ class Monitor:
         trace_steps: tuple[int, int] = (10, 5),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        wishes = Wishes(warmup=warmup, probe=probe, gpu=gpu, meter=meter, ranges=ranges)
-        self._meter = LoopMeter(wishes, clock)
+        options = MonitorOptions(warmup=warmup, probe=probe, gpu=gpu, meter=meter, ranges=ranges)
+        self._meter = LoopMeter(options, clock)
         self._step, self._transfer = PartMark(self._meter, STEP), PartMark(self._meter, TRANSFER)
         if trace is not None:
             self.trace(trace, steps=trace_steps)
@@ -92,7 +102,7 @@ class Monitor:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on what holds the loop back so far, with the next things to do."""
+        """Verdict on the limit of the loop so far, with the next things to do."""
         return judge(self._meter.counted().figures())
 
     def report(self) -> LoopReport:
@@ -115,12 +125,12 @@ class Monitor:
     def trace(self, path: str | os.PathLike[str], *, steps: tuple[int, int] = (10, 5)) -> None:
         """Write a Chrome trace of some steps, for ui.perfetto.dev or chrome://tracing.
 
-        It shows waiting, transfers and steps, what torch's profiler sees, and what the threads of a
-        datapipe loader do if it is asked for before the loop begins. It is written when its last
-        step has ended, or the pass over the loader; its steps are in no figure.
+        It shows waiting, transfers and steps, the events of torch's profiler, and the stages of a
+        datapipe loader if it is ordered before the loop begins. It is written when its last step
+        has ended, or the pass over the loader; its steps are in no figure.
 
         Args:
-            path: of the JSON file; replaced where it is there.
+            path: of the JSON file; replaced if it exists.
             steps: how many to let pass from now on, and how many to trace.
 
         Raises:
@@ -140,8 +150,8 @@ class Monitor:
         stretch. See `datapipe.monitor.headroom`.
 
         Args:
-            loader: what training runs on; one with few batches is begun again.
-            step: what is done with each batch, copies to the device included.
+            loader: of the training; one with few batches is begun again.
+            step: called with each batch, copies to the device included.
             steps: to time of each kind; half as many again are not timed.
 
         Raises:
@@ -150,5 +160,127 @@ class Monitor:
         return measure_headroom(loader, step, steps=steps, clock=self._meter.clock)
 
     def close(self) -> None:
-        """End the thread that asks the GPU, and write a trace that has begun; as garbage would."""
+        """End the thread that queries the GPU, and write a trace that has begun."""
         self._meter.close()
+
+
+class Monitored(Generic[T]):
+    """A loader whose batches are timed; made by calling a `Monitor`.
+
+    It has the loader's length and attributes.
+    """
+
+    def __init__(self, meter: LoopMeter, loader: Iterable[T]) -> None:
+        self._meter = meter
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[T]:
+        meter = self._meter
+        begun = meter.clock()
+        number = meter.begin_pass(self._loader)
+        batches = iter(self._loader)
+        return _Pass(meter, batches, number, meter.clock() - begun)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        # Without this, a copy that has no loader yet would look it up without end.
+        if name.startswith("__") or name in ("_meter", "_loader"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class _Pass(Iterator[T]):
+    """One pass over a loader."""
+
+    def __init__(self, meter: LoopMeter, batches: Iterator[T], number: int, earlier: int) -> None:
+        self._batches = batches
+        self._number = number
+        self._earlier: int | None = earlier  # ns that making the iterator took, until it is used
+        self._meter = meter
+
+    def __next__(self) -> T:
+        meter = self._meter
+        if not (
+            meter.plain
+            and meter.number == self._number
+            and len(meter.noted) < MOST_NOTED
+            and get_ident() == meter.thread
+            and not getattr(meter.profiler, FLAG, False)
+        ):
+            return self._with_care()
+        if meter.device is not None:
+            meter.device.end_turn(True)
+        meter.noted.append(meter.clock() << BITS | ASK)
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            meter.stopped()
+            raise
+        if self._meter.plain:  # a trace may have been ordered meanwhile
+            meter.noted.append(meter.clock() << BITS | GOT)
+            meter.begun += 1
+            if meter.begun >= meter.look_at:
+                meter.look()
+        else:
+            meter.got()
+        return batch
+
+    def _with_care(self) -> T:
+        meter = self._meter
+        if not meter.ask(self._number, self._earlier):
+            return next(self._batches)
+        self._earlier = None
+        try:
+            batch = next(self._batches)
+        except BaseException:
+            meter.stopped()
+            raise
+        meter.got()
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._batches, name)  # such as `close`
+
+    def __del__(self, ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The only sign of a loop that was left by a break or an error.
+        if "_meter" in self.__dict__ and not ends():
+            self._meter.left(self._number)
+
+
+class PartMark:
+    """Context manager around a part of a turn; may be entered again, and inside of another.
+
+    Args:
+        meter: of the monitor.
+        part: `STEP` or `TRANSFER`.
+    """
+
+    def __init__(self, meter: LoopMeter, part: int) -> None:
+        self._meter = meter
+        self._part = part
+        self._enter, self._leave = ENTER + part, LEAVE + part  # no arithmetic right after a step
+
+    def __enter__(self) -> None:
+        meter = self._meter
+        if meter.plain and len(meter.noted) <= _MOST and get_ident() == meter.thread:
+            if meter.device is not None:
+                meter.device.enter(self._part)
+            meter.noted.append(meter.clock() << BITS | self._enter)
+        else:
+            meter.enter(self._part)
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        meter = self._meter
+        if meter.plain and kind is None and get_ident() == meter.thread:
+            meter.noted.append(meter.clock() << BITS | self._leave)
+            if meter.device is not None:
+                meter.device.leave(self._part)
+        else:
+            meter.leave(self._part, failed=kind is not None)

@@ -1,10 +1,12 @@
-"""A monitor's report as one HTML page."""
+"""Report of a monitor as one HTML page."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from datapipe.monitor.durations import Bucket, Timing
 from datapipe.monitor.report import LoopReport, gpu_text, parts, time_table
@@ -15,7 +17,7 @@ from datapipe.report.table import Table, time_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Waiting stands out, as it is what readers look for.
+# Waiting has the colour that stands out.
 _PARTS = {
     "waiting for batches": COLOURS[1],
     "transfer": COLOURS[4],
@@ -26,12 +28,7 @@ _BARS = 60  # of a histogram
 
 
 def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
-    """Write the page; what was not measured is left out.
-
-    Raises:
-        PlanError: matplotlib is not installed.
-        DatapipeError: the file cannot be written.
-    """
+    """Write the page, without parts that were not measured."""
     page = Page("Training loop", _subtitle(report))
     page.verdict(report.verdict.sentence, report.verdict.level)
     for number, action in enumerate(report.verdict.actions, start=1):
@@ -62,33 +59,33 @@ def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
 
 
 def _subtitle(report: LoopReport) -> str:
-    said = [f"{report.turns:,} steps in {report.seconds:,.0f} s"]
+    texts = [f"{report.turns:,} steps in {report.seconds:,.0f} s"]
     if report.left_out:
-        said.append(f"{sum(report.left_out.values())} more are left out of the figures")
+        texts.append(f"{sum(report.left_out.values())} more are left out of the figures")
     if report.first.count:
-        said.append(f"first batch after {time_text(report.first.p50)}")
+        texts.append(f"first batch after {time_text(report.first.p50)}")
     if report.gpu is not None:
-        said.append(gpu_text(report.gpu))
-    return " · ".join(said)
+        texts.append(gpu_text(report.gpu))
+    return " · ".join(texts)
 
 
 def _shares(report: LoopReport) -> tuple[Figure, str]:
-    """Draw one bar of everything."""
+    """Draw one bar of the shares of all parts."""
     shares = {name: share for name, share, _ in parts(report)}
-    named = {f"{name} {share:.1%}": share for name, share in shares.items()}
-    colours = {said: _PARTS[name] for said, name in zip(named, shares, strict=True)}
-    return stacked([("", named)], colours), ", ".join(named)
+    labelled = {f"{name} {share:.1%}": share for name, share in shares.items()}
+    colours = {label: _PARTS[name] for label, name in zip(labelled, shares, strict=True)}
+    return stacked([("", labelled)], colours), ", ".join(labelled)
 
 
 def _timeline(report: LoopReport) -> Figure:
-    """Draw milliseconds a step and their parts, over the steps."""
+    """Draw the time of a step and its parts, over the steps."""
     stretches = report.timeline
     size, unit = _scale(max(sum(part[2:]) / part.turns for part in stretches))
     edges = [part.first for part in stretches]
     edges.append(stretches[-1].first + stretches[-1].turns)
     figure, axes = plot()
     below = [0.0] * len(stretches)
-    # From the bottom: what should be all of it comes first.
+    # The step, which should be the largest part, is near the bottom.
     for name, at in zip(reversed(_PARTS), (5, 4, 3, 2), strict=True):
         heights = [part[at] / part.turns / size for part in stretches]
         if any(heights):
@@ -105,29 +102,23 @@ def _histogram(buckets: Sequence[Bucket], timing: Timing) -> Figure:
     size, unit = _scale(timing.p99)
     low = buckets[0].low
     high = max(timing.p99 * 1.25, buckets[0].high)
-    width = (high - low) / _BARS
-    counts, beyond = [0.0] * _BARS, 0
-    for bucket in buckets:
-        if (bucket.low + bucket.high) / 2 >= high:
-            beyond += bucket.times
-            continue
-        # Buckets and bars have other edges: each bar gets its share of what it covers.
-        at = int((bucket.low - low) / width)
-        while at < _BARS and low + at * width < bucket.high:
-            covered = min(bucket.high, low + (at + 1) * width) - max(bucket.low, low + at * width)
-            counts[at] += bucket.times * covered / (bucket.high - bucket.low)
-            at += 1
+    edges = np.linspace(low, high, _BARS + 1)
+    # Buckets and bars have other edges: each bar gets the part of a bucket that it covers.
+    ends = [edge for bucket in buckets for edge in (bucket.low, bucket.high)]
+    sums = np.cumsum([count for bucket in buckets for count in (0, bucket.times)])
+    counts = np.diff(np.interp(edges, ends, sums))
+    beyond = sum(bucket.times for bucket in buckets if (bucket.low + bucket.high) / 2 >= high)
+    edges /= size
     figure, axes = plot(2.6)
-    edges = [(low + bar * width) / size for bar in range(_BARS + 1)]
     axes.stairs(counts, edges, fill=True, color=_PARTS["step"])
     for name, value in (("P50", timing.p50), ("P90", timing.p90), ("P99", timing.p99)):
         axes.axvline(value / size, color="#444", linewidth=1, linestyle=":")
-        where = (value / size, max(counts))
+        where = (value / size, counts.max())
         axes.annotate(f"{name} ", where, ha="right", va="top", fontsize=9, color="#444")
     axes.set(xlim=(edges[0], edges[-1]), xlabel=f"{unit} a step", ylabel="steps")
     if beyond:
-        said = f"{beyond:,} longer, up to {time_text(timing.longest)}"
-        axes.set_title(said, loc="right", fontsize=9)
+        longer = f"{beyond:,} longer, up to {time_text(timing.longest)}"
+        axes.set_title(longer, loc="right", fontsize=9)
     return figure
 
 
@@ -156,5 +147,5 @@ def _lines(report: LoopReport) -> Table:
 
 
 def _scale(seconds: float) -> tuple[float, str]:
-    """Choose a unit: its seconds, and its name."""
+    """Choose a unit; return its seconds and its name."""
     return (1.0, "s") if seconds >= 1 else (1e-3, "ms") if seconds >= 1e-3 else (1e-6, "µs")

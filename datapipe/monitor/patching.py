@@ -1,9 +1,9 @@
-"""Replaces attributes of classes and modules for a while, and puts them back exactly.
+"""Temporary replacement of attributes of classes and modules.
 
-A function that times each call of another takes its place by name. Nothing is left behind: what the
-owner had itself is set again, what it inherited is deleted. While a replaced function runs, it is
-back in its place: torch looks functions up by name to tell tensor subclasses what was called, and
-their tables know the original. Only the thread that replaced them is told of calls.
+Restoring is exact: an attribute of the owner itself is set again, an inherited one is deleted.
+While a replaced function runs, the original is restored: torch looks functions up by name to tell
+tensor subclasses what was called, and their tables know the original. Only calls of the thread that
+replaced the attributes are intercepted.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-# Two that replace the same name would have to leave in the reverse order of their coming, so there
-# is one at a time. A dict, and no lock: to take it and to know it are one operation, which an
-# interrupt cannot come between.
+# Two sets that replace the same name would have to be restored in reverse order, so there is one at
+# a time. A dict and no lock: `setdefault` takes and reads it in one operation, which an interrupt
+# cannot divide.
 _HOLDER: dict[str, Shadows] = {}
 
 Around = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Called in place of a function, with its name, itself, and what it was called with."""
+"""Called in place of a function, with its name, the function, its arguments and keywords."""
 
 
 class Target(NamedTuple):
-    """An attribute to replace: `name` of `owner`, told to `around` as `label`."""
+    """An attribute to replace: `name` of `owner`, passed to `around` as `label`."""
 
     owner: Any
     name: str
@@ -32,7 +32,9 @@ class Target(NamedTuple):
     around: Around
 
 
-class _Placed(NamedTuple):
+class _Replaced(NamedTuple):
+    """A replaced attribute."""
+
     target: Target
     own: bool  # whether the owner had the attribute itself
     original: Any
@@ -43,12 +45,12 @@ class Shadows:
     """A set of attributes to replace together.
 
     Args:
-        targets: those that an owner lacks are left out.
+        targets: attributes; missing ones are left out.
     """
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self._targets = targets
-        self._placed: list[_Placed] = []
+        self._placed: list[_Replaced] = []
         self._thread = 0
 
     @property
@@ -57,25 +59,25 @@ class Shadows:
         return _HOLDER.get("") is self
 
     def put(self) -> bool:
-        """Replace the attributes; False, and nothing done, where others are replaced already."""
+        """Replace the attributes; return False, without a change, if another set is replaced."""
         if self.there or _HOLDER.setdefault("", self) is not self:
             return False
         try:
             self._thread = threading.get_ident()
             for target in self._targets:
                 if hasattr(target.owner, target.name):
-                    self._place(target)
+                    self._replace_one(target)
         except BaseException:
             self.remove()
             raise
         return True
 
     def remove(self) -> None:
-        """Put everything back. What somebody else has replaced since stays theirs."""
+        """Restore all attributes, except for those that other code has replaced since."""
         try:
             self._remove()
         finally:
-            # Again, for what an interrupt has kept it from.
+            # Again, if an interrupt cut it short.
             self._remove()
 
     def _remove(self) -> None:
@@ -85,7 +87,7 @@ class Shadows:
         if self.there:
             del _HOLDER[""]
 
-    def _place(self, target: Target) -> None:
+    def _replace_one(self, target: Target) -> None:
         owner, name, label, around = target
         own = name in vars(owner)
         original = vars(owner)[name] if own else getattr(owner, name)
@@ -96,7 +98,7 @@ class Shadows:
                 return original(*args, **options)
             return around(label, lifted, args, options)
 
-        placed = _Placed(target, own, original, _uncompiled(replacement))
+        placed = _Replaced(target, own, original, _uncompiled(replacement))
 
         def lifted(*args: Any, **options: Any) -> Any:
             _restore(placed)
@@ -111,21 +113,21 @@ class Shadows:
 
 
 def _uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, hidden from torch.compile, which would compile what a compiled step calls."""
+    """Hide the function from torch.compile, which would compile it into a compiled step."""
     if "torch._dynamo" not in sys.modules:
         return function
     hidden: Callable[..., Any] = sys.modules["torch"].compiler.disable(function)
     return hidden
 
 
-def _replace(placed: _Placed) -> None:
+def _replace(placed: _Replaced) -> None:
     owner, name = placed.target.owner, placed.target.name
     there = vars(owner).get(name)
     if there is (placed.original if placed.own else None):
         setattr(owner, name, placed.replacement)
 
 
-def _restore(placed: _Placed) -> None:
+def _restore(placed: _Replaced) -> None:
     owner, name = placed.target.owner, placed.target.name
     if vars(owner).get(name) is not placed.replacement:
         return

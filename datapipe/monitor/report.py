@@ -1,19 +1,24 @@
-"""Report of a monitored training loop."""
+"""Report of a monitored training loop, and the counters that it is made from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from datapipe.diagnosis.loop_rules import Blocked, Verdict
-from datapipe.loader.metrics.meter import Stage
-from datapipe.monitor.durations import Bucket, Stretch, Timing
-from datapipe.monitor.gpu import GpuUsage
-from datapipe.monitor.syncs import Shares
+from datapipe.diagnosis.loader_figures import LoaderFigures
+from datapipe.diagnosis.loader_rules import find_limit
+from datapipe.diagnosis.loop_rules import ENOUGH, Blocked, LoopFigures, Verdict, judge
+from datapipe.loader.metrics.meter import Meter, Reading, Stage
+from datapipe.monitor.device_time import DeviceTimes
+from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
+from datapipe.monitor.gpu import GpuSampler, GpuUsage
+from datapipe.monitor.loop_timer import LoopClock
+from datapipe.monitor.syncs import Probe, SyncShares
 from datapipe.progress import readable_size
 from datapipe.report.table import Table, aligned, time_text
+from datapipe.report.trace import TraceEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,27 +33,27 @@ class OnDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopReport:
-    """A training loop, as it was measured. Shares are of `seconds`, 0 to 1; times are in seconds.
+    """Measurements of a training loop. Shares are of `seconds`, 0 to 1; times are in seconds.
 
     Attributes:
-        turns: that the figures are of; one a batch.
-        seconds: that these took.
+        turns: of the loop that count; one a batch.
+        seconds: of these turns.
         wait_share, transfer_share, step_share, rest_share: of waiting for batches, of
-            `monitor.transfer()`, of `monitor.step()`, and of what the loop does beside; together 1.
+            `monitor.transfer()`, of `monitor.step()`, and of the rest of the loop; together 1.
         wait, transfer, step: each wait, transfer and step, on the host.
         first: each wait for the first batch of a pass over the loader, which starts workers; in no
             other figure.
         left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
             "probed" for calls that wait, "traced", "disturbed" by an error or another loop.
         warm_up: seconds of the turns of the warm-up.
-        device: by the GPU's clock; None where there is none.
-        gpu: by NVML; None where there is none.
+        device: by the GPU's clock; None without a GPU.
+        gpu: by NVML; None without a GPU.
         blocked: time in calls that wait for the device or for other ranks, in the turns probed.
-        lines: which lines of the loop made these calls.
+        lines: lines of the loop that made these calls.
         stages: of a datapipe loader, by name, summed over its threads.
         timeline: the whole run in stretches.
-        step_times: how many steps took how long.
-        verdict: what holds the loop back.
+        step_times: histogram of the steps.
+        verdict: on the limit of the loop.
     """
 
     turns: int
@@ -63,7 +68,7 @@ class LoopReport:
     first: Timing
     left_out: Mapping[str, int]
     warm_up: float
-    blocked: Shares
+    blocked: SyncShares
     lines: tuple[Blocked, ...]
     timeline: tuple[Stretch, ...]
     step_times: tuple[Bucket, ...]
@@ -73,32 +78,45 @@ class LoopReport:
     stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON: dicts, lists, strings and numbers."""
-        plain = asdict(replace(self, left_out={}, stages={}))
-        plain["left_out"] = dict(self.left_out)
-        plain["timeline"] = [stretch._asdict() for stretch in self.timeline]
-        plain["step_times"] = [bucket._asdict() for bucket in self.step_times]
-        plain["stages"] = {name: asdict(stage) for name, stage in self.stages.items()}
-        return plain
+        """Convert to values that JSON can hold."""
+        # `asdict` cannot copy a mapping proxy.
+        return asdict(replace(self, left_out={}, stages={})) | {
+            "left_out": dict(self.left_out),
+            "timeline": [stretch._asdict() for stretch in self.timeline],
+            "step_times": [bucket._asdict() for bucket in self.step_times],
+            "stages": {name: asdict(stage) for name, stage in self.stages.items()},
+        }
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]
         header, rows = time_table(self)
         lines += aligned((header[:-1], [row[:-1] for row in rows]))
-        lines += [f"{self.turns:,} steps in {self.seconds:,.1f} s; {_left_out(self)}"]
-        lines += _about(self)
+        left_out = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
+        left_out = f"left out: {left_out}" if left_out else "none left out"
+        lines += [f"{self.turns:,} steps in {self.seconds:,.1f} s; {left_out}"]
+        if self.first.count:
+            first = f"first batch after {time_text(self.first.p50)}"
+            if self.first.count > 1:
+                most = time_text(self.first.longest)
+                first += f" (of {self.first.count} passes, at most {most})"
+            lines.append(first)
+        if self.gpu is not None:
+            lines.append(gpu_text(self.gpu))
+        for line in self.lines[:5]:
+            each = time_text(line.seconds / line.count)
+            lines.append(f"{line.call} at {line.where}: {line.count} times, {each} each")
         return "\n".join(lines)
 
 
 def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
-    """List what a loop's time is made of: name, share, and how long each was."""
-    found: list[tuple[str, float, Timing | None]] = [
+    """List the parts of a loop's time: name, share and durations."""
+    every: list[tuple[str, float, Timing | None]] = [
         ("waiting for batches", report.wait_share, report.wait),
         ("transfer", report.transfer_share, report.transfer),
         ("step", report.step_share, report.step),
         ("rest of the loop", report.rest_share, None),
     ]
-    return [part for part in found if part[2] is None or part[2].count]
+    return [part for part in every if part[2] is None or part[2].count]
 
 
 def time_table(report: LoopReport) -> Table:
@@ -119,30 +137,142 @@ def _row(name: str, share: str, timing: Timing | None) -> list[str]:
     return [name, share, *map(time_text, (timing.p50, timing.p90, timing.p99, timing.longest))]
 
 
-def _left_out(report: LoopReport) -> str:
-    if not report.left_out:
-        return "none left out"
-    return "left out: " + ", ".join(f"{count} {why}" for why, count in report.left_out.items())
-
-
-def _about(report: LoopReport) -> list[str]:
-    lines = []
-    if report.first.count:
-        text = f"first batch after {time_text(report.first.p50)}"
-        if report.first.count > 1:
-            text += f" (of {report.first.count} passes, at most {time_text(report.first.longest)})"
-        lines.append(text)
-    if report.gpu is not None:
-        lines.append(gpu_text(report.gpu))
-    for line in report.lines[:5]:
-        each = time_text(line.seconds / line.count)
-        lines.append(f"{line.call} at {line.where}: {line.count} times, {each} each")
-    return lines
-
-
 def gpu_text(gpu: GpuUsage) -> str:
-    """Say how busy a GPU was."""
+    """Format the usage of a GPU."""
     return (
         f"{gpu.name}: busy {gpu.utilization:.0%} of the time, {readable_size(gpu.memory)} of "
         f"{readable_size(gpu.total)} taken"
+    )
+
+
+class LoopLoader:
+    """Figures of the loop's loader: the meter of a datapipe loader, hints on others."""
+
+    def __init__(self) -> None:
+        self.hints: tuple[str, ...] = ()
+        self._meter: Meter | None = None
+        self._ours: Meter | None = None  # the meter, if the monitor has started it
+        self._before: Reading | None = None  # at the end of the warm-up
+
+    def begin(self, loader: Any, *, meter: bool, events: bool, ranges: bool) -> None:
+        """Find or start the meter of a loader before its pass."""
+        if not hasattr(loader, "start_metering"):
+            self.hints = _hints(loader)
+            return
+        self.hints = ()
+        found: Meter | None = loader.meter
+        if meter and (found is None or (found is self._ours and found.options.events != events)):
+            found = self._ours = loader.start_metering(events=events, ranges=ranges)
+        if found is not self._meter:
+            self._meter, self._before = found, None
+
+    def settle(self) -> None:
+        """Leave out all readings so far: the warm-up is over."""
+        if self._meter is not None:
+            self._before = self._meter.reading()
+
+    def reading(self) -> Reading | None:
+        """Return the meter's reading since the warm-up; None without a meter."""
+        if self._meter is None:
+            return None
+        reading = self._meter.reading()
+        return reading if self._before is None else reading.since(self._before)
+
+    def events(self) -> Iterable[TraceEvent]:
+        """Return the events of the loader's threads."""
+        return () if self._meter is None else self._meter.events
+
+
+def _hints(loader: Any) -> tuple[str, ...]:
+    """Suggest actions for a loader without a meter, such as torch's."""
+    workers = getattr(loader, "num_workers", None)
+    tune = "find how many workers it takes: `datapipe.tune_workers(make)`"
+    if workers == 0:
+        return ("prepare batches beside the training: `num_workers` of at least 1", tune)
+    if isinstance(workers, int):
+        return (tune, "pack the data once, and let `datapipe.make_loader` feed the loop")
+    return ()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counters of a monitor."""
+
+    loop: LoopClock
+    probe: Probe
+    loader: LoopLoader
+    device: DeviceTimes | None
+    sampler: GpuSampler | None
+
+    def figures(self) -> LoopFigures:
+        """Compute the figures of the verdict."""
+        loop, device, shares = self.loop, self.device, self.probe.shares()
+        usage = self.sampler.usage() if self.sampler is not None else None
+        reading = self.loader.reading()
+        limit = None
+        if reading is not None:
+            limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
+        idle = transfer = None
+        if device is not None:
+            idle = self._of_turn(device.idle, loop.steps.each)
+            transfer = self._of_turn(device.transfers, loop.transfers.each)
+        return LoopFigures(
+            turns=loop.turns,
+            **self._shares(),
+            idle=idle,
+            device_transfer=transfer,
+            busy=None if usage is None else usage.utilization,
+            synchronisation=shares.synchronisation if shares.turns else None,
+            synchronisation_outside=shares.outside,
+            communication=shares.communication,
+            lines=self.probe.lines(),
+            marked=loop.steps.each.count > 0,
+            limit=limit,
+            hints=self.loader.hints,
+        )
+
+    def report(self) -> LoopReport:
+        """Make the report."""
+        loop, reading = self.loop, self.loader.reading()
+        return LoopReport(
+            turns=loop.turns,
+            seconds=loop.total / 1e9,
+            **{f"{name}_share": share for name, share in self._shares().items()},
+            wait=loop.waits.timing(),
+            transfer=loop.transfers.each.timing(),
+            step=loop.steps.each.timing(),
+            first=loop.firsts.timing(),
+            left_out=MappingProxyType(dict(loop.left_out)),
+            warm_up=loop.warm_up / 1e9,
+            blocked=self.probe.shares(),
+            lines=self.probe.lines(),
+            timeline=loop.timeline.stretches(),
+            step_times=loop.steps.each.buckets(),
+            verdict=judge(self.figures()),
+            device=None if self.device is None else _on_device(self.device),
+            gpu=self.sampler.usage() if self.sampler is not None else None,
+            stages=MappingProxyType({} if reading is None else reading.all_stages),
+        )
+
+    def _shares(self) -> dict[str, float]:
+        loop, total = self.loop, max(self.loop.total, 1)
+        parts = {"wait": loop.wait, "transfer": loop.transfers.total}
+        parts |= {"step": loop.steps.total, "rest": loop.rest}
+        return {name: part / total for name, part in parts.items()}
+
+    def _of_turn(self, times: Durations, on_host: Durations) -> float | None:
+        """Return a device's share of the loop's time; some turns may not have been read yet."""
+        if not on_host.count:
+            return 0.0
+        if times.count < ENOUGH:
+            return None
+        return min(1.0, times.total / times.count * on_host.count / max(self.loop.total, 1))
+
+
+def _on_device(device: DeviceTimes) -> OnDevice:
+    return OnDevice(
+        step=device.steps.timing(),
+        transfer=device.transfers.timing(),
+        idle=device.idle.timing(),
+        turns=device.turns,
     )

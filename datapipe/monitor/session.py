@@ -1,4 +1,4 @@
-"""Brings together what watches a training loop: clocks, probes, the device, traces."""
+"""Meter of a training loop: its clock, probe, device times and trace together."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from datapipe.diagnosis.loop_rules import WAIT_LIMIT, judge_waiting
 from datapipe.errors import PlanError
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.gpu import GpuSampler, find_gpu
-from datapipe.monitor.loader_facts import LoopLoader
 from datapipe.monitor.loop_timer import PARTS, LoopClock
-from datapipe.monitor.ranges import FLAG, Ranges
-from datapipe.monitor.summary import Counted
+from datapipe.monitor.report import Counted, LoopLoader
 from datapipe.monitor.syncs import Probe
-from datapipe.monitor.trace import LoopTrace, TraceOrder
+from datapipe.monitor.trace import FLAG, LoopTrace, Ranges, TraceOrder
 
 logger = logging.getLogger(__name__)
 
 MOST_NOTED = 384
-"""Moments, of some 64 turns; adding them up takes a quarter of a millisecond."""
-_LOOK_AGAIN = 10  # turns later, where it was not possible
+"""Noted times, of some 64 turns; adding them up takes a quarter of a millisecond."""
+_LOOK_AGAIN = 10  # turns until the next attempt, if a probe was not possible
 _FIRST_CHECK = 20  # turns, after which the log may warn; then at twice as many, and so on
-_LEAST_TIME = 1.0  # seconds that they take at least: shorter loops are nobody's worry
+_LEAST_TIME = 1.0  # seconds of these turns, at least
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class MonitorOptions:
     """Options of a `Monitor`."""
 
     warmup: int
@@ -46,26 +44,26 @@ class LoopMeter:
     """Receiver of all events of a monitored loop, in their order.
 
     Args:
-        wishes: what was asked for.
-        clock: gives nanoseconds.
+        options: of the monitor.
+        clock: returns nanoseconds.
 
     Attributes:
-        plain: whether noting the moments of this turn is all there is to do: it counts, nobody
-            looks into it, and nothing waits for its end. Whoever marks its parts then does so by
-            itself, as calls are expensive right after a step.
-        noted: moments of plain turns, as `LoopClock.replay` takes them.
-        device: to be told of steps and transfers.
-        number: of the pass whose turn it is.
+        plain: whether only the times of this turn have to be noted: it counts, and is neither
+            probed nor traced. Then `monitor.py` appends to `noted` itself, as calls are expensive
+            right after a step.
+        noted: times of plain turns, as `LoopClock.replay` takes them.
+        device: receives steps and transfers.
+        number: of the pass whose turn it is; None between passes.
         thread: that runs the loop.
         begun: turns so far, those noted included.
         look_at: number of turns from which on `look` is to be called.
         profiler: torch's module that has `FLAG`, if the loop has imported torch.
     """
 
-    def __init__(self, wishes: Wishes, clock: Callable[[], int]) -> None:
+    def __init__(self, options: MonitorOptions, clock: Callable[[], int]) -> None:
         self.clock = clock
-        self._wishes = wishes
-        self._loop = loop = LoopClock(wishes.warmup)
+        self._options = options
+        self._loop = loop = LoopClock(options.warmup)
         self._probe = Probe(
             clock,
             in_step=lambda: loop.steps.depth > 0,
@@ -76,15 +74,15 @@ class LoopMeter:
         self._equipped = False
         self._source = LoopLoader()
         self._ranges = Ranges()
-        self._shows = False  # whether ranges are opened in this turn
+        self._shows = False  # whether this turn has ranges
         self._order: TraceOrder | None = None
         self._trace: LoopTrace | None = None
         self._until = 0  # turn at which the trace begins, or ends
         self.plain = False
         self.noted: list[int] = []
         self.begun = 0
-        self.look_at: float = wishes.warmup + self._probe.next if wishes.probe else inf
-        self.number: int | None = None  # of the pass whose turn it is
+        self.look_at: float = options.warmup + self._probe.next if options.probe else inf
+        self.number: int | None = None
         self.profiler: ModuleType | None = None
         self._passes = 0
         self._asked = 0
@@ -93,7 +91,7 @@ class LoopMeter:
         self._warned = self._warned_of_thread = False
 
     def counted(self) -> Counted:
-        """Return what was counted so far; to another thread, up to some dozens of turns ago."""
+        """Return the counters; in another thread, those of some dozens of turns ago."""
         if self.mine():
             self._add_up()
             if self.number is None:
@@ -101,7 +99,7 @@ class LoopMeter:
         return self._counted()
 
     def order(self, order: TraceOrder) -> None:
-        """Make a trace.
+        """Order a trace.
 
         Raises:
             PlanError: one is being made.
@@ -116,7 +114,7 @@ class LoopMeter:
         self.plain = self.plain and self.begun < self._until
 
     def close(self) -> None:
-        """End what runs beside the loop."""
+        """End the pass, the trace and the thread that samples the GPU."""
         if self.number is not None:
             self.left(self.number)
         self._finish_trace()
@@ -124,7 +122,7 @@ class LoopMeter:
             self._sampler.close()
 
     def mine(self) -> bool:
-        """Check that this thread's loop is the measured one, or that there is none yet."""
+        """Check that this thread runs the measured loop, or that there is none yet."""
         thread = get_ident()
         if thread == self.thread:
             return True
@@ -134,26 +132,22 @@ class LoopMeter:
         return True
 
     def begin_pass(self, loader: Any) -> int:
-        """A loader is about to be iterated over; the number of the pass."""
+        """Begin a pass over a loader; return its number."""
         self._passes += 1
         self.profiler = sys.modules.get("torch.autograd.profiler")
         self._source.begin(
             loader,
-            meter=self._wishes.meter,
+            meter=self._options.meter,
             events=self._order is not None,
-            ranges=self._wishes.ranges,
+            ranges=self._options.ranges,
         )
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
-        """A batch is asked for, and the turn before ends; where it was plain, that may be noted.
+        """Begin a turn of a pass, and end the one before: a batch is asked for.
 
-        Args:
-            number: of the pass over the loader.
-            earlier: ns spent before on the first batch of the pass; None for all others.
-
-        Returns:
-            Whether this turn is measured: not in another thread than the loop's.
+        `earlier` are ns spent before on the first batch of the pass; None for all others. Return
+        False, without measuring, in another thread than the loop's.
         """
         if not self._may_measure():
             return False
@@ -167,7 +161,7 @@ class LoopMeter:
         self._turn_trace()
         self.plain, self.number = False, number
         profiled = getattr(self.profiler, FLAG, False)
-        self._shows = self._wishes.ranges or self._trace is not None or profiled
+        self._shows = self._options.ranges or self._trace is not None or profiled
         self._ranges.close()
         if self._shows:
             self._ranges.push("datapipe.wait")
@@ -176,7 +170,7 @@ class LoopMeter:
         return True
 
     def got(self) -> None:
-        """The batch is here."""
+        """Note that the batch was received."""
         loop = self._loop
         now = self.clock()
         self._add_up()
@@ -187,7 +181,7 @@ class LoopMeter:
         if self._trace is not None:
             loop.leave_out("traced")
             self._trace.add("datapipe.wait", self._asked, now)
-        if self.begun <= self._wishes.warmup:
+        if self.begun <= self._options.warmup:
             return
         if not self._equipped:
             self._equip()
@@ -198,25 +192,25 @@ class LoopMeter:
             self.look()
 
     def look(self) -> None:
-        """See whether more is wanted of this turn: a look at its calls, or a trace behind it."""
-        warmup = self._wishes.warmup
+        """Begin a probe of this turn, or prepare for the trace after it, if they are due."""
+        warmup = self._options.warmup
         again: float = inf
         if self._order is not None:
             again = self._until
             if self.begun >= self._until:
                 self.plain = False
-        if self._wishes.probe:
+        if self._options.probe:
             if self.plain and self.begun - warmup >= self._probe.next:
                 self._add_up()
                 if self._probe.begin(self.begun - warmup, self._loop.asked):
                     self.plain = False
                     self._loop.leave_out("probed")
-            # Where another monitor is looking, not in each turn.
+            # If another monitor probes, not in each turn.
             again = min(again, max(warmup + self._probe.next, self.begun + _LOOK_AGAIN))
         self.look_at = again
 
     def stopped(self) -> None:
-        """There was no batch: the pass is over, or failed."""
+        """End the pass: there was no batch, or an error."""
         self._add_up()
         self._loop.stop()
         self._warn_of_waiting()
@@ -224,7 +218,7 @@ class LoopMeter:
         self._finish_trace()
 
     def left(self, number: int) -> None:
-        """The loop has let go of its batches."""
+        """End a pass that the loop has left."""
         if self.number == number:
             self._probe.end(counts=False)
             if self.device is not None:
@@ -276,7 +270,7 @@ class LoopMeter:
         return False
 
     def _add_up(self) -> None:
-        """Take in what was noted."""
+        """Add up the noted times."""
         noted, self.noted = self.noted, []
         self._loop.replay(noted)
         if self.device is not None:
@@ -286,7 +280,7 @@ class LoopMeter:
         return Counted(self._loop, self._probe, self._source, self.device, self._sampler)
 
     def _warn_of_waiting(self) -> None:
-        """Say so once if waiting takes too much, as far as can be said by now."""
+        """Warn once if the loop waits too much, judged by the turns so far."""
         loop = self._loop
         if self._warned or loop.turns < self._check or loop.total / 1e9 < _LEAST_TIME:
             return
@@ -299,25 +293,25 @@ class LoopMeter:
             logger.warning("%s%s", verdict.sentence, action)
 
     def _equip(self) -> None:
-        """The warm-up is over: look for a GPU, which the loop has begun to use if it does."""
+        """Find the GPU after the warm-up, when the loop uses it if it ever does."""
         self._equipped = True
         self._source.settle()
         device = current_device()
         if device is not None:
             self.device = DeviceTimes(device)
-        gpu = find_gpu() if self._wishes.gpu else None
+        gpu = find_gpu() if self._options.gpu else None
         if gpu is not None:
             self._sampler = GpuSampler(gpu)
 
     def _rest(self) -> None:
-        """The loop does something else for a while."""
+        """Pause between passes."""
         self.plain, self.number = False, None
         self._ranges.close()
         if self._sampler is not None:
             self._sampler.count(False)
 
     def _turn_trace(self) -> None:
-        """Begin the trace, or finish it, before the turn that comes."""
+        """Begin or finish the trace before the next turn."""
         order = self._order
         if order is None or self.begun < self._until:
             return

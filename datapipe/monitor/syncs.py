@@ -1,56 +1,73 @@
 """Probe of the calls in a training loop that wait for the device or for other ranks.
 
-`loss.item()` waits until the device has computed the loss, and leaves it without work afterwards. A
-profiler shows that when somebody looks; a probe looks by itself. In a few turns of the loop it
-takes the place of the functions that wait, and notes how long each took and which line called it.
-It does so by attributes of `torch.Tensor`, since with one of torch's own modes compiled steps would
-be compiled again.
+`loss.item()` waits until the device has computed the loss, and leaves it without work afterwards.
+In a few turns of the loop the probe replaces the functions that wait, and notes the time of each
+call and the line of its caller. It replaces attributes of `torch.Tensor`, since one of torch's own
+modes would make compiled steps compile again.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from types import FrameType, ModuleType
 from typing import Any, Literal
 
 from datapipe.diagnosis.loop_rules import Blocked
-from datapipe.monitor.patching import Shadows
-from datapipe.monitor.wait_calls import caller, reads_device, waiting_calls
+from datapipe.monitor.patching import Around, Shadows, Target
 
 Kind = Literal["synchronisation", "communication"]
 
 FIRST_PROBES = (5, 20, 80)
-"""Turns after the warm-up that are looked at."""
-_THEN_EVERY = 503  # a prime: what a loop does every 10th or 100th turn meets some of them only
-# Python 3.13 gives up caching a class's attributes once they were changed some 1,000 times.
+"""Turns after the warm-up that are probed."""
+_THEN_EVERY = 503  # a prime, so that work of every 10th or 100th turn is in few of them
+# Python 3.13 stops caching a class's attributes after some 1,000 changes.
 _MOST_PROBES = 200
-_MOST_PLACES = 200
+_MOST_LINES = 200
 _REMEMBERED = 31  # probes
+
+# Functions that read a value from the device, and so wait for it.
+_READS = (
+    *("item", "tolist", "cpu", "numpy", "is_nonzero", "__array__", "__bool__", "__float__"),
+    *("__int__", "__index__", "__complex__", "__repr__", "__format__"),
+)
+# These take time on the CPU too, without waiting. Not `__getitem__`, which waits if it gets a mask:
+# a class whose `__getitem__` was replaced and restored stays a sequence to C code (CPython fills
+# `sq_item` and does not empty it), and `torch.tensor` of a list of tensors with a number each
+# fails.
+_READS_OF_DEVICES = ("to", "nonzero", "masked_select")
+_COLLECTIVES = (
+    *("all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter"),
+    *("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("barrier", "monitored_barrier", "send", "recv", "batch_isend_irecv"),
+    *("all_gather_object", "gather_object", "scatter_object_list", "broadcast_object_list"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shares:
-    """Time of a turn spent in calls that wait; medians over the turns looked at."""
+class SyncShares:
+    """Time of a turn spent in calls that wait; medians over the probed turns."""
 
-    turns: int = 0  # that were looked at
+    turns: int = 0  # that were probed
     synchronisation: float = 0.0  # share of a turn that waited for the device
     outside: float = 0.0  # the part of it outside of the step
     communication: float = 0.0  # share of a turn in collectives that Python called
 
 
 class Probe:
-    """Looks at a turn now and then. For the thread that runs the loop.
+    """Probe of single turns. For the thread that runs the loop.
 
     Args:
-        clock: gives nanoseconds.
-        in_step, in_transfer: whether the loop is in a step, or copies on purpose.
+        clock: returns nanoseconds.
+        in_step, in_transfer: whether the loop is in a step, or in a marked transfer.
 
     Attributes:
-        next: number of turns after the warm-up at which it will look again.
+        next: number of turns after the warm-up at the next probe.
     """
 
     def __init__(
@@ -79,7 +96,7 @@ class Probe:
         return self._shadows is not None
 
     def begin(self, turn: int, since: int) -> bool:
-        """Look at this turn if it is one of those."""
+        """Probe this turn if it is due; return whether it is probed."""
         if turn < self.next:
             return False
         torch = sys.modules.get("torch")
@@ -93,20 +110,20 @@ class Probe:
         self._depth = 0
         self._now = dict.fromkeys(self._now, 0)
         self._seen.clear()
-        # Known before it does anything, so that `end` undoes what an interrupt has left half done.
+        # Set before the replacement, so that `end` undoes one that an interrupt cut short.
         self._shadows = shadows
         if not shadows.put():
             self._shadows = None
             return False
         self._begins += 1
-        later = [place for place in FIRST_PROBES if place > turn]
+        later = [number for number in FIRST_PROBES if number > turn]
         self.next = later[0] if later else turn + _THEN_EVERY
         if self._begins >= _MOST_PROBES:
             self.next = sys.maxsize
         return True
 
     def end(self, *, counts: bool = True) -> None:
-        """Stop looking; `counts` is False for a turn that did not come to its end."""
+        """End the probe; `counts` is False for a turn that was cut short."""
         if self._shadows is None:
             return
         self._shadows.remove()
@@ -120,20 +137,20 @@ class Probe:
         for line in self._seen:
             self._lines[line][2] += 1
 
-    def shares(self) -> Shares:
+    def shares(self) -> SyncShares:
         """Estimate the shares of all turns from those probed.
 
-        Medians: what a loop does every hundredth turn may meet one of them, and is not the rule.
+        Medians, since work of every hundredth turn may be in one of them.
         """
         if not self._shares:
-            return Shares()
+            return SyncShares()
         waited, outside, exchanged = (median(part) for part in zip(*self._shares, strict=True))
-        return Shares(
+        return SyncShares(
             turns=self._probes, synchronisation=waited, outside=outside, communication=exchanged
         )
 
     def lines(self) -> tuple[Blocked, ...]:
-        """The lines that waited, longest first."""
+        """Return the lines that waited, longest first."""
         found = [
             Blocked(where=where, call=call, kind=kind, count=count, seconds=took / 1e9, turns=turns)
             for (where, call, kind), (count, took, turns) in self._lines.items()
@@ -175,9 +192,63 @@ class Probe:
         if kind == "synchronisation" and not self._in_step():
             self._now["outside"] += took
         line = (caller(), name, kind)
-        if line not in self._lines and len(self._lines) >= _MOST_PLACES:
+        if line not in self._lines and len(self._lines) >= _MOST_LINES:
             line = ("elsewhere", name, kind)
         count = self._lines.setdefault(line, [0, 0, 0])
         count[0] += 1
         count[1] += took
         self._seen.add(line)
+
+
+def waiting_calls(
+    torch: ModuleType, *, reads: Around, may: Around, exchanges: Around
+) -> Iterator[Target]:
+    """List the attributes to replace."""
+    for name in _READS:
+        yield Target(torch.Tensor, name, f"Tensor.{name}", reads)
+    for name in _READS_OF_DEVICES:
+        yield Target(torch.Tensor, name, f"Tensor.{name}", may)
+    yield Target(torch.cuda, "synchronize", "torch.cuda.synchronize", reads)
+    yield Target(torch.cuda.Event, "synchronize", "Event.synchronize", reads)
+    yield Target(torch.cuda.Stream, "synchronize", "Stream.synchronize", reads)
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        for name in _COLLECTIVES:
+            yield Target(distributed, name, f"torch.distributed.{name}", exchanges)
+        yield Target(distributed.Work, "wait", "Work.wait", exchanges)
+
+
+def reads_device(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    """Check whether a call of `_READS_OF_DEVICES` waits for the device."""
+    if not args or getattr(args[0], "is_cpu", True):
+        return False
+    if name == "Tensor.to":
+        target = options.get("device", args[1] if len(args) > 1 else None)
+        target = getattr(target, "device", target)
+        return str(target).startswith("cpu") and not options.get("non_blocking", False)
+    return True
+
+
+def caller() -> str:
+    """Return file and line of the caller, outside of torch and of this package's probes."""
+    frame: FrameType | None = sys._getframe(1)
+    torch_folder = os.path.dirname(str(sys.modules["torch"].__file__)) + os.sep
+    inside = (os.path.dirname(__file__) + os.sep, torch_folder, "<frozen", "<eval_with_key>")
+    while frame is not None and frame.f_back is not None:
+        if not frame.f_code.co_filename.startswith(inside):
+            break
+        frame = frame.f_back
+    assert frame is not None
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _short(name: str) -> str:
+    """Shorten a path to its part in a package, or in the current folder."""
+    _, installed, package = name.rpartition("site-packages" + os.sep)
+    if installed:
+        return package
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # it was deleted
+        return name
+    return name.removeprefix(here)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 import shutil
@@ -57,7 +56,7 @@ class Checkpoint:
 
 
 class Journal:
-    """Appends a line per finished shard under `OUT/.pack`, and knows what stood there before.
+    """File under `OUT/.pack` with a line per finished shard, of this run and interrupted ones.
 
     Args:
         out: folder of the dataset.
@@ -103,7 +102,7 @@ class Journal:
             self._append({"options": options, "base": fingerprint, **rejects})
 
     def _place_rejects(self, base: Manifest | None) -> None:
-        """Put the rejects so far where they are added to."""
+        """Move or copy the rejects so far to the working folder."""
         rejects, published = self.work / REJECTS, self.out / REJECTS
         if rejects.exists() or not published.exists():
             return
@@ -153,25 +152,22 @@ class Journal:
         return done
 
     def _changed(self, shard: Shard) -> Path | None:
-        """Return the file of a finished shard that is missing or another one; None for none."""
+        """Return the file of a finished shard that is missing or has changed, else None."""
         tar, index = self.out / shard.name, self.out / shard.index
         if not tar.exists() or tar.stat().st_size != shard.bytes:
             return tar
-        if not index.exists() or file_sha256(index) != shard.index_sha256:
-            return index
-        return None
+        is_whole = index.exists() and file_sha256(index) == shard.index_sha256
+        return None if is_whole else index
 
     def reject(self, reject: Reject) -> None:
-        """Write one rejected input down."""
-        line = {key: value for key, value in reject._asdict().items() if value}
-        text = json.dumps(line, ensure_ascii=False) + "\n"
-        data = text.encode("utf-8", "backslashreplace")
+        """Write one rejected input."""
+        data = reject.line()
         self._rejects.write(data)
         self._rejects_crc32 = crc32(data, self._rejects_crc32)
         self.rejected += 1
 
     def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
-        """Return where the pack stands now, to be committed once the shard is in place."""
+        """Return the current state of the pack, to be committed once the shard is in place."""
         self._rejects.flush()
         return Checkpoint(
             inputs=inputs.number,
@@ -183,14 +179,14 @@ class Journal:
         )
 
     def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
-        """Note durably that a shard is in place, and all inputs up to its last are dealt with."""
+        """Record durably that a shard is in place, with all inputs up to its last."""
         os.fsync(self._rejects.fileno())
         self._append({"shard": asdict(shard), **asdict(checkpoint)})
         self.shards.append(shard)
         self.last = checkpoint
 
     def part(self, inputs: InputCount, saved_bytes: int, options: dict[str, Any]) -> Contribution:
-        """Return what this pack brought, once all is done."""
+        """Return what this pack added, once all is done."""
         end = self.checkpoint(inputs, saved_bytes)
         return Contribution(
             shards=len(self.shards),
@@ -234,7 +230,7 @@ def refuse_foreign(out: Path) -> None:
 
 @contextmanager
 def working_folder(out: Path) -> Iterator[Path]:
-    """Make `OUT/.pack` and hold it against a second pack; the lock dies with its holder.
+    """Make `OUT/.pack` and lock it against a second pack until this process ends.
 
     Raises:
         PackError: another pack works there, or the folder holds something else.
@@ -260,7 +256,7 @@ def working_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove what a crash may have left of columns and manifest under temporary names."""
+    """Remove temporary files of columns and manifest that a crash may have left."""
     for path in out.glob(f".{COLUMNS}.*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in out.glob(f".{MANIFEST}.tmp-*"):
@@ -272,7 +268,7 @@ def remove_working_folder(out: Path) -> None:
 
 
 def remove_finished(out: Path, manifest: Manifest) -> None:
-    """Remove what the finished pack left of its working folder, unless another works there."""
+    """Remove the working folder of the finished pack, unless another pack works there."""
     if not (out / UNFINISHED).exists():
         return
     with suppress(PackError), working_folder(out):

@@ -1,4 +1,4 @@
-"""Decisions of a reader and what it left out, for the report at the end of a pack."""
+"""Decisions of a reader and files it left out, for the report at the end of a pack."""
 
 from __future__ import annotations
 
@@ -11,13 +11,41 @@ FOUND = "found_"
 _EXAMPLES = 5
 
 
+class NamedCounts:
+    """Counts of files by a text, with the first names of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._names: dict[str, list[str]] = {}
+
+    def add(self, text: str, name: str) -> None:
+        self._counts[text] += 1
+        names = self._names.setdefault(text, [])
+        if len(names) < _EXAMPLES:
+            names.append(name)
+
+    def total(self) -> int:
+        return self._counts.total()
+
+    def lines(self, form: str, unit: str) -> list[str]:
+        """Return a line for each text, most counted first; `form` has {count}, {text}, {names}."""
+        lines = []
+        for text, count in self._counts.most_common():
+            names = ", ".join(self._names[text])
+            if count > _EXAMPLES:
+                names += f" and {count - _EXAMPLES:,} more"
+            counted = f"{count:,} {unit}{'' if count == 1 else 's'}"
+            lines.append(form.format(count=counted, text=text, names=names))
+        return lines
+
+
 class Notes:
     """Collector that a reader writes to while it reads.
 
-    What it holds is printed at the end of a pack and stands in `PackReport`. What `find` was told
+    Its lines are printed at the end of a pack and stand in `PackReport`. What `find` was told
     stands in the manifest too; nothing else in it changes a byte of the output.
 
-    Example:
+    Examples:
         >>> notes = Notes()
         >>> notes.decide("images start in ../images")
         >>> notes.leave_out("README.md", "no data")
@@ -27,17 +55,16 @@ class Notes:
 
     def __init__(self) -> None:
         self._decisions: dict[str, None] = {}
-        self._left_out: Counter[str] = Counter()
-        self._examples: dict[str, list[str]] = {}
-        self.captions_unused = 0
-        """Number of captions that no sample has, as `--captions first` leaves some behind."""
+        self._left_out = NamedCounts()
         self._named: set[str] = set()
+        self._found: dict[str, dict[str, None]] = {}
+        self.captions_unused = 0
+        """Number of captions that no sample has, under `--captions first`."""
         self.used: set[str] = set()
         """Paths of files that are read beside those that samples name."""
-        self._found: dict[str, dict[str, None]] = {}
 
     def find(self, name: str, value: str) -> None:
-        """Note what was found where no option said it, for the manifest; equal ones once."""
+        """Note a value that no option gave, for the manifest; equal ones once."""
         self._found.setdefault(name, {})[value] = None
 
     @property
@@ -53,17 +80,13 @@ class Notes:
         self._decisions[text] = None
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Count a file that no sample and no reject tells of, such as a README beside the data.
+        """Count a file that no sample and no reject names, such as a README beside the data.
 
         A file that is named twice is counted once, for the first reason.
         """
-        if name in self._named:
-            return
-        self._named.add(name)
-        self._left_out[reason] += 1
-        examples = self._examples.setdefault(reason, [])
-        if len(examples) < _EXAMPLES:
-            examples.append(name)
+        if name not in self._named:
+            self._named.add(name)
+            self._left_out.add(reason, name)
 
     def use(self, path: str | os.PathLike[str]) -> None:
         """Note that a file is read, so that it does not count as left over."""
@@ -76,10 +99,7 @@ class Notes:
 
     def lines(self) -> list[str]:
         """Return the notes as lines of text, decisions first."""
-        lines = list(self._decisions)
-        for reason, count in self._left_out.most_common():
-            examples = self._examples[reason]
-            more = f" and {count - len(examples):,} more" if count > len(examples) else ""
-            files = "1 file" if count == 1 else f"{count:,} files"
-            lines.append(f"left out: {files}, {reason} ({', '.join(examples)}{more})")
-        return lines
+        return [
+            *self._decisions,
+            *self._left_out.lines("left out: {count}, {text} ({names})", "file"),
+        ]

@@ -71,10 +71,10 @@ class PackOptions:
 
         So an option that is new in a later version does not make it refuse what this one began.
         """
-        usual = ("format", "shard_size", "check")
+        always = ("format", "shard_size", "check")
         defaults = asdict(PackOptions(format=self.format))
         values = asdict(self).items()
-        return {name: value for name, value in values if name in usual or value != defaults[name]}
+        return {name: value for name, value in values if name in always or value != defaults[name]}
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`pack_dataset`: checks what was asked for, and packs to a folder or by way of one to a URL."""
+"""`pack_dataset`: checks the options, and packs to a folder or by way of one to a URL."""
 
 from __future__ import annotations
 
@@ -94,14 +94,19 @@ def pack_dataset(
             inputs were rejected, or the disk is full.
         StoreError: the URL cannot be read or written.
         IndexMismatch: what is in `out` is not what its manifest says.
+
+    Examples:
+        >>> report = datapipe.pack_dataset("photos/", "shards/")
+        >>> report.samples, report.rejected
+        (8, 0)
     """
     started = time.monotonic()
     refuse_url(raw)
     raw = Path(raw)
     stage = open_stage(out, staging, storage_options, append=append)
-    place = str(out) if stage else str(local_path(out))
-    out = stage.folder if stage else Path(place)
-    told: dict[str, Any] = {
+    destination = str(out) if stage else str(local_path(out))
+    out = stage.folder if stage else Path(destination)
+    reading: dict[str, Any] = {
         "image_column": image_column,
         "text_column": text_column,
         "include": include,
@@ -109,10 +114,10 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **told)
+    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **reading)
     parse_captions(captions)
     reader = choose_reader(raw, format, read_options)
-    for name in ("image_root", *told):
+    for name in ("image_root", *reading):
         if getattr(read_options, name) is not None and name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
@@ -136,7 +141,7 @@ def pack_dataset(
             max_side=max_side,
             quality=quality,
             image_format=image_format,
-            **told,
+            **reading,
         ),
         workers=workers or available_cpus(),
         size=parse_shard_size(str(shard_size)),
@@ -148,11 +153,11 @@ def pack_dataset(
         report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
     else:
         with stage.at_work(dry_run=dry_run):
-            report = _pack_elsewhere(job, stage, place, kinds, dry_run=dry_run)
-    return replace(report, seconds=round(time.monotonic() - started, 3), output=place)
+            report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
+    return replace(report, seconds=round(time.monotonic() - started, 3), output=destination)
 
 
-def _pack_elsewhere(
+def _pack_to_url(
     job: Job, stage: UploadStage, url: str, sidecars: tuple[str, ...], *, dry_run: bool
 ) -> PackReport:
     """Pack to a URL, or find that it has been done."""

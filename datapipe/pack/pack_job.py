@@ -1,4 +1,4 @@
-"""One pack in a folder: a reader, workers that prepare, a sequencer that commits in input order."""
+"""One pack to a folder: a reader, workers that prepare, a sequencer that commits in input order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
-from datapipe.pack.input.raw_sample import InputCount, RawSample, ReadOptions
+from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, ReadOptions
 from datapipe.pack.journal import (
     Journal,
     read_journal,
@@ -39,13 +39,12 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import Reader
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
-from datapipe.pack.sequence import SHOWN, PackTally, Rehearsal, Sequencer, ShardSink, Sink
+from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardSink
 from datapipe.pack.space import check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import Input
-from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
+from datapipe.pack.writers.shards import ShardSize, writing
 from datapipe.progress import Progress
 
 
@@ -91,31 +90,33 @@ class Job:
         return self.report(manifest, finished_before=manifest is before)
 
     def report(self, manifest: Manifest, *, finished_before: bool) -> PackReport:
-        """Return what was done, for an output that `manifest` tells of."""
-        return PackReport(
+        """Return the report on an output that has this manifest."""
+        return self._report(
             samples=manifest.samples,
             images=manifest.images,
             rejected=manifest.rejected,
             shards=len(manifest.shards),
             bytes=manifest.bytes,
             saved_bytes=manifest.saved_bytes,
-            seconds=0.0,
-            output=str(self.out),
             finished_before=finished_before,
-            **self._of_this_run(),
         )
 
-    def _of_this_run(self) -> dict[str, Any]:
-        return {
-            "inputs": self.tally.inputs,
-            "reasons": dict(self.tally.reasons.most_common()),
-            "examples": tuple(self.tally.examples),
-            "notes": (*self.notes.lines(), *self.tally.lines()),
-            "left_out": self.notes.left_out,
-            "captions_unused": self.notes.captions_unused,
-            "teaching": self.tally.teaching,
-            "shown": tuple(self.tally.shown),
-        }
+    def _report(self, **output: Any) -> PackReport:
+        """Return the report of this run on such an output."""
+        image_notes = self.tally.notes.lines("{count}: {text} ({names})", "image")
+        return PackReport(
+            seconds=0.0,
+            output=str(self.out),
+            inputs=self.tally.inputs,
+            reasons=dict(self.tally.reasons.most_common()),
+            examples=tuple(self.tally.examples),
+            notes=(*self.notes.lines(), *image_notes),
+            left_out=self.notes.left_out,
+            captions_unused=self.notes.captions_unused,
+            teaching=self.tally.teaching,
+            shown=tuple(self.tally.shown),
+            **output,
+        )
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Return whether the finished dataset `before` holds what this pack would bring.
@@ -155,11 +156,11 @@ class Job:
         count = self._count_all()
         return (count.number, count.digest) == (last.inputs, last.inputs_sha256)
 
-    def same_as(self, before: Manifest, place: Path | str) -> None:
+    def same_as(self, before: Manifest, out: Path | str) -> None:
         """Refuse a finished dataset that this pack would not make."""
         part = before.parts[0]
-        same_options(place, given_options(part.options), self.options.to_dict())
-        same_inputs(place, self._count_all(), part.inputs, part.inputs_sha256)
+        same_options(out, given_options(part.options), self.options.to_dict())
+        same_inputs(out, self._count_all(), part.inputs, part.inputs_sha256)
 
     def run(self, base: Manifest | None) -> Manifest:
         """Write what is still to be written, committing shard by shard."""
@@ -173,15 +174,15 @@ class Job:
             with writing(self.out):
                 journal = Journal(self.out, self.options.to_dict(), base)
             first = len(base.shards) if base else 0
-            writer = ShardWriter(self.out, work, first + len(journal.shards))
+            sink = ShardSink(work, first + len(journal.shards), journal, self.placed)
             try:
                 for shard in journal.shards:
                     self.placed(shard)
-                part = self._write(journal, writer, base, work)
+                part = self._write(journal, sink, base, work)
                 with writing(self.out):
                     journal.publish_rejects()
             finally:
-                writer.close()
+                sink.close()
                 journal.close()
             manifest = Manifest(
                 shards=(*(base.shards if base else ()), *journal.shards),
@@ -195,19 +196,19 @@ class Job:
         return manifest
 
     def _write(
-        self, journal: Journal, writer: ShardWriter, base: Manifest | None, work: Path
+        self, journal: Journal, sink: ShardSink, base: Manifest | None, work: Path
     ) -> Contribution:
         inputs = self._inputs(work)
         count = InputCount()
-        for taken in itertools.islice(inputs, journal.last.inputs):
-            count.add(taken)
+        for sample in itertools.islice(inputs, journal.last.inputs):
+            count.add(sample)
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
-        sequencer = self._sequencer(ShardSink(writer, journal, self.placed), count)
+        sequencer = self._sequencer(sink, count)
         sequencer.rejected = journal.rejected
         sequencer.saved_bytes = journal.last.saved_bytes
         self._sequence(sequencer, inputs, base)
-        writer.drain()
+        sink.drain()
         if not journal.shards:
             examples = self.tally.examples
             raise PackError(
@@ -220,23 +221,20 @@ class Job:
 
     def rehearse(self, base: Manifest | None) -> PackReport:
         """Read and check everything, write nothing."""
-        sink = Rehearsal()
+        sink = DryRunSink()
         sequencer = self._sequencer(sink, InputCount())
         self._sequence(sequencer, self._inputs(None), base)
-        return PackReport(
+        return self._report(
             samples=sink.total_samples,
             images=sink.images,
             rejected=sequencer.rejected,
             shards=sink.shards,
             bytes=sink.total_bytes,
             saved_bytes=sequencer.saved_bytes,
-            seconds=0.0,
-            output=str(self.out),
             dry_run=True,
-            **self._of_this_run(),
         )
 
-    def _sequencer(self, sink: Sink, count: InputCount) -> Sequencer:
+    def _sequencer(self, sink: ShardSink | DryRunSink, count: InputCount) -> Sequencer:
         return Sequencer(
             sink=sink, size=self.size, max_rejects=self.max_rejects, count=count, tally=self.tally
         )
@@ -257,34 +255,33 @@ class Job:
             key_salt=str(len(base.parts)) if base else "",
         )
         done = sequencer.count.number
-        first = done + (base.inputs if base else 0)
         expected = self._expected()
         left = max(expected - done, 0) if expected else None
         few = left is not None and left <= CHUNK
-        with closing(PackWorkers(options, 1 if few else self.workers)) as team:
+        with closing(PackWorkers(options, 1 if few else self.workers)) as pool:
             if self.space_check and isinstance(sequencer.sink, ShardSink):
                 inputs = check_space(inputs, left, self.out, options)
             with Progress("packing", unit="sample", total=left) as progress:
-                sequencer.run(team.prepared(inputs, first), progress)
+                first = done + (base.inputs if base else 0)
+                sequencer.run(pool.prepared(inputs, first), progress)
 
     @property
     def _map(self) -> str | None:
-        """The map of fields that is still to be applied; readers of tables apply it themselves."""
+        """Map of fields that is still to be applied; the table reader applies it itself."""
         return self.options.map if self.reader.name != "table" else None
 
     def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
         """Show what a user's map makes of the first inputs; return all of them."""
         first = list(itertools.islice(inputs, SHOWN))
         print(f"--map {self.options.map!r} makes of the first records:", file=sys.stderr)
-        for taken in first:
+        for sample in first:
             try:
-                lines = (
-                    show(taken, self._map).lines()
-                    if isinstance(taken, RawSample)
-                    else [f"{taken.source}: rejected, {taken.reason}"]
-                )
+                if isinstance(sample, RawSample):
+                    lines = show(sample, self._map).lines()
+                else:
+                    lines = [f"{sample.source}: rejected, {sample.reason}"]
             except SampleError as error:
-                lines = [f"{taken.source}: rejected, {error.reason}"]
+                lines = [f"{sample.source}: rejected, {error.reason}"]
             print(*lines, sep="\n", file=sys.stderr)
         return itertools.chain(first, inputs)
 
@@ -304,7 +301,7 @@ class Job:
         """Look at every input without reading what it names."""
         count = InputCount()
         with Progress("comparing", unit="input", total=self._expected()) as progress:
-            for taken in self._inputs(None):
-                count.add(taken)
+            for sample in self._inputs(None):
+                count.add(sample)
                 progress.advance()
         return count

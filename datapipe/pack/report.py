@@ -27,6 +27,11 @@ class PackReport:
         output: the folder.
         finished_before: whether there was nothing to do.
         dry_run: whether nothing was written.
+
+    Examples:
+        >>> report = datapipe.pack_dataset("photos/", "new/", dry_run=True)
+        >>> report.samples, report.rejected, report.dry_run
+        (8, 0, True)
     """
 
     samples: int

@@ -1,4 +1,4 @@
-"""Puts prepared samples into shards in the order of the inputs, and counts what becomes of each."""
+"""Prepared samples put into shards in the order of the inputs, and counts of their outcomes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from pathlib import Path
 
 from datapipe.errors import PackError, SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
-from datapipe.pack.input.raw_sample import InputCount, RawSample, Reject
+from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, Reject
 from datapipe.pack.journal import Checkpoint, Journal
+from datapipe.pack.notes import NamedCounts
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.teaching import Seen, Shown, Teaching, show
-from datapipe.pack.workers.worker import Input, Part
+from datapipe.pack.workers.worker import PreparedPart
 from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
 from datapipe.pack.writers.ustar import END
 from datapipe.progress import Progress
 
 _EXAMPLES = 10
-_NAMED = 5  # files in a note
 SHOWN = 3
 """Samples that a report writes out."""
 
 
 @dataclass(kw_only=True)
 class PackTally:
-    """What has been met so far in this run."""
+    """Counts of this run so far; `notes` are on images that were packed."""
 
     inputs: int = 0
     rejected: int = 0
@@ -38,39 +38,13 @@ class PackTally:
     seen: Counter[Seen] = field(default_factory=Counter)
     shown: list[Shown] = field(default_factory=list)
     map: str | None = None
-    noted: Counter[str] = field(default_factory=Counter)
-    noted_files: dict[str, list[str]] = field(default_factory=dict)
+    notes: NamedCounts = field(default_factory=NamedCounts)
 
     def accept(self, sample: Input, seen: Seen) -> None:
         self.seen[seen] += 1
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
-            with suppress(SampleError):  # a file that went after it was packed
+            with suppress(SampleError):  # a file that was removed after it was packed
                 self.shown.append(show(sample, self.map))
-
-    @property
-    def teaching(self) -> Teaching:
-        """What the samples of this run teach."""
-        teaching = Teaching()
-        for seen, times in self.seen.items():
-            teaching.add(seen, times)
-        return teaching
-
-    def note(self, text: str, file: str) -> None:
-        """Count an image that was packed, and that the user may want to know something of."""
-        self.noted[text] += 1
-        files = self.noted_files.setdefault(text, [])
-        if len(files) < _NAMED:
-            files.append(file)
-
-    def lines(self) -> list[str]:
-        """Return what was noted as lines of text."""
-        lines = []
-        for text, count in self.noted.items():
-            files = self.noted_files[text]
-            more = f" and {count - len(files):,} more" if count > len(files) else ""
-            images = "1 image" if count == 1 else f"{count:,} images"
-            lines.append(f"{images}: {text} ({', '.join(files)}{more})")
-        return lines
 
     def reject(self, reject: Reject) -> None:
         self.rejected += 1
@@ -78,46 +52,30 @@ class PackTally:
         if len(self.examples) < _EXAMPLES:
             self.examples.append(reject)
 
-
-class Sink(Protocol):
-    """Where samples go.
-
-    Attributes:
-        samples, bytes: of the shard that is being filled.
-    """
-
     @property
-    def samples(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None: ...
-    def cut(self, count: InputCount, saved_bytes: int) -> None: ...
-    def reject(self, reject: Reject) -> None: ...
+    def teaching(self) -> Teaching:
+        """Lessons of the samples of this run."""
+        teaching = Teaching()
+        for seen, times in self.seen.items():
+            teaching.add(seen, times)
+        return teaching
 
 
-class ShardSink:
-    """Into shards, noting each in the journal once it is in place, and then telling `placed`."""
+class ShardSink(ShardWriter):
+    """Writer that notes each shard in the journal once it is in place, then calls `placed`."""
 
     def __init__(
-        self, writer: ShardWriter, journal: Journal, placed: Callable[[Shard], None]
+        self, work: Path, first: int, journal: Journal, placed: Callable[[Shard], None]
     ) -> None:
-        self._writer = writer
+        super().__init__(journal.out, work, first)
         self._journal = journal
         self._placed = placed
-        self.write = writer.write
-
-    @property
-    def samples(self) -> int:
-        return self._writer.samples
-
-    @property
-    def bytes(self) -> int:
-        return self._writer.bytes
 
     def cut(self, count: InputCount, saved_bytes: int) -> None:
+        """End the shard."""
         with writing(self._journal.out):
             checkpoint = self._journal.checkpoint(count, saved_bytes)
-        self._writer.finish(partial(self._commit, checkpoint))
+        self.finish(partial(self._commit, checkpoint))
 
     def _commit(self, checkpoint: Checkpoint, shard: Shard) -> None:
         self._journal.commit(shard, checkpoint)
@@ -128,14 +86,14 @@ class ShardSink:
             self._journal.reject(reject)
 
 
-class Rehearsal:
-    """Into nothing, but counted."""
+class DryRunSink:
+    """Counts of what would be written; `samples` and `bytes` are those of the current shard."""
 
     def __init__(self) -> None:
         self.samples = self.bytes = 0
         self.shards = self.images = self.total_samples = self.total_bytes = 0
 
-    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None:
+    def write(self, data: memoryview, rows: Rows, start: int, stop: int, origin: int) -> None:
         self.images += sum(rows.images[start:stop])
         self.samples += stop - start
         self.bytes += len(data)
@@ -154,7 +112,7 @@ class Rehearsal:
 class Sequencer:
     """One pass over parts; `count` and `saved_bytes` may start where an earlier run stopped."""
 
-    sink: Sink
+    sink: ShardSink | DryRunSink
     size: ShardSize
     max_rejects: MaxRejects
     count: InputCount
@@ -162,7 +120,7 @@ class Sequencer:
     saved_bytes: int = 0
     rejected: int = 0
 
-    def run(self, parts: Iterator[tuple[list[Input], Part]], progress: Progress) -> None:
+    def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
         """Take all parts.
 
         Raises:
@@ -176,16 +134,16 @@ class Sequencer:
         if self.sink.samples:
             self.sink.cut(self.count, self.saved_bytes)
 
-    def _take(self, inputs: list[Input], part: Part) -> None:
+    def _take(self, inputs: list[Input], part: PreparedPart) -> None:
         sink = self.sink
         # Samples not yet written lie from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
-        for taken, outcome in zip(inputs, part.outcomes, strict=True):
+        for sample, outcome in zip(inputs, part.outcomes, strict=True):
             if isinstance(outcome, Reject):
                 sink.reject(outcome)
                 self.tally.reject(outcome)
                 self.rejected += 1
-                self.count.add(taken)
+                self.count.add(sample)
                 self._judge(at_end=False)
                 continue
             waiting = sink.samples + stop - row
@@ -197,9 +155,9 @@ class Sequencer:
             stop += 1
             self.saved_bytes += outcome.saved
             for text, file in outcome.notes:
-                self.tally.note(text, file)
-            self.count.add(taken)
-            self.tally.accept(taken, outcome.seen)
+                self.tally.notes.add(text, file)
+            self.count.add(sample)
+            self.tally.accept(sample, outcome.seen)
             if self.rejected:
                 self._judge(at_end=False)
         if stop > row:

@@ -10,17 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import Blob, Inline, RawSample, Reject, inline_bytes
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, Input, RawSample, Reject, inline_bytes
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import Input
 from datapipe.pack.writers.ustar import BLOCK, MAX_SIZE, padding
 from datapipe.progress import is_watched, readable_size
 
 _LOOKED_AT = 512  # inputs whose sizes are taken for those of all
 _INLINE = 64 << 20  # bytes that these may hold themselves
 _TRIED = 16  # inputs that are shrunk to see how much smaller they come out
-_WORTH_SAYING = 10 << 30  # bytes from which on the estimate is said where nobody watches
+_WORTH_SAYING = 10 << 30  # bytes from which on the estimate is printed without a terminal
 
 
 def check_space(
@@ -30,7 +29,7 @@ def check_space(
 
     Args:
         inputs: those still to be packed.
-        expected: about how many they are; None where that is unknown.
+        expected: about how many; None if unknown.
         out: folder of the output.
 
     Returns:
@@ -43,12 +42,12 @@ def check_space(
     held = 0
     total = expected
     while len(first) < _LOOKED_AT and held < _INLINE:
-        taken = next(inputs, None)
-        if taken is None:
+        sample = next(inputs, None)
+        if sample is None:
             total = len(first)
             break
-        first.append(taken)
-        held += inline_bytes(taken)
+        first.append(sample)
+        held += inline_bytes(sample)
     if first and total:
         size = round(_mean_bytes(first, options) * total)
         free = shutil.disk_usage(out).free
@@ -65,7 +64,7 @@ def check_space(
 
 
 def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
-    samples = [taken for taken in first if isinstance(taken, RawSample)]
+    samples = [sample for sample in first if isinstance(sample, RawSample)]
     mean = sum(map(_bytes, samples)) / len(first)
     if options.shrink.active and samples:
         tried = samples[:: max(len(samples) // _TRIED, 1)]
@@ -87,7 +86,7 @@ def _bytes(sample: RawSample) -> int:
 
 
 def _size(part: object) -> int:
-    if isinstance(part, Inline):
+    if isinstance(part, InlineBlob):
         return len(part.data)
     if not isinstance(part, Blob):
         return len(str(part))

@@ -1,4 +1,4 @@
-"""Lessons of a pack for a model: counts over all samples, and a few written out."""
+"""Lessons of a pack for a model: counts over all samples, and the first of them written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datapipe.errors import MissingMember
 from datapipe.pack.input.members import settle
-from datapipe.pack.input.raw_sample import Blob, Inline, NamedTexts, RawSample
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
 from datapipe.text.conversation import conversation
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import SampleText, read_turns
@@ -127,11 +127,15 @@ class Teaching:
         """Return what a person should look at before training."""
         said = []
         if self.without_text > _TEXTLESS * self.samples:
-            said.append(
+            text = (
                 f"{self.without_text:,} of {self.samples:,} samples "
                 f"({self.without_text / self.samples:.0%}) have images and no text, so nothing is "
-                f"learnt from them{self._fields()}"
+                "learnt from them"
             )
+            if self.unread:
+                names = ", ".join(f"`{name}`" for name, _ in self.unread.most_common(_FIELDS))
+                text += f"; fields with text that nothing reads: {names} (--map says what they are)"
+            said.append(text)
         if self.with_text - self.with_labels > _TEXTLESS * self.samples:
             said.append(
                 f"{self.with_text - self.with_labels:,} of {self.samples:,} samples have text of "
@@ -139,19 +143,13 @@ class Teaching:
             )
         return said
 
-    def _fields(self) -> str:
-        if not self.unread:
-            return ""
-        names = ", ".join(f"`{name}`" for name, _ in self.unread.most_common(_FIELDS))
-        return f"; fields with text that nothing reads: {names} (--map says what they are)"
-
 
 _ROLES = {"u": "user", "a": "assistant", "s": "system", "t": "tool"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A sample as training will see it.
+    """Sample as training will see it.
 
     Attributes:
         source: where it came from.
@@ -166,14 +164,15 @@ class Shown:
 
     def lines(self) -> list[str]:
         """Return the sample written out; `*` stands before what the model learns to write."""
-        images = "no image" if not self.images else "1 image"
-        lines = [f"{self.source}: {f'{self.images} images' if self.images > 1 else images}"]
+        images = (
+            ("no image", "1 image")[self.images] if self.images < 2 else f"{self.images} images"
+        )
+        lines = [f"{self.source}: {images}"]
         for role, text, learnt in self.turns:
-            text = " / ".join(text.split("\n"))
-            short = (
-                text if len(text) <= _WIDTH else f"{text[:_WIDTH]}... ({len(text):,} characters)"
-            )
-            lines.append(f"  {'*' if learnt else ' '} {role:<10} {short}")
+            text = text.replace("\n", " / ")
+            if len(text) > _WIDTH:
+                text = f"{text[:_WIDTH]}... ({len(text):,} characters)"
+            lines.append(f"  {'*' if learnt else ' '} {role:<10} {text}")
         if not any(learnt for _, _, learnt in self.turns):
             lines.append("    (nothing is learnt from this sample)")
         return lines
@@ -193,7 +192,7 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
     record = _record_of(sample)
     if isinstance(caption, NamedTexts):
         caption, record, _ = settle(caption, record, map)
-    if isinstance(caption, Blob | Inline):
+    if isinstance(caption, Blob | InlineBlob):
         caption = parse_text(caption.read())
     if map is not None:
         record, caption = rewritten(record, map)
@@ -221,7 +220,7 @@ def fields_with_text(sample: RawSample) -> dict[str, Any]:
 
 
 def _record_of(sample: RawSample) -> Any:
-    if isinstance(sample.record, Blob | Inline):
+    if isinstance(sample.record, Blob | InlineBlob):
         return as_record(parse_json(sample.record.read()))
     return sample.record
 
@@ -254,7 +253,7 @@ def as_record(record: Any) -> Any:
 
 
 def _texts_in(record: Any) -> tuple[str, ...]:
-    """Names of the fields of a record that hold words."""
+    """Return the names of the fields of a record that hold words."""
     if not isinstance(record, Mapping):
         return ()
     return tuple(name for name, value in record.items() if _has_words(value, _DEEP))[:_FIELDS]
@@ -262,17 +261,10 @@ def _texts_in(record: Any) -> tuple[str, ...]:
 
 def _has_words(value: Any, deep: int) -> bool:
     if isinstance(value, str):
-        return any(c.isalpha() for c in value) and "://" not in value and not _is_path(value)
-    if not deep:
+        stem, dot, ext = value.rpartition(".")
+        is_path = dot and stem and len(value.split()) == 1 and ext.isalnum()
+        return any(map(str.isalpha, value)) and "://" not in value and not is_path
+    if not deep or not isinstance(value, list | Mapping):
         return False
-    if isinstance(value, list):
-        return any(_has_words(item, deep - 1) for item in value[:_FIELDS])
-    if isinstance(value, Mapping):
-        return any(_has_words(item, deep - 1) for item in value.values())
-    return False
-
-
-def _is_path(text: str) -> bool:
-    """Return whether a text is one word with an extension, as file names are."""
-    stem, dot, ext = text.rpartition(".")
-    return bool(dot and stem) and len(text.split()) == 1 and ext.isalnum()
+    items = value[:_FIELDS] if isinstance(value, list) else value.values()
+    return any(_has_words(item, deep - 1) for item in items)

@@ -1,4 +1,4 @@
-"""Packs for a URL: shards are made in a folder here, and each is sent once it is finished."""
+"""Packs for a URL: shards are made in a local folder, and each is sent once it is finished."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from datapipe.errors import DatapipeError, IndexMismatch, PackError
 from datapipe.index.columns import COLUMNS
+from datapipe.index.dataset import mirror_index
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import (
@@ -28,7 +29,6 @@ from datapipe.index.manifest import (
     replace_file,
 )
 from datapipe.index.parquet import file_sha256
-from datapipe.index.remote_index import mirror_index
 from datapipe.index.sidecars import write_sidecars
 from datapipe.pack.journal import working_folder
 from datapipe.pack.writers.shards import writing
@@ -78,11 +78,11 @@ def open_stage(
 
 
 class UploadStage:
-    """The way of one dataset to a URL.
+    """Upload of one dataset to a URL, by way of a staging folder.
 
-    Below the staging folder lie `dataset/`, a pack like any other, and `.pack/uploads.json`: the
-    shards that have arrived, each by the sha256 of its index. All of it stays until everything has
-    arrived, so a pack that is interrupted goes on from here whatever has become of the rest.
+    The staging folder holds `dataset/`, a pack like any other, and `.pack/uploads.json`: the shards
+    that have arrived, each by the sha256 of its index. All of it stays until everything has
+    arrived, so an interrupted pack continues from here.
 
     Args:
         url: where the dataset goes.
@@ -126,14 +126,14 @@ class UploadStage:
                 self._sent = _read_sent(work / _SENT)
                 yield
         except DatapipeError as error:
-            # The folder is our choice: what a user gave, and knows, is the URL.
+            # The user knows the URL, not the folder, which we chose.
             here, there = str(self.folder), f"{self.target.url}, staged in {self.folder}"
             if here not in str(error) or there in str(error):
                 raise
             raise type(error)(str(error).replace(here, there, 1)) from error
         finally:
             self.target.close()
-            with self._lock:  # whoever packs on may begin at once: nothing is noted any more
+            with self._lock:  # the next pack may begin at once: nothing is noted any more
                 self._ended = True
 
     def finished(self) -> Manifest | None:
@@ -152,11 +152,9 @@ class UploadStage:
         manifest = parse_manifest(content, self.target.url_of(MANIFEST))
         if manifest.foreign:
             raise PackError(f"{url} holds shards that someone else wrote; give a new URL")
-        looks = {
-            shard: self.target.begin_task(self.target.size(shard.name)) for shard in manifest.shards
-        }
-        for shard, look in looks.items():
-            if (size := look.result()) != shard.bytes:
+        sizes = self._sizes(shard.name for shard in manifest.shards)
+        for shard in manifest.shards:
+            if (size := sizes[shard.name]) != shard.bytes:
                 state = "is missing" if size is None else f"has {size:,} bytes, not {shard.bytes:,}"
                 raise IndexMismatch(
                     f"{self.target.url_of(shard.name)} {state}; restore it, or pack the raw data "
@@ -241,14 +239,17 @@ class UploadStage:
         with tempfile.TemporaryDirectory(dir=self._home) as name:
             folder = Path(name)
             write_sidecars(folder, manifest, kinds, home=index)
-            looks = {
-                name: self.target.begin_task(self.target.size(name)) for name in _published(folder)
-            }
-            self._send_files(folder, [name for name, look in looks.items() if not look.result()])
+            sizes = self._sizes(_published(folder))
+            self._send_files(folder, [name for name, size in sizes.items() if not size])
 
     def remove(self) -> None:
         """Remove the staging folder: what was in it has arrived."""
         shutil.rmtree(self._home, ignore_errors=True)
+
+    def _sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """Return the sizes of files at the URL; None for those that are missing."""
+        tasks = {name: self.target.begin_task(self.target.size(name)) for name in names}
+        return {name: task.result() for name, task in tasks.items()}
 
     def _send_files(self, folder: Path, names: Collection[str]) -> None:
         sending = [

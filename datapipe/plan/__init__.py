@@ -1,4 +1,4 @@
-"""The plan of an epoch: pure functions of sizes, options and a seed. No I/O, no torch."""
+"""Plan of an epoch: pure functions of sizes, options and a seed. No I/O, no torch."""
 
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PLAN_VERSION, PlanOptions

@@ -1,7 +1,7 @@
-"""The plan of an epoch: blocks of ordered samples, made into units and laid out by cost.
+"""Plan of an epoch: blocks of ordered samples, made into units and laid out by cost.
 
 A block's units are a pure function of (source, options, epoch, block), so resuming plans one block
-again, and ranks may share what one of them has planned. Workers, caches and ranks do not enter.
+again, and ranks may share what one of them has planned. They do not depend on workers or caches.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.batching import cut_batches
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.order import Order, Permutation, Sequential, ShardOrder
+from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.packing import pack_units
-from datapipe.plan.ragged import Int64
 from datapipe.plan.rng import derive
 from datapipe.plan.units import Sizes, Units
 
@@ -26,13 +26,17 @@ _ORDER, _BATCHES, _LAYOUT = 1, 2, 3  # purposes of derived keys
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a plan is made of.
+    """Samples of a plan.
 
     Attributes:
         count: number of samples that take part.
-        select: numbers of samples, by their places among those that take part; None where all do.
-        measure: sizes of samples, by their numbers; None where no tokens have been counted.
+        select: maps indices among those that take part to sample numbers; None if all do.
+        measure: maps sample numbers to sizes; None if no tokens have been counted.
         shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+
+    Examples:
+        >>> everything = Source(count=1000)
+        >>> odd_ones = Source(count=500, select=lambda places: 2 * places + 1)
     """
 
     count: int
@@ -42,10 +46,17 @@ class Source:
 
 
 class EpochPlan:
-    """The plan of one epoch.
+    """Plan of one epoch.
 
     Raises:
         PlanError: the options need what the source does not know.
+
+    Examples:
+        >>> from datapipe.plan import EpochPlan, PlanOptions, Source
+        >>> options = PlanOptions(shuffle=True, seed=0, batch_size=None)
+        >>> plan = EpochPlan(Source(count=100), options, epoch=0)
+        >>> sorted(plan.samples(0, 100).tolist()) == list(range(100))
+        True
     """
 
     def __init__(self, source: Source, options: PlanOptions, epoch: int) -> None:
@@ -62,16 +73,18 @@ class EpochPlan:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks."""
+        """Return the number of blocks."""
         return -(-self.source.count // self.options.block)
 
     def samples(self, start: int, stop: int) -> Int64:
-        """Numbers of the samples at some places of the order: int64 [stop - start]."""
-        chosen = self._order(np.arange(start, stop, dtype=np.int64))
+        """Return the numbers of the samples at these positions: int64 [stop - start]."""
+        chosen = np.arange(start, stop, dtype=np.int64)
+        if self._order is not None:
+            chosen = self._order(chosen)
         return self.source.select(chosen) if self.source.select else chosen
 
     def form(self, block: int) -> Units:
-        """The units of a block, before they are laid out."""
+        """Return the units of a block, before they are laid out."""
         options = self.options
         start = block * options.block
         samples = self.samples(start, min(start + options.block, self.source.count))
@@ -100,10 +113,10 @@ class EpochPlan:
         return Units(samples[order], offsets, sizes[order])
 
     def lay_out(self, units: Units, block: int, before: int) -> Units:
-        """Units as `form` made them, in groups of near-equal cost.
+        """Return the units that `form` made, in groups of near-equal cost.
 
-        `before` is the number of units of the epoch before the block: where they do not fill a
-        group, the first units here do.
+        `before` is the number of units of the epoch before the block: if they do not fill a group,
+        the first units here do.
         """
         options = self.options
         if options.unit == "sample" and options.group == 1:
@@ -111,9 +124,8 @@ class EpochPlan:
         assert units.sizes is not None
         if not options.shuffle and options.group == 1:
             return units
-        every = np.arange(len(units.samples), dtype=np.int64)
         order = lay_out(
-            text_cost(every, units.offsets, units.sizes.tokens),
+            units.total(text_cost(units.sizes.tokens)),
             units.total(units.sizes.vision),
             group=options.group,
             phase=before % options.group,
@@ -121,16 +133,14 @@ class EpochPlan:
         )
         return units.take(order)
 
-    def _make_order(self, key: int) -> Order:
+    def _make_order(self, key: int) -> Permutation | ShardOrder | None:
         if self.options.shuffle == "shards":
             if self.source.shards is None:
                 raise PlanError("shuffle='shards' needs the number of samples of each shard")
             return ShardOrder(self.source.shards, key, shards_mixed=self.options.shards_mixed)
-        if self.options.shuffle:
-            return Permutation(self.source.count, key)
-        return Sequential(self.source.count)
+        return Permutation(self.source.count, key) if self.options.shuffle else None
 
 
 def round_up(lengths: Int64, multiple: int) -> Int64:
-    """Each length as the next multiple: int64 in and out."""
+    """Round each length up to a multiple: int64 in and out."""
     return lengths if multiple == 1 else -(-lengths // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Units of near-equal cost side by side, so that the ranks of a step finish together.
+"""Layout of units in groups of near-equal cost, so that the ranks of a step finish together.
 
 Units are points of two coordinates, cost of text and cost of images. They are halved again and
 again, each half along the coordinate in which it spreads most, until every part is one group: the
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from datapipe.plan.order import Int64, Permutation
-from datapipe.plan.ragged import edges
+from datapipe.array_types import Int64
+from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive, mix_array
 
 TEXT_LINEAR = 6 * 4096
@@ -21,9 +21,6 @@ A transformer layer of width d takes 24 d^2 operations for a token, and 4 d for 
 attends to (Narayanan et al.: "Efficient large-scale language model training on GPU clusters", SC
 2021, appendix), which is 6 d to 1.
 """
-
-TEXT_QUADRATIC = 1
-"""Cost of a pair of tokens of one sample; see `TEXT_LINEAR`."""
 
 _GROUPS, _INSIDE, _HEAD, _TAIL = 1, 2, 3, 4  # purposes of derived keys
 
@@ -35,34 +32,17 @@ _VISION_WEIGHT, _TEXT_WEIGHT = 4, 3
 _COST_BITS, _SHARE_BITS = 40, 20
 
 
-def text_cost(
-    order: Int64,
-    offsets: Int64,
-    lengths: Int64,
-    *,
-    linear: int = TEXT_LINEAR,
-    quadratic: int = TEXT_QUADRATIC,
-) -> Int64:
-    """Cost of each unit's text: `linear` for a token, `quadratic` for a pair of one sample.
-
-    Args:
-        order: int64 [n], samples, unit after unit.
-        offsets: int64 [units + 1]; unit u has the samples `order[offsets[u]:offsets[u + 1]]`.
-        lengths: int64, tokens of each sample.
-
-    Returns:
-        int64 [units], in an arbitrary measure.
-    """
-    each = linear * lengths + quadratic * lengths * lengths
-    return np.diff(edges(each[order])[offsets])
+def text_cost(tokens: Int64) -> Int64:
+    """Return the cost of samples of so many tokens, in an arbitrary measure; see `TEXT_LINEAR`."""
+    return TEXT_LINEAR * tokens + tokens * tokens
 
 
 def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key: int) -> Int64:
-    """An order of a block's units in which those of a group cost about the same.
+    """Return an order of a block's units in which those of a group cost about the same.
 
-    Groups follow each other in random order, as do the units inside each. Where groups do not fit
-    the block, units of typical cost complete the group that the block before has left, and begin
-    one for the block behind.
+    Groups follow each other in random order, as do the units inside each. If a block does not
+    consist of whole groups, units of typical cost complete the last group of the block before, and
+    begin one for the next block.
 
     Args:
         text_cost, vision_cost: int64 [units], at least 0; each in a measure of its own.
@@ -76,15 +56,15 @@ def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key
     """
     assert 0 <= phase < group, (phase, group)
     units = len(text_cost)
-    everyone = np.arange(units, dtype=np.int64)
+    order = np.arange(units, dtype=np.int64)
     if group == 1 or units == 0:
-        return Permutation(units, key)(everyone)
+        return Permutation(units, key)(order)
     costs = (_reduced(text_cost), _reduced(vision_cost))
     first = min((group - phase) % group, units)
     last = (units - first) % group
     typical = _typical(costs, first + last)
     typical = typical[Permutation(len(typical), derive(key, _HEAD))(np.arange(len(typical)))]
-    rest = np.delete(everyone, typical)
+    rest = np.delete(order, typical)
     rest = _grouped(rest, (costs[0][rest], costs[1][rest]), group)
     return np.concatenate([typical[:first], _shuffled(rest, group, key), typical[first:]])
 
@@ -94,7 +74,7 @@ def _reduced(cost: Int64) -> Int64:
 
 
 def _typical(costs: tuple[Int64, Int64], number: int) -> Int64:
-    """The units that are closest to the median in the coordinate where they are farther from it."""
+    """Return the units closest to the median, each in the coordinate in which it is farther."""
     away = np.zeros(len(costs[0]), np.int64)
     for cost in costs:
         middle = int(np.sort(cost)[len(cost) // 2])
@@ -103,14 +83,13 @@ def _typical(costs: tuple[Int64, Int64], number: int) -> Int64:
 
 
 def _grouped(units: Int64, costs: tuple[Int64, Int64], group: int) -> Int64:
-    """Units in groups of near-equal cost, one group behind the other."""
-    places = np.arange(len(units))
-    order = places
+    """Return the units in groups of near-equal cost, one group after the other."""
+    positions = order = np.arange(len(units))
     # Ties in one coordinate are broken by the other, so that equal ones stay together.
     ranks = []
     for cost, other in (costs, costs[::-1]):
         rank = np.empty(len(units), np.int64)
-        rank[np.lexsort((other, cost))] = places
+        rank[np.lexsort((other, cost))] = positions
         ranks.append(rank)
     sizes = np.array([len(units) // group])  # groups of each part
     while sizes.size and sizes.max() > 1:
@@ -126,14 +105,14 @@ def _grouped(units: Int64, costs: tuple[Int64, Int64], group: int) -> Int64:
 
 
 def _spread(cost: Int64, starts: Int64) -> Int64:
-    """How far below the most expensive unit of each part the cheapest is, as a share of it."""
+    """Return (most - least) / most of the costs of each part, as an integer share."""
     most = np.maximum.reduceat(cost, starts)
     least = np.minimum.reduceat(cost, starts)
     return ((most - least) << _SHARE_BITS) // np.maximum(most, 1)
 
 
 def _shuffled(units: Int64, group: int, key: int) -> Int64:
-    """Whole groups in random order, and the units inside each."""
+    """Shuffle whole groups, and the units inside each."""
     groups = len(units) // group
     if not groups:
         return units

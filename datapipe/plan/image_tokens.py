@@ -1,4 +1,4 @@
-"""How many tokens a model makes of an image, by the image's size alone."""
+"""Number of tokens that a model makes of an image, by the image's size alone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any, Literal
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.geometry.sizes import native
 from datapipe.geometry.tiles import per_tile
-from datapipe.plan.ragged import Int64
 
 ImageTokens = int | Literal["per-tile", "native"] | Callable[[Int64, Int64], Any]
 """Tokens of an image: a number, a rule's name, or a function of widths and heights."""
 
 Counter = Callable[[Int64, Int64], Int64]
 
+_RULES: dict[str, Counter] = {"per-tile": per_tile, "native": native}
+
 
 def image_token_counter(image_tokens: ImageTokens) -> Counter:
-    """A function that gives the tokens of each of n images.
+    """Return a function that counts the tokens of each of n images.
 
     Args:
         image_tokens: a number for all; "per-tile" (`geometry.tiles.per_tile`) or "native"
@@ -29,8 +31,8 @@ def image_token_counter(image_tokens: ImageTokens) -> Counter:
 
     Returns:
         A function of widths and heights, int64 [n] each, in pixels as displayed (after EXIF
-        orientation), that returns int64 [n]. It raises `PlanError` where a size is not above 0 or
-        the given function returns something else.
+        orientation), that returns int64 [n]. It raises `PlanError` if a size is not above 0 or the
+        given function returns something else.
 
     Raises:
         PlanError: `image_tokens` is none of these.
@@ -38,10 +40,8 @@ def image_token_counter(image_tokens: ImageTokens) -> Counter:
     if isinstance(image_tokens, int):
         number = image_tokens
         return lambda widths, heights: np.full(len(widths), number, np.int64)
-    if image_tokens == "per-tile":
-        return per_tile
-    if image_tokens == "native":
-        return native
+    if isinstance(image_tokens, str) and image_tokens in _RULES:
+        return _RULES[image_tokens]
     if callable(image_tokens):
         return partial(_call, image_tokens)
     raise PlanError(

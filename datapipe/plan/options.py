@@ -9,10 +9,10 @@ from datapipe.declared import Count, Refused, Say, check_fields
 from datapipe.errors import PlanError
 
 PLAN_VERSION = 2
-"""Changes whenever equal options would give another order than before."""
+"""Version of the order; raised whenever equal options would give another order than before."""
 
 BLOCK = 65_536
-"""Samples, in their order, that batches and packs are made of together."""
+"""Number of successive samples from which batches and packs are made together."""
 
 _OF_PACKS = ("pack_multiple_of", "pack_window")
 
@@ -35,7 +35,7 @@ Buckets = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What the global sequence of units depends on, beside the dataset and the epoch.
+    """Options that the sequence of units depends on, beside the dataset and the epoch.
 
     Attributes:
         shuffle: True for a new order of all samples each epoch, "shards" for one that mixes a few
@@ -44,19 +44,23 @@ class PlanOptions:
         seed: of the order.
         drop_last: drop a last step that cannot be filled on all ranks.
         pack: capacity of a pack in tokens; units are packs.
-        pack_window: samples that wait at most for a pack they fit into.
+        pack_window: most samples that wait for a pack they fit into.
         pack_multiple_of: each sample in a pack is padded to a multiple of this many tokens.
         max_images, max_samples: of a pack.
         max_patches: rows of `pixel_values` of a pack: patches, or tiles.
         max_tokens: tokens of a padded batch, padding included. Units are batches.
         buckets: length buckets: how many, or boundaries in tokens, such as 128,512. Units are
             batches.
-        batch_size: samples of a batch, where units are batches; None where they are not.
+        batch_size: samples of a batch, if units are batches.
         group: units laid out as of equal cost, one step of the first launch; 1 for none.
         block: samples that are planned together.
 
     Raises:
         PlanError: a value is impossible, or two contradict each other.
+
+    Examples:
+        >>> PlanOptions(shuffle=True, seed=0, pack=4096).unit
+        'pack'
     """
 
     shuffle: Shuffle
@@ -104,18 +108,18 @@ class PlanOptions:
 
     @property
     def unit(self) -> Unit:
-        """What the global sequence is made of."""
+        """Kind of the units."""
         if self.pack is not None:
             return "pack"
         return "batch" if self.max_tokens is not None or self.buckets is not None else "sample"
 
     @property
     def needs_lengths(self) -> bool:
-        """Whether units depend on the number of tokens of each sample."""
+        """True if units depend on the number of tokens of each sample."""
         return self.unit != "sample" or self.group > 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Every option, as JSON has them."""
+        """Return every option, as JSON has them."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()

@@ -1,86 +1,63 @@
-"""Orders of an epoch in constant memory, each with a constant-time inverse.
+"""Shuffles of an epoch in constant memory.
 
 `Permutation` is the global shuffle. A Feistel network permutes the smallest power of two that holds
 all samples; results past the end are permuted again until they fall inside (cycle walking; Black
 and Rogaway: "Ciphers with arbitrary finite domains", CT-RSA 2002). Fewer than half of the domain
 lies past the end, so a walk takes two turns on average at worst. `ShardOrder` shuffles for remote
-storage, where only a few shards should be read at a time. `Sequential` is the order of the dataset.
+storage, where only a few shards should be read at a time.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.array_types import Int64, UInt32, UInt64
 from datapipe.errors import PlanError
-from datapipe.plan.rng import UInt64, derive, mix_array
-
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
+from datapipe.plan.ragged import edges, indices_below
+from datapipe.plan.rng import derive, mix_array
 
 # Four rounds make a pseudorandom permutation of large domains (Luby and Rackoff, 1988); after
-# twelve, the places of two samples together are within 1e-9 of uniform at sizes above `_SMALL`.
+# twelve, the positions of two samples together are within 1e-9 of uniform at sizes above `_SMALL`.
 _ROUNDS = 12
 
-# Networks of few bits come close only slowly: twelve rounds on 3 bits leave 1 % between the places
-# of two samples and uniform ones. Sizes up to this one are sorted instead.
+# Networks of few bits come close only slowly: after twelve rounds on 3 bits the positions of two
+# samples are 1 % off uniform ones. Sizes up to this one are sorted instead.
 _SMALL = 4096
 
 _STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
 _SHARDS, _WINDOW = 1, 2  # purposes of derived keys
 
 
-class Order(Protocol):
-    """A one-to-one map from the positions `0 ... size - 1` of an epoch to as many samples."""
-
-    @property
-    def size(self) -> int:
-        """Number of positions."""
-
-    def __call__(self, positions: npt.ArrayLike) -> Int64:
-        """What stands at each position: int64, of the shape of `positions`."""
-
-    def inverse(self, values: npt.ArrayLike) -> Int64:
-        """The position of each value: int64, of the shape of `values`."""
-
-
-class Sequential:
-    """The order of the dataset."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, positions: npt.ArrayLike) -> Int64:
-        """What stands at each position: int64, of the shape of `positions`."""
-        return _checked(positions, self.size).copy()
-
-    def inverse(self, values: npt.ArrayLike) -> Int64:
-        """The position of each value: int64, of the shape of `values`."""
-        return _checked(values, self.size).copy()
-
-
 class Permutation:
-    """A permutation of `0 ... size - 1`, fixed by `key`. Every order is about equally likely."""
+    """Permutation of `0 ... size - 1`, fixed by `key`. Every order is about equally likely.
+
+    Examples:
+        >>> order = Permutation(5, key=1)
+        >>> samples = order(np.arange(5))
+        >>> sorted(samples.tolist()), order.inverse(samples).tolist()
+        ([0, 1, 2, 3, 4], [0, 1, 2, 3, 4])
+    """
 
     def __init__(self, size: int, key: int) -> None:
         self.size = size
         self._network = _Network(size, key) if size > _SMALL else _Table(size, key)
 
     def __call__(self, positions: npt.ArrayLike) -> Int64:
-        """What stands at each position: int64, of the shape of `positions`."""
-        given = _checked(positions, self.size)
-        return self._network.walk(given.reshape(-1), forward=True).reshape(given.shape)
+        """Return the sample at each position: int64, of the shape of `positions`."""
+        return self._walk(positions, forward=True)
 
     def inverse(self, values: npt.ArrayLike) -> Int64:
-        """The position of each value: int64, of the shape of `values`."""
-        given = _checked(values, self.size)
-        return self._network.walk(given.reshape(-1), forward=False).reshape(given.shape)
+        """Return the position of each sample: int64, of the shape of `values`."""
+        return self._walk(values, forward=False)
+
+    def _walk(self, values: npt.ArrayLike, *, forward: bool) -> Int64:
+        indices = indices_below(self.size, values)
+        return self._network.walk(indices.reshape(-1), forward=forward).reshape(indices.shape)
 
 
 class ShardOrder:
-    """A shuffle that reads from few shards at a time.
+    """Shuffle that reads from few shards at a time.
 
     The shards are permuted, then cut into windows of `shards_mixed`; the samples of a window are
     permuted among themselves. Memory is O(shards). Time is that of `Permutation`, for each window
@@ -105,28 +82,21 @@ class ShardOrder:
         self._key = key
         # Turns are shards in the order in which they are read.
         self._shard = Permutation(len(samples), derive(key, _SHARDS))(np.arange(len(samples)))
-        self._turn = np.argsort(self._shard)
-        self._shard_start = _starts(samples)
-        self._turn_start = _starts(samples[self._shard])
+        self._shard_start = edges(samples)
+        self._turn_start = edges(samples[self._shard])
         self.size = int(self._turn_start[-1])
         firsts = self._turn_start[:-1:shards_mixed]
         self._window_start = np.append(firsts, self.size)
 
     def __call__(self, positions: npt.ArrayLike) -> Int64:
-        """What stands at each position: int64, of the shape of `positions`."""
-        mixed = self._within_windows(_checked(positions, self.size), forward=True)
+        """Return the sample at each position: int64, of the shape of `positions`."""
+        mixed = self._mixed(indices_below(self.size, positions))
         turn = _holder(self._turn_start, mixed)
         return mixed - self._turn_start[turn] + self._shard_start[self._shard[turn]]
 
-    def inverse(self, values: npt.ArrayLike) -> Int64:
-        """The position of each value: int64, of the shape of `values`."""
-        given = _checked(values, self.size)
-        shard = _holder(self._shard_start, given)
-        mixed = given - self._shard_start[shard] + self._turn_start[self._turn[shard]]
-        return self._within_windows(mixed, forward=False)
-
-    def _within_windows(self, places: Int64, *, forward: bool) -> Int64:
-        flat = places.reshape(-1)
+    def _mixed(self, positions: Int64) -> Int64:
+        """Permute positions within their windows."""
+        flat = positions.reshape(-1)
         window = _holder(self._window_start, flat)
         by_window = np.argsort(window, kind="stable")
         cuts = np.flatnonzero(np.diff(window[by_window])) + 1
@@ -136,13 +106,12 @@ class ShardOrder:
             start = int(self._window_start[number])
             size = int(self._window_start[number + 1]) - start
             order = Permutation(size, derive(self._key, _WINDOW, number))
-            within = flat[members] - start
-            moved[members] = start + (order(within) if forward else order.inverse(within))
-        return moved.reshape(places.shape)
+            moved[members] = start + order(flat[members] - start)
+        return moved.reshape(positions.shape)
 
 
 class _Table:
-    """An order drawn as a whole: the ranks of different pseudorandom numbers."""
+    """Permutation kept as a table: the ranks of different pseudorandom numbers."""
 
     def __init__(self, size: int, key: int) -> None:
         count = np.arange(size, dtype=np.uint64)
@@ -155,7 +124,7 @@ class _Table:
 
 
 class _Network:
-    """A Feistel network that is walked until it ends inside `0 ... size - 1`."""
+    """Feistel network that is walked until it ends inside `0 ... size - 1`."""
 
     def __init__(self, size: int, key: int) -> None:
         self._size = np.uint64(size)
@@ -205,20 +174,6 @@ def _mix32(values: UInt32, spare: UInt32) -> None:
     np.bitwise_xor(values, spare, out=values)
 
 
-def _checked(values: npt.ArrayLike, size: int) -> Int64:
-    given = np.asarray(values, np.int64)
-    if given.size and (given.min() < 0 or given.max() >= size):
-        raise IndexError(f"positions must lie in 0 ... {size - 1}")
-    return given
-
-
-def _starts(counts: Int64) -> Int64:
-    """Where each of several stretches begins, and where the last one ends: int64 [n + 1]."""
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
-
-
 def _holder(starts: Int64, values: Int64) -> Int64:
-    """The stretch that holds each value; empty stretches hold none."""
+    """Return the index of the range that holds each value; empty ranges hold none."""
     return np.searchsorted(starts, values, side="right").astype(np.int64) - 1

@@ -1,22 +1,22 @@
 """Packs: samples that fill a fixed number of tokens, from a window over their order.
 
-`packing_reference` says how packs are filled, and `python -m benchmarks.plan` how well.
+`packing_reference` explains the algorithm; `python -m benchmarks.plan` measures how full packs are.
 """
 
 from __future__ import annotations
 
-import logging
+import sys
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.array_types import Int64
 from datapipe.declared import Count, checked
 from datapipe.errors import PlanError
 from datapipe.plan import packing_reference
 from datapipe.plan.options import BLOCK
-from datapipe.plan.order import Int64, Permutation
+from datapipe.plan.order import Permutation
 from datapipe.plan.packing_reference import DENSITY_BITS, UNLIMITED
 from datapipe.plan.ragged import edges
 from datapipe.plan.rng import derive
@@ -24,10 +24,8 @@ from datapipe.plan.rng import derive
 Packer = Callable[[Int64, Int64, int, int, int, int], tuple[Int64, Int64]]
 
 _PACKING = 0x7061636B  # purpose of a derived key
-_FEW = 8192  # samples that the twin packs in less time than loading numba takes
 _SUM_BITS = UNLIMITED.bit_length() - 1  # of any sum of lengths
-_packed = 0  # samples of this process in blocks that are not small
-_log = logging.getLogger(__name__)
+_packed = 0  # samples that this process has packed
 
 
 @checked(PlanError)
@@ -60,28 +58,27 @@ def pack_lengths(
 
     Raises:
         PlanError: a sample fits into no pack, or an argument is impossible.
+
+    Examples:
+        >>> order, offsets = pack_lengths([700, 300, 600, 400], 1000)
+        >>> offsets.tolist()
+        [0, 2, 4]
     """
     tokens, carried = _checked(
         lengths, images, capacity=capacity, window=window, max_images=max_images
     )
-    places = np.arange(len(tokens), dtype=np.int64)
-    taken = places if seed is None else Permutation(len(tokens), derive(seed, _PACKING))(places)
-    if len(tokens) > BLOCK:
-        compiled()
+    indices = np.arange(len(tokens), dtype=np.int64)
+    if seed is not None:
+        indices = Permutation(len(tokens), derive(seed, _PACKING))(indices)
+    packer = _packer(len(tokens))
     orders, counts = [], []
     for start in range(0, len(tokens), BLOCK):
-        block = taken[start : start + BLOCK]
-        order, offsets = pack_units(
-            tokens[block],
-            capacity,
-            window=window,
-            images=None if carried is None else carried[block],
-            max_images=max_images,
-        )
+        block = indices[start : start + BLOCK]
+        order, offsets = _pack(packer, tokens[block], carried[block], capacity, window, max_images)
         orders.append(block[order])
         counts.append(np.diff(offsets))
     if not orders:
-        return places, np.zeros(1, np.int64)
+        return indices, np.zeros(1, np.int64)
     return np.concatenate(orders), edges(np.concatenate(counts))
 
 
@@ -94,38 +91,27 @@ def pack_units(
     max_images: int | None = None,
     max_samples: int | None = None,
 ) -> tuple[Int64, Int64]:
-    """Put samples into packs, in the order given and as one block.
-
-    Args:
-        lengths: integers [n], tokens of each sample, at least 1.
-        capacity: of a pack, in tokens.
-        window: samples that wait at most for a pack they fit into.
-        images: integers [n], images of each sample; packs get similar numbers of them as far as
-            fill allows. Needed for `max_images`.
-        max_images, max_samples: of a pack; None for no limit.
-
-    Returns:
-        Order int64 [n] and offsets int64 [packs + 1]: pack p has the samples
-        `order[offsets[p]:offsets[p + 1]]`. The same on every machine.
-
-    Raises:
-        PlanError: a sample fits into no pack, or an argument is impossible.
-    """
-    tokens, carried = _checked(
-        lengths,
-        images,
-        capacity=capacity,
-        window=window,
-        max_images=max_images,
-        max_samples=max_samples,
-    )
+    """Put samples into packs, in the order given and as one block; see `pack_lengths`."""
+    limits = {"window": window, "max_images": max_images, "max_samples": max_samples}
+    tokens, carried = _checked(lengths, images, capacity=capacity, **limits)
     if not len(tokens):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
-    if carried is None:
-        carried = np.zeros(len(tokens), np.int64)
-    return _packer(len(tokens))(
+    packer = _packer(len(tokens))
+    return _pack(packer, tokens, carried, capacity, window, max_images, max_samples)
+
+
+def _pack(
+    packer: Packer,
+    tokens: Int64,
+    images: Int64,
+    capacity: int,
+    window: int,
+    max_images: int | None,
+    max_samples: int | None = None,
+) -> tuple[Int64, Int64]:
+    return packer(
         tokens,
-        carried,
+        images,
         # What no pack can use costs memory for nothing.
         min(int(capacity), int(tokens.sum())),
         min(int(window), len(tokens)),
@@ -135,103 +121,71 @@ def pack_units(
 
 
 def _packer(samples: int) -> Packer:
-    """The twin for the first block of a process, the compiled packer once it pays to load it.
+    """Return the NumPy packer for the first block of a process, later the compiled one.
 
-    Loading takes as long as the twin needs for a block, compiling for the first time ten times as
-    long, and the first step of a run should not wait for either. Both give the same packs.
+    Loading numba takes as long as NumPy needs for a block, compiling for the first time ten times
+    as long, and the first step of a run should not wait for either. Both give the same packs.
     """
     global _packed
-    if samples < _FEW:
-        return packing_reference.pack
     _packed += samples
-    loaded = compiled.cache_info().currsize
-    return compiled() if loaded or _packed > BLOCK else packing_reference.pack
-
-
-@cache
-def compiled() -> Packer:
-    """The compiled packer, or its twin where numba is missing; both give the same packs."""
-    try:
-        from datapipe.plan.packing_kernel import pack
-    except ImportError as error:
-        _log.info(
-            "packing without numba takes some fifteen times as long; "
-            "to speed it up: pip install 'datapipe[fast]' (%s)",
-            error,
-        )
+    if _packed <= BLOCK and "datapipe.plan.packing_kernel" not in sys.modules:
         return packing_reference.pack
+    from datapipe.plan.packing_kernel import pack
+
     return pack
 
 
 def _integers(name: str, values: npt.ArrayLike, *, least: int, most_bits: int) -> Int64:
     try:
-        given = np.asarray(values)
+        array = np.asarray(values)
     except ValueError:  # a list of lists of different lengths
-        given = np.asarray(None)
-    if given.ndim != 1:
-        raise PlanError(f"{name} have the shape {given.shape}; give one number for each sample")
-    if not given.size:
+        array = np.asarray(None)
+    if array.ndim != 1:
+        raise PlanError(f"{name} have the shape {array.shape}; give one number for each sample")
+    if not array.size:
         return np.zeros(0, np.int64)
-    if given.dtype.kind not in "iu":
-        raise PlanError(f"{name} are of type {given.dtype}; give integers")
-    below = np.flatnonzero(given < least)
-    if below.size:
-        first = int(below[0])
+    if array.dtype.kind not in "iu":
+        raise PlanError(f"{name} are of type {array.dtype}; give integers")
+    if array.min() < least:
+        first = int(np.argmax(array < least))
         raise PlanError(
-            f"{name}: sample {first} has {given[first]}, and at least {least} is needed; "
+            f"{name}: sample {first} has {array[first]}, and at least {least} is needed; "
             "leave such samples out"
         )
-    if int(given.max()).bit_length() + len(given).bit_length() > most_bits:
-        raise PlanError(f"{name} of up to {given.max()} are more than can be added up")
-    # The compiled packer has one form, for arrays that lie together and can be written to.
-    return np.require(given, np.int64, ("C", "W"))
+    if int(array.max()).bit_length() + len(array).bit_length() > most_bits:
+        raise PlanError(f"{name} of up to {array.max()} are more than can be added up")
+    # The compiled packer has one form, for arrays that are contiguous and writable.
+    return np.require(array, np.int64, ("C", "W"))
 
 
 def _checked(
-    lengths: npt.ArrayLike, images: npt.ArrayLike | None, **limits: int | None
-) -> tuple[Int64, Int64 | None]:
-    """Lengths and numbers of images as int64 [n], once they are sure to fit into packs."""
+    lengths: npt.ArrayLike, images: npt.ArrayLike | None, *, capacity: int, **limits: int | None
+) -> tuple[Int64, Int64]:
+    """Return lengths and numbers of images as int64 [n], once they are sure to fit into packs."""
     tokens = _integers("lengths", lengths, least=1, most_bits=_SUM_BITS)
-    for name, value in limits.items():
+    for name, value in {"capacity": capacity, **limits}.items():
         if value is not None and value < 1:
             raise PlanError(f"{name} {value}: at least 1 is needed")
-    capacity, max_images = limits["capacity"], limits["max_images"]
-    _refuse(
-        tokens,
-        tokens,
-        capacity,
-        "sample {sample} has {tokens} tokens and a pack holds {limit}; raise the capacity to at "
-        "least {most}, or leave out the {count} samples that are longer",
-    )
+    max_images = limits["max_images"]
+    if len(tokens) and tokens.max() > capacity:
+        first = int(np.argmax(tokens > capacity))
+        raise PlanError(
+            f"sample {first} has {tokens[first]} tokens and a pack holds {capacity}; raise the "
+            f"capacity to at least {tokens.max()}, or leave out the {(tokens > capacity).sum()} "
+            "samples that are longer"
+        )
     if images is None:
         if max_images is not None:
             raise PlanError(f"max_images {max_images} needs images=, the images of each sample")
-        return tokens, None
+        return tokens, np.zeros_like(tokens)
     carried = _integers("images", images, least=0, most_bits=_SUM_BITS - DENSITY_BITS)
     if len(carried) != len(tokens):
         raise PlanError(f"there are {len(tokens)} lengths and {len(carried)} numbers of images")
-    _refuse(
-        carried,
-        tokens,
-        max_images,
-        "sample {sample}, of {tokens} tokens, has {value} images and a pack holds {limit}; raise "
-        "max_images to at least {most}, or leave out the {count} samples that have more",
-    )
-    return tokens, carried
-
-
-def _refuse(values: Int64, tokens: Int64, limit: int | None, message: str) -> None:
-    """Refuse values above a limit; the message may name the first."""
-    if limit is None or not len(above := np.flatnonzero(values > limit)):
-        return
-    first = int(above[0])
-    raise PlanError(
-        message.format(
-            sample=first,
-            tokens=tokens[first],
-            value=values[first],
-            limit=limit,
-            most=values.max(),
-            count=len(above),
+    if max_images is not None and len(carried) and carried.max() > max_images:
+        first = int(np.argmax(carried > max_images))
+        raise PlanError(
+            f"sample {first}, of {tokens[first]} tokens, has {carried[first]} images and a pack "
+            f"holds {max_images}; raise max_images to at least {carried.max()}, or leave out the "
+            f"{(carried > max_images).sum()} samples that have more"
         )
-    )
+    return tokens, carried

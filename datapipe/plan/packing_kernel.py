@@ -1,23 +1,20 @@
-"""The compiled packer: what `packing_reference` says, bit for bit, some fifteen times as fast.
+"""Compiled packer: the packs of `packing_reference`, bit for bit, some fifteen times as fast.
 
-Importing this module imports numba, so only `packing.compiled` does. The first call in an
-environment compiles for some seconds; numba keeps the result beside this file, or where
-`NUMBA_CACHE_DIR` says. The twin explains the algorithm; the functions here have its names.
+Importing this module imports numba, so `packing` does it late. The first call in an environment
+compiles for some seconds (`datapipe.compiled`).
+`packing_reference` explains the algorithm; the functions here have its names.
 
 Loops that are to be vectorised run over slices, since numba checks the sign of a computed index.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import NamedTuple
 
-import numba
 import numpy as np
-import numpy.typing as npt
 
-from datapipe.plan.order import Int64
+from datapipe.array_types import Int8, Int16, Int64, UInt64
+from datapipe.compiled import compiled
 from datapipe.plan.packing_reference import (
     HORIZON,
     LONGEST_SEARCH,
@@ -28,16 +25,9 @@ from datapipe.plan.packing_reference import (
     STEERED,
     STEERING_ROOM,
     UNLIMITED,
-    Int8,
     image_kinds,
     mean_of_images,
 )
-from datapipe.plan.rng import UInt64
-
-Int16 = npt.NDArray[np.int16]
-
-_log = logging.getLogger(__name__)
-_Function = TypeVar("_Function", bound=Callable[..., object])
 
 # Compiled code holds these values, and numba renews its cache only when this file changes.
 assert (HORIZON, LONGEST_SEARCH, SEARCHED) == (2, 1 << 18, 64)
@@ -45,16 +35,20 @@ assert (STEERED, STEERING_ROOM, MOST_IMAGES) == ((8, 32), 2, (1 << 14) - 2)
 assert (int(RICH), int(POOR), UNLIMITED) == (1, -1, 1 << 60)
 
 
-def _compiled(function: _Function) -> _Function:
-    try:
-        return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError as error:
-        # numba found no folder to write to: each process compiles for itself.
-        _log.info("the packing kernel is compiled anew in each process: %s", error)
-        return cast(_Function, numba.njit(nogil=True)(function))
+class _Block(NamedTuple):
+    """Samples of a block, and memory that each search overwrites."""
+
+    images: Int64
+    kinds: Int8
+    shift: int  # of the length in a key
+    mask: int  # of the index in a key
+    rows: UInt64
+    light_rows: Int16
+    candidates: Int64
+    chosen: Int64
 
 
-@_compiled
+@compiled()
 def _find(window: Int64, count: int, key: int) -> int:
     low, high = 0, count
     while low < high:
@@ -66,7 +60,7 @@ def _find(window: Int64, count: int, key: int) -> int:
     return low
 
 
-@_compiled
+@compiled()
 def _insert(window: Int64, count: int, key: int) -> None:
     at = count
     while at > 0 and window[at - 1] > key:
@@ -75,40 +69,29 @@ def _insert(window: Int64, count: int, key: int) -> None:
     window[at] = key
 
 
-@_compiled
+@compiled()
 def _remove(window: Int64, count: int, key: int) -> None:
     for at in range(_find(window, count, key), count - 1):
         window[at] = window[at + 1]
 
 
-@_compiled
-def _candidates(
-    window: Int64,
-    count: int,
-    left: int,
-    left_images: int,
-    images: Int64,
-    shift: int,
-    found: Int64,
-) -> int:
-    mask = (1 << shift) - 1
-    number = 0
-    for at in range(_find(window, count, (left + 1) << shift) - 1, -1, -1):
-        if images[mask - (window[at] & mask)] <= left_images:
-            found[number] = window[at]
+@compiled()
+def _candidates(block: _Block, window: Int64, count: int, left: int, left_images: int) -> int:
+    found, number = block.candidates, 0
+    for index in range(_find(window, count, (left + 1) << block.shift) - 1, -1, -1):
+        if block.images[block.mask - (window[index] & block.mask)] <= left_images:
+            found[number] = window[index]
             number += 1
     step = max(-(-number // SEARCHED), 1)
-    for at in range(step, number, step):
-        found[at // step] = found[at]
+    for index in range(step, number, step):
+        found[index // step] = found[index]
     return -(-number // step)
 
 
-@_compiled
-def _exact(
-    candidates: Int64, count: int, left: int, shift: int, rows: UInt64, chosen: Int64
-) -> int:
+@compiled()
+def _exact(block: _Block, candidates: Int64, count: int, left: int, chosen: Int64) -> int:
     # A row has as many zero words before it as it has words, from which shifts may read.
-    words = (left >> 6) + 1
+    rows, words = block.rows, (left >> 6) + 1
     pad = rows.shape[1] // 2
     one = np.uint64(1)
     rows[0, pad : pad + words] = 0
@@ -116,7 +99,7 @@ def _exact(
     used = 0
     goal, bit = pad + (left >> 6), np.uint64(left & 63)
     while used < count:
-        length = candidates[used] >> shift
+        length = candidates[used] >> block.shift
         whole, part = length >> 6, np.uint64(length & 63)
         rest = np.uint64(63) - part
         old = rows[used, pad : pad + words]
@@ -133,42 +116,33 @@ def _exact(
         total -= 1
     number = 0
     while total > 0:
-        place, bit = pad + (total >> 6), np.uint64(total & 63)
-        while (rows[used - 1, place] >> bit) & one:
+        word, bit = pad + (total >> 6), np.uint64(total & 63)
+        while (rows[used - 1, word] >> bit) & one:
             used -= 1
         used -= 1
         chosen[number] = candidates[used]
         number += 1
-        total -= candidates[used] >> shift
+        total -= candidates[used] >> block.shift
     return number
 
 
-@_compiled
-def _lightest(
-    candidates: Int64,
-    count: int,
-    left: int,
-    shift: int,
-    left_images: int,
-    images: Int64,
-    rows: Int16,
-    chosen: Int64,
-) -> int:
-    mask = (1 << shift) - 1
+@compiled()
+def _lightest(block: _Block, count: int, left: int, left_images: int) -> int:
+    rows, candidates = block.light_rows, block.candidates
     limit = min(left_images, MOST_IMAGES)
     rows[0, : left + 1] = limit + 1
     rows[0, 0] = 0
     used = 0
     while used < count:
         key = candidates[used]
-        length = key >> shift
-        more = np.int16(min(images[mask - (key & mask)], limit + 1))
+        length = key >> block.shift
+        more = np.int16(min(block.images[block.mask - (key & block.mask)], limit + 1))
         rows[used + 1, :length] = rows[used, :length]
         old = rows[used, length : left + 1]
         lower = rows[used, : left + 1 - length]
         new = rows[used + 1, length : left + 1]
-        for place in range(new.size):
-            new[place] = min(old[place], np.int16(lower[place] + more))
+        for total in range(new.size):
+            new[total] = min(old[total], np.int16(lower[total] + more))
         used += 1
         if rows[used, left] <= limit:
             break
@@ -180,125 +154,96 @@ def _lightest(
         while rows[used - 1, total] == rows[used, total]:
             used -= 1
         used -= 1
-        chosen[number] = candidates[used]
-        total -= chosen[number] >> shift
+        block.chosen[number] = candidates[used]
+        total -= candidates[used] >> block.shift
         number += 1
     return number
 
 
-@_compiled
-def _greedy(
-    candidates: Int64,
-    count: int,
-    left: int,
-    left_images: int,
-    left_samples: int,
-    images: Int64,
-    shift: int,
-    chosen: Int64,
-) -> int:
-    mask = (1 << shift) - 1
+@compiled()
+def _greedy(block: _Block, count: int, left: int, left_images: int, left_samples: int) -> int:
     number = 0
-    for at in range(count):
-        length = candidates[at] >> shift
-        carried = images[mask - (candidates[at] & mask)]
+    for key in block.candidates[:count]:
+        length, carried = key >> block.shift, block.images[block.mask - (key & block.mask)]
         if length <= left and carried <= left_images and number < left_samples:
             left -= length
             left_images -= carried
-            chosen[number] = candidates[at]
+            block.chosen[number] = key
             number += 1
     return number
 
 
-@_compiled
-def _steered(
-    candidates: Int64,
-    count: int,
-    left: int,
-    shift: int,
-    images: Int64,
-    kinds: Int8,
-    wanted: int,
-    rows: UInt64,
-    chosen: Int64,
-    number: int,
-) -> int:
-    mask = (1 << shift) - 1
-    had = _sum(images, chosen, number, mask)
+@compiled()
+def _steered(block: _Block, count: int, left: int, wanted: int, number: int) -> int:
+    candidates, mask = block.candidates, block.mask
+    had = _total_images(block, block.chosen, number)
     kind = RICH if had < wanted else POOR
     tried = np.empty(count, np.int64)
-    found = np.empty(tried.size, np.int64)
+    found = np.empty(count, np.int64)
     for size in STEERED:
         if had == wanted or (had < wanted) != (kind == RICH):
             break
         fronts = 0
-        for at in range(count):
+        for index in range(count):
             if fronts == size:
                 break
-            if kinds[mask - (candidates[at] & mask)] == kind:
-                tried[fronts] = candidates[at]
+            if block.kinds[mask - (candidates[index] & mask)] == kind:
+                tried[fronts] = candidates[index]
                 fronts += 1
         if fronts == 0:
             break
         filled, passed = fronts, 0
-        for at in range(count):
-            if passed < fronts and kinds[mask - (candidates[at] & mask)] == kind:
+        for index in range(count):
+            if passed < fronts and block.kinds[mask - (candidates[index] & mask)] == kind:
                 passed += 1
             else:
-                tried[filled] = candidates[at]
+                tried[filled] = candidates[index]
                 filled += 1
-        found_number = _exact(tried, filled, left, shift, rows, found)
-        total = 0
-        for at in range(found_number):
-            total += found[at] >> shift
-        carried = _sum(images, found, found_number, mask)
-        if total == left and abs(carried - wanted) < abs(had - wanted):
-            chosen[:found_number] = found[:found_number]
+        found_number = _exact(block, tried, filled, left, found)
+        carried = _total_images(block, found, found_number)
+        full = _total_length(block, found, found_number) == left
+        if full and abs(carried - wanted) < abs(had - wanted):
+            block.chosen[:found_number] = found[:found_number]
             number, had = found_number, carried
     return number
 
 
-@_compiled
+@compiled()
 def _finish(
-    candidates: Int64,
+    block: _Block,
     count: int,
     left: int,
     left_images: int,
     left_samples: int,
-    images: Int64,
-    shift: int,
-    rows: UInt64,
-    light_rows: Int16,
-    kinds: Int8,
     wanted: int,
     steered: bool,
-    chosen: Int64,
 ) -> int:
-    mask = (1 << shift) - 1
-    number = _exact(candidates, count, left, shift, rows, chosen)
-    if steered:
-        total = 0
-        for at in range(number):
-            total += chosen[at] >> shift
-        if total == left:
-            number = _steered(
-                candidates, count, left, shift, images, kinds, wanted, rows, chosen, number
-            )
-    carried = _sum(images, chosen, number, mask)
+    number = _exact(block, block.candidates, count, left, block.chosen)
+    if steered and _total_length(block, block.chosen, number) == left:
+        number = _steered(block, count, left, wanted, number)
+    carried = _total_images(block, block.chosen, number)
     if number <= left_samples and carried <= left_images:
         return number
     if carried > left_images:
-        number = _lightest(candidates, count, left, shift, left_images, images, light_rows, chosen)
+        number = _lightest(block, count, left, left_images)
         if 0 < number <= left_samples:
             return number
-    return _greedy(candidates, count, left, left_images, left_samples, images, shift, chosen)
+    return _greedy(block, count, left, left_images, left_samples)
 
 
-@_compiled
-def _sum(images: Int64, keys: Int64, number: int, mask: int) -> int:
+@compiled()
+def _total_length(block: _Block, keys: Int64, number: int) -> int:
     total = 0
-    for at in range(number):
-        total += images[mask - (keys[at] & mask)]
+    for key in keys[:number]:
+        total += key >> block.shift
+    return total
+
+
+@compiled()
+def _total_images(block: _Block, keys: Int64, number: int) -> int:
+    total = 0
+    for key in keys[:number]:
+        total += block.images[block.mask - (key & block.mask)]
     return total
 
 
@@ -310,13 +255,13 @@ def pack(
     max_images: int,
     max_samples: int,
 ) -> tuple[Int64, Int64]:
-    """As `packing_reference.pack`."""
+    """Return the packs of `packing_reference.pack`."""
     kinds = image_kinds(lengths, images)
     mean = mean_of_images(lengths, images, capacity)
     return _pack(lengths, images, capacity, window, max_images, max_samples, kinds, mean)
 
 
-@_compiled
+@compiled()
 def _pack(
     lengths: Int64,
     images: Int64,
@@ -345,6 +290,7 @@ def _pack(
     light_rows = np.empty((SEARCHED + 1 if limited else 0, space + 1), np.int16)
     candidates = np.empty(window_size, np.int64)
     chosen = np.empty(SEARCHED, np.int64)
+    block = _Block(images, kinds, shift, mask, rows, light_rows, candidates, chosen)
     steered = mean_images > 0 and STEERING_ROOM * mean_images <= max_images
     while placed < samples:
         left, left_images, left_samples = capacity, max_images, max_samples
@@ -365,29 +311,16 @@ def _pack(
             elif opens or (not limited and room >= HORIZON * (longest >> shift)):
                 chosen[0] = (lengths[oldest] << shift) | (mask - oldest)
             else:
-                count = _candidates(window, pending, left, left_images, images, shift, candidates)
+                count = _candidates(block, window, pending, left, left_images)
                 if count == 0:
                     break
                 chosen[0] = candidates[0]
                 if left <= LONGEST_SEARCH:
-                    number = _finish(
-                        candidates,
-                        count,
-                        left,
-                        left_images,
-                        left_samples,
-                        images,
-                        shift,
-                        rows,
-                        light_rows,
-                        kinds,
-                        mean_images - (max_images - left_images),
-                        steered,
-                        chosen,
-                    )
-            for at in range(number):
-                sample = mask - (chosen[at] & mask)
-                _remove(window, pending, chosen[at])
+                    wanted = mean_images - (max_images - left_images)
+                    number = _finish(block, count, left, left_images, left_samples, wanted, steered)
+            for key in chosen[:number]:
+                sample = mask - (key & mask)
+                _remove(window, pending, key)
                 pending -= 1
                 taken[sample] = True
                 order[placed] = sample

@@ -1,4 +1,4 @@
-"""The packer in plain Python: what numba's `packing_kernel` computes, bit for bit.
+"""Packer in plain Python: the packs of numba's `packing_kernel`, bit for bit.
 
 Up to `window` samples wait at a time. The oldest of them opens each pack, so nothing waits for
 long; once no more samples arrive, the longest does. Then:
@@ -10,21 +10,20 @@ long; once no more samples arrive, the longest does. Then:
   samples come first and the search ends as soon as the space can be filled exactly, so long
   samples go early and short ones stay for later finishes.
 
-Packing that fills bin by bin, each with a fixed first item and then as fully as the items allow, is
-the heuristic MBS' of Fleszar and Hindi ("New heuristics for one-dimensional bin-packing", Computers
+Filling bin by bin, each with a fixed first item and then as fully as the items allow, is the
+heuristic MBS' of Fleszar and Hindi ("New heuristics for one-dimensional bin-packing", Computers
 & Operations Research 29, 2002); the window and the oldest as the first item make it work on a
 stream.
 
-Where samples have images, that set is compared with two others that fill the space too: those that
-are found with some samples rich in images, or poor in them, in front. The one taken brings the pack
-closest to the mean number of images, so that ranks get packs of similar work.
+If samples have images, that set is compared with two others that fill the space too, found with
+some samples rich in images, or poor in them, in front. The one taken brings the pack closest to the
+mean number of images, so that ranks get packs of similar work.
 
-Where the set has more images than allowed, the search is repeated for the set with the fewest of
-each total. Where it has more samples than allowed, they are taken one by one, the longest that fits
-first.
+If the set has more images than allowed, the search is repeated for the set with the fewest of each
+total. If it has more samples than allowed, they are taken one by one, the longest that fits first.
 
-A waiting sample is a key: its length above, and below it its place in the order, reversed, so that
-descending keys are descending lengths with older samples first.
+A waiting sample is a key: its length in the high bits, its index in the order, reversed, in the low
+ones, so that descending keys are descending lengths with older samples first.
 """
 
 from __future__ import annotations
@@ -33,16 +32,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from datapipe.plan.order import Int64
-
-Int8 = npt.NDArray[np.int8]
+from datapipe.array_types import Int8, Int64
 
 RICH, POOR = np.int8(1), np.int8(-1)
 
 UNLIMITED = 1 << 60
-"""A limit that is none; above any sum of images."""
+"""Value of no limit; above any sum of images."""
 
 HORIZON = 2
 """The oldest is taken while this many of the longest waiting sample still fit behind it.
@@ -56,16 +52,16 @@ LONGEST_SEARCH = 1 << 18
 SEARCHED = 64
 """Waiting samples, evenly spread over all lengths, that a search looks at.
 
-More take longer and fill no better: what is left out is there for later packs.
+More take longer and fill no better: the others are there for later packs.
 """
 
 STEERED = (8, 32)
 """Candidates rich or poor in images that are put in front, in each of the further searches."""
 
 STEERING_ROOM = 2
-"""Packs get similar numbers of images where as many as this times the mean are allowed.
+"""Packs get similar numbers of images if as many as this times the mean are allowed.
 
-Where the limit of images is often reached, filling packs takes all the choice there is.
+If the limit of images is often reached, filling packs takes all the choice there is.
 """
 
 DENSITY_BITS = 12
@@ -76,12 +72,12 @@ MOST_IMAGES = (1 << 14) - 2
 
 
 def mean_of_images(lengths: Int64, images: Int64, capacity: int) -> int:
-    """Images that a full pack has on average."""
+    """Return the mean number of images of a full pack."""
     return int(images.sum()) * capacity // int(lengths.sum())
 
 
 def image_kinds(lengths: Int64, images: Int64) -> Int8:
-    """`RICH` where a sample has over twice the mean of images for its length, `POOR` below half."""
+    """Return `RICH` for samples of over twice the mean images per token, `POOR` below half."""
     density = (images << DENSITY_BITS) // lengths
     mean = (int(images.sum()) << DENSITY_BITS) // int(lengths.sum())
     return (density > 2 * mean) * RICH + (2 * density < mean) * POOR
@@ -95,13 +91,13 @@ def pack(
     max_images: int,
     max_samples: int,
 ) -> tuple[Int64, Int64]:
-    """Samples in packs; all arguments are valid, see `packing.pack_units`.
+    """Put samples into packs; all arguments are valid, see `packing.pack_units`.
 
     Args:
         lengths: int64 [n], 1 to `capacity` tokens.
-        images: int64 [n], 0 to `max_images`; zeros where they do not matter.
+        images: int64 [n], 0 to `max_images`; zeros to ignore them.
         capacity: of a pack, in tokens.
-        window: samples that wait at most.
+        window: most samples that wait.
         max_images, max_samples: of a pack; `UNLIMITED` for no limit.
 
     Returns:
@@ -139,7 +135,7 @@ def pack(
 
 
 class _Waiting:
-    """Samples that have arrived and are in no pack, and those that were packed."""
+    """Samples that wait for a pack, and those that were packed."""
 
     def __init__(self, lengths: Int64, images: Int64, window: int) -> None:
         self.images: list[int] = images.tolist()
@@ -149,8 +145,8 @@ class _Waiting:
         self.keys: list[int] = []  # ascending
         self.order: list[int] = []
         self._all: list[int] = [
-            length << self.shift | (self.mask - place)
-            for place, length in enumerate(lengths.tolist())
+            length << self.shift | (self.mask - index)
+            for index, length in enumerate(lengths.tolist())
         ]
         self._window = window
         self._arrived = 0
@@ -162,7 +158,7 @@ class _Waiting:
         return self._arrived < len(self._all)
 
     def refill(self) -> bool:
-        """Let samples arrive until the window is full; whether any wait."""
+        """Let samples arrive until the window is full. Return whether any wait."""
         room = self._window - len(self.keys)
         arrivals = self._all[self._arrived : self._arrived + room]
         for key in arrivals:
@@ -176,7 +172,7 @@ class _Waiting:
         return self._all[self._oldest]
 
     def candidates(self, left: int, left_images: int) -> list[int]:
-        """Keys of samples that fit, the longest first, `SEARCHED` of them at most."""
+        """Return the keys of samples that fit, the longest first, at most `SEARCHED`."""
         keys = self.keys[: bisect_left(self.keys, (left + 1) << self.shift)][::-1]
         if left_images < UNLIMITED:
             keys = [key for key in keys if self.total_images([key]) <= left_images]
@@ -204,7 +200,7 @@ def _finish(
     left_samples: int,
     wanted: int | None,
 ) -> list[int]:
-    """The candidates that fill the space best within the limits."""
+    """Return the candidates that fill the space best within the limits."""
 
     def allowed(keys: list[int]) -> bool:
         return len(keys) <= left_samples and state.total_images(keys) <= left_images
@@ -222,7 +218,7 @@ def _finish(
 
 
 def _exact(candidates: list[int], left: int, shift: int) -> list[int]:
-    """Of the first candidates that will do, those whose lengths come closest to `left`."""
+    """Return candidates whose lengths add up closest to `left`, from as few as suffice."""
     mask = (1 << (left + 1)) - 1
     row = 1  # bit t: some of the candidates so far have t tokens in all
     rows = [row]
@@ -246,14 +242,14 @@ def _exact(candidates: list[int], left: int, shift: int) -> list[int]:
 def _steered(
     state: _Waiting, candidates: list[int], chosen: list[int], left: int, wanted: int
 ) -> list[int]:
-    """Of some sets that fill the space exactly, the one with closest to `wanted` images."""
+    """Return the set closest to `wanted` images, of some that fill the space exactly."""
     images = state.total_images(chosen)
     kind = RICH if images < wanted else POOR
-    apt = [key for key in candidates if state.kinds[state.mask - (key & state.mask)] == kind]
+    of_kind = [key for key in candidates if state.kinds[state.mask - (key & state.mask)] == kind]
     for number in STEERED:
-        if not apt or images == wanted or (images < wanted) != (kind == RICH):
+        if not of_kind or images == wanted or (images < wanted) != (kind == RICH):
             break
-        front = apt[:number]
+        front = of_kind[:number]
         others = set(candidates).difference(front)
         tried = front + [key for key in candidates if key in others]
         found = _exact(tried, left, state.shift)
@@ -265,7 +261,7 @@ def _steered(
 
 
 def _lightest(state: _Waiting, candidates: list[int], left: int, left_images: int) -> list[int]:
-    """`_exact` among the sets that have no more than `left_images`."""
+    """Return what `_exact` does among the sets of at most `left_images`."""
     limit = min(left_images, MOST_IMAGES)
     row = np.full(left + 1, limit + 1, np.int16)  # fewest images of any set of each total
     row[0] = 0

@@ -5,19 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from datapipe.array_types import Int64, Integers
 
 
-def edges(counts: npt.NDArray[np.integer]) -> Int64:
-    """Offsets of rows with these lengths: int64 [n + 1]."""
+def edges(counts: Integers) -> Int64:
+    """Return the offsets of rows with these lengths: int64 [n + 1]."""
     offsets = np.zeros(len(counts) + 1, np.int64)
-    np.add.accumulate(counts, out=offsets[1:])  # as np.cumsum, without its way there
+    np.add.accumulate(counts, out=offsets[1:])  # as np.cumsum, with less overhead
     return offsets
 
 
-def places(offsets: npt.NDArray[np.int64], rows: Int64) -> tuple[Int64, Int64]:
-    """Where the items of some rows stand, row after row, and the offsets of the rows there.
+def places(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """Return the indices of the items of some rows, row after row, and the rows' new offsets.
 
     Args:
         offsets: int64 [N + 1]; row i has items `offsets[i]` to `offsets[i + 1]`.
@@ -32,6 +31,19 @@ def places(offsets: npt.NDArray[np.int64], rows: Int64) -> tuple[Int64, Int64]:
 
 
 def ranges(starts: Int64, counts: Int64) -> Int64:
-    """The numbers from each start on, so many of each, one run after the other: int64 [total]."""
-    here = edges(counts)
-    return np.repeat(starts - here[:-1], counts) + np.arange(here[-1])
+    """Return `counts[i]` consecutive numbers from each `starts[i]` on: int64 [total]."""
+    offsets = edges(counts)
+    return np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+
+
+def indices_below(size: int, values: npt.ArrayLike) -> Int64:
+    """Return indices as int64, of the shape of `values`.
+
+    Raises:
+        IndexError: one is not in `0 ... size - 1`.
+    """
+    indices = np.asarray(values, np.int64)
+    if indices.size and (indices.min() < 0 or indices.max() >= size):
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise IndexError(f"{wrong} does not lie in 0 ... {size - 1}")
+    return indices

@@ -1,4 +1,4 @@
-"""A counter-based generator of our own, since NumPy promises no stream to stay as it is.
+"""Counter-based random generator, since NumPy does not promise that its streams stay the same.
 
 Source: the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 generators", OOPSLA 2014) with the constants of Stafford's variant 13.
@@ -7,9 +7,8 @@ generators", OOPSLA 2014) with the constants of Stafford's variant 13.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-UInt64 = npt.NDArray[np.uint64]
+from datapipe.array_types import UInt64
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -26,14 +25,14 @@ def mix(value: int) -> int:
 
 
 def mix_array(values: UInt64) -> UInt64:
-    """`mix` of each element, uint64 in and out, of any shape."""
+    """Scramble each element as `mix` does: uint64 in and out, of any shape."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
     return values ^ (values >> np.uint64(31))
 
 
 def derive(*parts: int) -> int:
-    """A 64-bit key that depends on every part and on their order: seed, epoch, purpose, ..."""
+    """Return a 64-bit key of all parts and their order: seed, epoch, purpose, ..."""
     key = 0
     for part in parts:
         key = mix(key + _GOLDEN + mix(part + _GOLDEN))

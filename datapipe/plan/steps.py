@@ -1,4 +1,4 @@
-"""Cuts the sequence of units into steps, and deals each step to the ranks."""
+"""Steps of an epoch: the sequence of units, cut and dealt to the ranks."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError, StateMismatch
-from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Units
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next unit of an epoch.
+    """Position of the next unit of an epoch.
 
     Attributes:
         epoch: number of the epoch.
         block, unit: number of the block, and of the unit in it.
         before: units of the epoch before the block.
+
+    Examples:
+        >>> Position(epoch=2, block=1, unit=5, before=100).consumed
+        105
     """
 
     epoch: int
@@ -33,24 +34,24 @@ class Position:
 
     @property
     def consumed(self) -> int:
-        """Units of the epoch that lie before."""
+        """Number of units of the epoch before this position."""
         return self.before + self.unit
 
 
 class Blocks(Protocol):
-    """The blocks of one epoch."""
+    """Blocks of one epoch."""
 
     epoch: int
     count: int
 
     def __call__(self, block: int, before: int) -> Units:
-        """A block's units, laid out for `before` units of the epoch before it."""
+        """Return a block's units, laid out for `before` units of the epoch before it."""
         ...
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """What is left out of an order that stays as it is.
+    """Samples and units that are left out of an order that stays as it is.
 
     Attributes:
         samples: int64, ascending; numbers of samples.
@@ -61,14 +62,14 @@ class Exclusion:
     units: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def of_units(self, epoch: int, start: int, stop: int) -> Bools:
-        """Which of the units `start` to `stop` of an epoch are left out."""
+        """Return which units from `start` to `stop` of an epoch are left out: bool."""
         out = np.zeros(stop - start, bool)
         for first, end in self.units.get(epoch, ()):
             out[max(first - start, 0) : max(end - start, 0)] = True
         return out
 
     def mark(self, units: Units, out: Bools) -> Bools:
-        """Which samples of some units are left out, given the units that are: bool [n]."""
+        """Return which samples of these units are left out, given the units that are: bool [n]."""
         marked = np.repeat(out, np.diff(units.offsets))
         return marked | np.isin(units.samples, self.samples) if len(self.samples) else marked
 
@@ -78,13 +79,27 @@ NOTHING = Exclusion()
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What one rank takes in a step, n samples in k units.
+    """Units of one rank in a step: n samples in k units.
 
     Attributes:
         units: the units; `units.samples` is int64 [n].
-        valid: bool [n]; false where a unit is repeated so that all ranks have equal steps, and
-            where a sample was left out.
-        excluded: bool [n]; the sample was left out, so nobody needs to read it.
+        valid: bool [n]; false in a unit that is repeated so that all ranks have equal steps, and
+            for a sample that was left out.
+        excluded: bool [n]; the sample was left out, and need not be read.
+
+    Examples:
+        >>> units = datapipe.plan.Units(np.arange(3), np.arange(4), None)
+        >>> step = Step(
+        ...     units=units,
+        ...     start=Position(epoch=0),
+        ...     stop=Position(epoch=0, unit=3),
+        ...     excluded=np.zeros(3, bool),
+        ...     labels=None,
+        ...     tokens=None,
+        ...     last=True,
+        ... )
+        >>> step.share(units_per_rank=2, rank=1, world_size=2).valid
+        array([ True, False])
     """
 
     units: Units
@@ -100,9 +115,23 @@ class Step:
         units: the units of all ranks.
         start, stop: positions of its first unit and of the unit behind its last.
         excluded: bool, by sample: it was left out.
-        labels: tokens that are predicted in it, over all ranks; None where none were counted.
+        labels: tokens that are predicted in it, over all ranks; None if none were counted.
         tokens: tokens in it, over all ranks, likewise.
         last: whether the epoch ends with it.
+
+    Examples:
+        >>> units = datapipe.plan.Units(np.arange(6), np.arange(7), None)
+        >>> step = Step(
+        ...     units=units,
+        ...     start=Position(epoch=0),
+        ...     stop=Position(epoch=0, unit=6),
+        ...     excluded=np.zeros(6, bool),
+        ...     labels=None,
+        ...     tokens=None,
+        ...     last=True,
+        ... )
+        >>> [step.share(units_per_rank=3, rank=rank, world_size=2).units.samples for rank in (0, 1)]
+        [array([0, 2, 4]), array([1, 3, 5])]
     """
 
     units: Units
@@ -114,7 +143,7 @@ class Step:
     last: bool
 
     def share(self, *, units_per_rank: int, rank: int, world_size: int) -> Share:
-        """What `rank` takes: units are dealt in turn, and repeated where they run out."""
+        """Return the units of `rank`: they are dealt in turn, and repeated once they run out."""
         count = len(self.units)
         if world_size == 1 and count == units_per_rank:
             return Share(units=self.units, valid=~self.excluded, excluded=self.excluded)
@@ -134,15 +163,22 @@ def walk(
     drop_last: bool = False,
     exclusion: Exclusion = NOTHING,
 ) -> Iterator[Step]:
-    """The steps from a position to the end of the epoch, each of the next `share` units.
+    """Yield the steps from a position to the end of the epoch, each of the next `share` units.
 
-    A step of which everything is excluded does not come.
+    A step of which everything is excluded is skipped.
+
+    Examples:
+        >>> from datapipe.plan import EpochPlan, PlanOptions, Source
+        >>> plan = EpochPlan(Source(count=10), PlanOptions(shuffle=True, seed=0), epoch=0)
+        >>> class PlannedBlocks:
+        ...     epoch, count = 0, plan.blocks
+        ...     def __call__(self, block, before):
+        ...         return plan.lay_out(plan.form(block), block, before)
+        >>> [len(step.units.samples) for step in walk(PlannedBlocks(), Position(0), share=4)]
+        [4, 4, 2]
     """
-    held: Step | None = None
-    while True:
-        cut = _cut(blocks, position, share)
-        if cut is None:
-            break
+    held: Step | None = None  # the last step is known once no other follows
+    while (cut := _cut(blocks, position, share)) is not None:
         units, stop = cut
         if drop_last and len(units) < share:
             break
@@ -151,7 +187,16 @@ def walk(
         if not out.all():
             if held is not None:
                 yield held
-            held = _step(units, position, stop, excluded)
+            sizes = units.sizes
+            held = Step(
+                units=units,
+                start=position,
+                stop=stop,
+                excluded=excluded,
+                labels=int(sizes.labels[~excluded].sum()) if sizes else None,
+                tokens=int(sizes.tokens[~excluded].sum()) if sizes else None,
+                last=False,
+            )
         position = stop
     if held is not None:
         yield replace(held, last=True)
@@ -166,34 +211,25 @@ def steps_in(
     epoch: int = 0,
     consumed: int = 0,
 ) -> int:
-    """Number of steps of an epoch of so many units, after the first `consumed` of them."""
+    """Count the steps of an epoch of so many units, after the first `consumed` of them."""
     units -= consumed
     steps = units // share if drop_last else -(-units // share)
     left_out = 0
-    ranges = [
-        (max(first - consumed, 0), end - consumed)
-        for first, end in exclusion.units.get(epoch, ())
-        if end > consumed
-    ]
-    for first, end in _merged(ranges):
+    merged: list[list[int]] = []  # ranges of units that are left out, without overlap
+    for first, end in sorted(exclusion.units.get(epoch, ())):
+        first, end = max(first - consumed, 0), end - consumed
+        if merged and first <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        elif end > 0:
+            merged.append([first, end])
+    for first, end in merged:
         stop = steps if end >= units else min(steps, end // share)
         left_out += max(0, stop + -first // share)
     return steps - left_out
 
 
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges without overlap, in order, from some that may overlap or touch."""
-    merged: list[tuple[int, int]] = []
-    for first, end in sorted(ranges):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((first, end))
-    return merged
-
-
 def _cut(blocks: Blocks, position: Position, share: int) -> tuple[Units, Position] | None:
-    """The next units, at most `share`, and where they end; None at the end of the epoch."""
+    """Return the next units, at most `share`, and their end; None at the end of the epoch."""
     parts: list[Units] = []
     missing = share
     block, unit, before = position.block, position.unit, position.before
@@ -214,19 +250,6 @@ def _cut(blocks: Blocks, position: Position, share: int) -> tuple[Units, Positio
     if not parts:
         return None
     return Units.join(parts), Position(position.epoch, block, unit, before)
-
-
-def _step(units: Units, start: Position, stop: Position, excluded: Bools) -> Step:
-    sizes = units.sizes
-    return Step(
-        units=units,
-        start=start,
-        stop=stop,
-        excluded=excluded,
-        labels=int(sizes.labels[~excluded].sum()) if sizes else None,
-        tokens=int(sizes.tokens[~excluded].sum()) if sizes else None,
-        last=False,
-    )
 
 
 def check_ranks(rank: int, world_size: int) -> None:

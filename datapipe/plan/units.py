@@ -1,4 +1,4 @@
-"""Units of a plan as arrays: which samples each has, and how large they are."""
+"""Units of a plan as arrays: their samples, and the sizes of these."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datapipe.plan.ragged import Int64, edges, places
+from datapipe.array_types import Int64
+from datapipe.plan.ragged import edges, places
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the plan knows of n samples; all int64 [n].
+    """Sizes of n samples; all int64 [n].
 
     Attributes:
         tokens: of text and images together, as the batch will have them.
@@ -20,6 +21,12 @@ class Sizes:
         images: that the batch will have.
         vision: cost of the images, in image tokens.
         rows: of `pixel_values` that the images fill: one each, or as many as tiles or patches.
+
+    Examples:
+        >>> one = np.ones(3, np.int64)
+        >>> sizes = Sizes(tokens=20 * one, labels=4 * one, images=one, vision=16 * one, rows=one)
+        >>> int(sizes.tokens.sum())
+        60
     """
 
     tokens: Int64
@@ -30,7 +37,7 @@ class Sizes:
 
     @property
     def columns(self) -> tuple[Int64, ...]:
-        """All of them, in the order of the fields."""
+        """All columns, in the order of the fields."""
         return self.tokens, self.labels, self.images, self.vision, self.rows
 
     def __getitem__(self, chosen: Int64 | slice) -> Sizes:
@@ -49,7 +56,12 @@ class Units:
     Attributes:
         samples: int64 [n], numbers of samples, unit after unit.
         offsets: int64 [U + 1]; unit u has samples `offsets[u]` to `offsets[u + 1]`.
-        sizes: of the samples, in the same order; None where the plan knows none.
+        sizes: of the samples, in the same order; None if no tokens were counted.
+
+    Examples:
+        >>> units = Units(np.array([4, 2, 9]), np.array([0, 2, 3]), None)
+        >>> units.take(np.array([1])).samples.tolist()
+        [9]
     """
 
     samples: Int64
@@ -57,21 +69,21 @@ class Units:
     sizes: Sizes | None
 
     def __len__(self) -> int:
-        """Number of units."""
+        """Return the number of units."""
         return len(self.offsets) - 1
 
     def places(self, numbers: Int64) -> Int64:
-        """Where the samples of some units stand in `samples`: int64, unit after unit."""
+        """Return the indices of some units' samples in `samples`: int64, unit after unit."""
         return places(self.offsets, numbers)[0]
 
     def take(self, numbers: Int64) -> Units:
-        """Some units, in the order given; one may come twice."""
+        """Return some units, in the given order; one may come twice."""
         chosen, offsets = places(self.offsets, numbers)
         sizes = self.sizes[chosen] if self.sizes else None
         return Units(self.samples[chosen], offsets, sizes)
 
     def between(self, start: int, stop: int) -> Units:
-        """The units `start` to `stop`; arrays are shared."""
+        """Return the units `start` to `stop`; arrays are shared."""
         offsets = self.offsets[start : stop + 1]
         span = slice(int(offsets[0]), int(offsets[-1]))
         return Units(
@@ -79,12 +91,12 @@ class Units:
         )
 
     def total(self, values: Int64) -> Int64:
-        """Sums over the samples of each unit: int64 [n] to int64 [U]."""
+        """Add up values of the samples of each unit: int64 [n] to int64 [U]."""
         return np.diff(edges(values)[self.offsets])
 
     @staticmethod
     def join(parts: Sequence[Units]) -> Units:
-        """The units of all parts, one part behind the other."""
+        """Concatenate the units of all parts."""
         if len(parts) == 1:
             return parts[0]
         sizes = [part.sizes for part in parts if part.sizes]

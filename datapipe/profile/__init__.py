@@ -2,5 +2,5 @@
 
 A loader comes in; measurements, limits and ranked remedies go out. `measure/` measures, the rules
 of `datapipe.diagnosis` conclude, `text.py` and `page.py` report the same figures. A new remedy
-belongs in `remedies.py`, a new resource in `measure/usage.py` and `diagnosis/loader_rules.py`.
+belongs in `remedies.py`, a new resource in `measure/usage.py` and `diagnosis/`.
 """

@@ -1,8 +1,10 @@
-"""Remedies for images: other forms, which are measured, and caches, which are worked out."""
+"""Remedies for images: other forms, which are measured, and caches, which are predicted."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from shlex import quote
 
@@ -13,34 +15,35 @@ from datapipe.decode.array_spec import FORMS
 from datapipe.decode.image import Encoded
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import make_transform
+from datapipe.decode.transform import Draw, ImageTransform, make_transform
 from datapipe.errors import SampleError
+from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.costs import Measured, compare_images
-from datapipe.profile.measure.roofline import DEEP
+from datapipe.profile.forecast import FITS, Forecast, Measured, Remedy, free_memory
 from datapipe.profile.model import SampleCost
-from datapipe.profile.remedy import Forecast, Remedy, free_memory
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
+from datapipe.report.table import ratio
 
 _COMPARED = 32  # images that forms are compared on
 _LEAST_COMPARED = 3
+_ROUNDS = 3  # in which forms of an image are compared in turn
+_COMPARING = 0.6  # seconds, after which no round is begun
 _SHRINKS = 0.95  # of their pixels, that smaller images keep at most
 _ASPECT = 4 / 3  # of photographs: the longer side that goes with a shorter one
 _ROUNDED = 16  # pixels that sides are rounded up to
-_FITS = 0.7  # of the memory that is free, which a cache may fill
 
 
 def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
     """List remedies that make images cheaper."""
-    maker = loader.components().maker
-    assert maker.images is not None
-    if maker.images.decoder is not None:
-        return  # its work is not told apart
-    transform, spec = maker.images.transform, maker.images.transform.spec
-    images = some_images(forecast.measured)
+    context = loader.components().context
+    assert context.images is not None
+    if context.images.decoder is not None:
+        return  # decoding and resizing cannot be measured apart
+    transform, spec = context.images.transform, context.images.transform.spec
+    images = _images_to_compare(forecast.measured)
     if len(images) < _LEAST_COMPARED:
         return
     base = transform, images
@@ -53,7 +56,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
             "ImageSpec(scaled_decode=True)",
             cost=forecast.cost.scaled(factors),
             note="some 3 grey levels off",
-            changes={"image": changed} if loader.components().feeder is None else None,
+            changes={"image": changed} if loader.components().prefetcher is None else None,
         )
     yield from _uint8(loader, forecast, images)
     yield from _smaller(forecast, spec, images, shards)
@@ -61,35 +64,35 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
 
 
 def _uint8(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> Iterator[Remedy]:
-    """uint8 up to the device, where workers normalise, or the CPU does in place of a device."""
-    maker, feeder = loader.components().maker, loader.components().feeder
-    assert maker.images is not None
-    transform, spec = maker.images.transform, maker.images.transform.spec
+    """Propose uint8 up to the device, if workers normalise."""
+    context, prefetcher = loader.components().context, loader.components().prefetcher
+    assert context.images is not None
+    transform, spec = context.images.transform, context.images.transform.spec
     if spec.out_dtype == torch.uint8:
         return
-    assert feeder is None, "what goes to a device is uint8 already"
+    assert prefetcher is None, "images for a device are uint8 already"
     fill = spec.fill_color if spec.resize == "pad" or spec.grids is not None else spec.fill
     changed = replace(spec, normalize=None, dtype=torch.uint8, fill=fill)
     factors = compare_images((transform, images), (make_transform(changed), images))
-    there = torch.cuda.is_available()
+    cuda = torch.cuda.is_available()
     yield forecast.remedy(
         "uint8",
         "images as uint8 to the device, normalised there",
-        'make_loader(device="cuda")' if there else "ImageSpec(normalize=None)",
+        'make_loader(device="cuda")' if cuda else "ImageSpec(normalize=None)",
         cost=forecast.cost.scaled(factors),
         note=(
             "a quarter of the bytes cross the bus"
-            if there
+            if cuda
             else "and datapipe.decode.batched.normalize_batch on the device; a quarter of the bytes"
         ),
-        changes={"device": "cuda"} if there else {"image": changed},
+        changes={"device": "cuda"} if cuda else {"image": changed},
     )
 
 
 def _smaller(
     forecast: Forecast, spec: ImageSpec, images: Sequence[Encoded], shards: str
 ) -> Iterator[Remedy]:
-    """Images that are no larger in the shards than training needs them."""
+    """Propose images in the shards that are no larger than training needs them."""
     side = sufficient_side(spec)
     options = ShrinkOptions(max_side=side)
     smaller, before, after = [], 0, 0
@@ -104,7 +107,7 @@ def _smaller(
     transform = make_transform(spec)
     factors = compare_images((transform, images), (transform, smaller))
     size = sum(map(len, smaller)) / sum(map(len, images))
-    # A read takes its time, and its Python code, however little is read.
+    # Part of the time of a read does not depend on its size.
     latency = forecast.measured.latency
     shorter = latency + (1 - latency) * size
     cost = forecast.cost.scaled(factors | {"read": shorter})
@@ -112,7 +115,7 @@ def _smaller(
     storage = forecast.machine.storage
     source, out, note = shards.rstrip("/"), "", "better from the raw data: JPEGs are encoded anew"
     if is_remote(source):
-        # Shards are packed from files that are here.
+        # Packing needs local files.
         source, out, note = "RAW", "OUT", "of the raw data"
     elif names_shards(source) or source.endswith(".tar"):
         out = f"shards-{side}"
@@ -128,33 +131,33 @@ def _smaller(
 
 
 def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
-    """Images that were decoded and resized before, as bytes to be copied."""
-    measured, maker = forecast.measured, loader.components().maker
-    assert maker.images is not None
-    transform = maker.images.transform
+    """Propose images that are kept decoded and resized, in memory or in arrays."""
+    measured, context = forecast.measured, loader.components().context
+    assert context.images is not None
+    transform = context.images.transform
     copy = measured.roofline.ceilings.get("memory copy")
     stages = measured.alone.stages
     resize, normalize = stages.get("resize"), stages.get("normalize")
     if copy is None or copy.bandwidth is None or not resize or not normalize:
         return
-    if maker.transform is not None or transform.spec.random:
-        return  # what comes before them would have to be done each time
+    if context.transform is not None or transform.spec.random:
+        return  # the images differ from epoch to epoch
     values = normalize.bytes_in / max(normalize.samples, 1)
-    each = copy.bandwidth / max(forecast.machine.speed(copy.threads), 1e-9)
-    share = normalize.cpu / max(resize.cpu + normalize.cpu, 1e-9)
+    each = ratio(copy.bandwidth, forecast.machine.speed(copy.threads))
+    share = ratio(normalize.cpu, resize.cpu + normalize.cpu)
     cost = forecast.cost
     cached = replace(
-        cost.without("decode"),
+        cost,
         cpu={name: value for name, value in cost.cpu.items() if name != "decode"}
         | {"resize": share * cost.cpu.get("resize", 0.0) + values / each},
         wait={name: value for name, value in cost.wait.items() if name != "read"},
     )
-    samples = loader.origin.source.count
+    samples = loader.components().schedule.origin.source.count
     need, free = samples * values, free_memory()
-    part = min(1.0, _FITS * free / max(need, 1.0))
+    part = min(1.0, FITS * free / max(need, 1.0))
     mixed = _mixed(cached, cost, part)
     size = f"{readable_size(round(need))} as uint8"
-    budget = 1 + round(1.1 * part * need / 1e6)  # texts and facts lie beside the pixels
+    budget = 1 + round(1.1 * part * need / 1e6)  # texts and metadata take memory too
     yield forecast.remedy(
         "decoded cache",
         "keep decoded and resized images in memory, after the first epoch",
@@ -176,10 +179,10 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
 
 
 def convert_command(shards: str, spec: ImageSpec) -> str:
-    """The command that writes the arrays whose images a loader with `spec` would decode."""
+    """Return the command that writes arrays of the images that a loader with `spec` decodes."""
     source = shards.rstrip("/")
-    beside = not is_remote(source) and not names_shards(source)
-    out = f"{source.removesuffix('.tar')}-arrays" if beside else "arrays"
+    local = not is_remote(source) and not names_shards(source)
+    out = f"{source.removesuffix('.tar')}-arrays" if local else "arrays"
     options = {"size": f"{spec.height}x{spec.width}", "resize": spec.resize}
     if spec.interpolation != "bilinear":
         options["interpolation"] = spec.interpolation
@@ -193,45 +196,42 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
     same = spec.resize != "pad" or (spec.fill is None and not isinstance(spec.normalize, tuple))
     if same:
         return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
-    # A colour that no option of the command says.
+    # No option of the command sets such a colour.
     return (
         f"datapipe.convert_dataset({source!r}, {out!r}, image=IMAGE), with the loader's ImageSpec"
     )
 
 
-def _mixed(one: SampleCost, other: SampleCost, part: float) -> SampleCost:
-    """The cost where `part` of the samples have that of `one`, and the rest that of `other`."""
+def _mixed(first: SampleCost, second: SampleCost, part: float) -> SampleCost:
+    """Mix two costs: `part` of the samples have the first one, and the rest the second one."""
 
     def mean(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
         return {name: part * a.get(name, 0.0) + (1 - part) * b.get(name, 0.0) for name in {*a, *b}}
 
-    return replace(other, cpu=mean(one.cpu, other.cpu), wait=mean(one.wait, other.wait))
+    return replace(second, cpu=mean(first.cpu, second.cpu), wait=mean(first.wait, second.wait))
 
 
 def _from_disk(measured: Measured, values: float, part: float) -> float | None:
-    """Samples per second that storage delivers, where `part` of the bytes are in memory."""
-    ceilings = measured.roofline.ceilings
-    cold = ceilings.get(DEEP) or ceilings.get("storage, cold")
+    """Return samples per second that storage delivers if `part` of the bytes are in memory."""
+    cold = measured.storage
     if part == 1 or cold is None or cold.bandwidth is None:
         return None
-    return cold.bandwidth / max((1 - part) * values, 1e-9)
+    return ratio(cold.bandwidth, (1 - part) * values)
 
 
-def some_images(measured: Measured) -> list[Encoded]:
-    """Images to compare forms on: of different samples, and whole."""
+def _images_to_compare(measured: Measured) -> list[Encoded]:
+    """Return the first undamaged image of several samples."""
     found: list[Encoded] = []
     for sample in measured.alone.kept:
         for data in sample.images[:1]:
-            try:
+            with suppress(SampleError):
                 probe(data)
-            except SampleError:
-                continue
-            found.append(data)
+                found.append(data)
     return found[:_COMPARED]
 
 
 def sufficient_side(spec: ImageSpec) -> int:
-    """The longer side, in pixels, that images of usual shape need so that none is enlarged."""
+    """Return the longer side, in pixels, from which on no photograph has to be enlarged."""
     if spec.resize in ("dynamic", "native"):
         side = (spec.pixel_limits[1] * _ASPECT) ** 0.5
     elif spec.resize == "tiles":
@@ -244,3 +244,52 @@ def sufficient_side(spec: ImageSpec) -> int:
         if spec.random_crop is not None:
             side /= spec.random_crop[0] ** 0.5  # the smallest part is shown at full size
     return -int(-side // _ROUNDED) * _ROUNDED
+
+
+Form = tuple[ImageTransform, Sequence[Encoded]]
+"""A transform, and images for it."""
+
+
+def compare_images(base: Form, changed: Form) -> dict[str, float]:
+    """Compare the time of decoding and resizing in two forms.
+
+    The two forms of an image are made in turn, so that both find the machine the same.
+
+    Returns:
+        Factors of the stages "decode" and "resize", normalisation included.
+    """
+    times = np.zeros((2, 2))  # of each form: decoding, resizing
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        began = time.perf_counter()
+        for _ in range(_ROUNDS):
+            if time.perf_counter() - began > _COMPARING:
+                break
+            for images in zip(base[1], changed[1], strict=True):
+                for form, (transform, _) in enumerate((base, changed)):
+                    times[form] += _time_image(transform, images[form])
+    finally:
+        torch.set_num_threads(threads)
+    decode, resize = times[1] / np.maximum(times[0], 1e-9)
+    return {"decode": float(decode), "resize": float(resize)}
+
+
+def _time_image(transform: ImageTransform, data: Encoded) -> tuple[float, float]:
+    """Measure CPU seconds of decoding and of placing into memory that is mapped already."""
+    began = time.thread_time()
+    try:
+        image = transform.decode(data)
+    except SampleError:
+        return 0.0, 0.0
+    decoded = time.thread_time()
+    sides = one(image.width, image.height)
+    rows = torch.ones(
+        int(transform.rows(*sides)[0]),
+        *transform.row_shape(*sides),
+        dtype=transform.dtype,
+        device="cpu",
+    )
+    ready = time.thread_time()
+    transform.place(image, rows, Draw(0) if transform.spec.random else None)
+    return decoded - began, time.thread_time() - ready

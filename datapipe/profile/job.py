@@ -6,25 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from datapipe.cpus import available_cpus
 from datapipe.declared import Seconds, checked, shorten
 from datapipe.diagnosis.loader_rules import Limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.costs import Measured, share_of_lock
+from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
 from datapipe.profile.measure.parts import threaded_stage
-from datapipe.profile.measure.roofline import measure_roofline
+from datapipe.profile.measure.roofline import measure_roofline, share_of_lock
 from datapipe.profile.measure.stage_benchmark import measure_alone
 from datapipe.profile.pipeline import PipelineRun, find_bottleneck, record_events, run_pipeline
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.profile.remedy import Forecast, Remedy, rank
-from datapipe.report.table import counted
+from datapipe.report.table import Percentiles, counted, percentiles, percentiles_ms, ratio
 
 Make = Callable[..., Loader]
-"""Makes the loader; takes arguments of `make_loader` that differ from its usual ones."""
+"""Function that makes the loader; takes arguments of `make_loader` that differ from its own."""
 
 _LONGEST_ALONE = 3.0  # seconds
 _LONGEST_CEILING = 0.6  # seconds, of each
@@ -35,33 +32,19 @@ _SHARE_ALONE = 0.3  # of the time
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Findings about a loader.
+    """Findings about a loader."""
 
-    Attributes:
-        shards: the dataset, as the user named it.
-        loader: what it is, in a line.
-        workers: as "2 threads".
-        samples: of the dataset that take part.
-        batch: samples of a batch, on average.
-        measured: stages alone, ceilings, and the loader at work.
-        paced: the loader at the pace of training; None where nobody said what that is.
-        bottleneck: what holds it back.
-        forecast: the model that remedies are predicted with.
-        remedies: the best first.
-        events: of all threads, over a short time.
-    """
-
-    shards: str
-    loader: str
-    workers: str
-    samples: int
-    batch: float
-    measured: Measured
-    paced: PipelineRun | None
+    shards: str  # the dataset, as the user named it
+    loader: str  # its description in a line
+    workers: str  # as "2 threads"
+    samples: int  # of the dataset that take part
+    batch: float  # samples of a batch, on average
+    measured: Measured  # stages alone, ceilings, and the loader at work
+    paced: PipelineRun | None  # the loader at the pace of training; None if that is unknown
     bottleneck: Limit
-    forecast: Forecast
-    remedies: list[Remedy]
-    events: list[Event]
+    forecast: Forecast  # the model that predicts remedies
+    remedies: list[Remedy]  # the best first
+    events: list[Event]  # of all threads, over a short time
 
     @property
     def runs(self) -> dict[str, PipelineRun]:
@@ -76,28 +59,25 @@ class Profile:
 
     @property
     def needed(self) -> float | None:
-        """Samples per second that training takes; None where nobody said its pace."""
+        """Samples per second that training takes; None if its pace is unknown."""
         if self.paced is None or not self.paced.step_time:
             return None
         return self.batch / self.paced.step_time
 
     @property
     def enough(self) -> int | None:
-        """Fewest workers that are predicted to keep up with training; None where none do."""
+        """Fewest workers that are predicted to keep up with training; None if none do."""
         return None if self.needed is None else self.forecast.enough(self.needed)
 
-    def stage_times(self) -> dict[str, tuple[float, float, float]]:
-        """P50, P90 and P99 of each stage at work, in seconds; of samples, images or batches."""
+    def stage_times(self) -> dict[str, Percentiles]:
+        """Return percentiles of each stage at work, in seconds a sample, image or batch."""
         times: dict[str, list[float]] = {}
         for event in self.events:
             times.setdefault(event.stage, []).append((event.end - event.start) / 1e9)
-        return {
-            stage: tuple(np.percentile(values, (50, 90, 99)).tolist())
-            for stage, values in times.items()
-        }
+        return {stage: percentiles(values) for stage, values in times.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; rates in samples per second."""
+        """Convert to values that JSON can hold; rates in samples per second."""
         alone, roofline = self.measured.alone, self.measured.roofline
         return {
             "shards": self.shards,
@@ -115,12 +95,11 @@ class Profile:
             },
             "pipeline": self.measured.run.to_dict(),
             "pipeline_stage_ms": {
-                stage: dict(zip(("p50", "p90", "p99"), (1e3 * t for t in times), strict=True))
-                for stage, times in self.stage_times().items()
+                stage: percentiles_ms(times) for stage, times in self.stage_times().items()
             },
             "paced": None if self.paced is None else self.paced.to_dict(),
             "roofline": {
-                name: ceiling.to_dict() | {"reached": self.rate / max(ceiling.rate, 1e-9)}
+                name: ceiling.to_dict() | {"reached": ratio(self.rate, ceiling.rate)}
                 for name, ceiling in roofline.ceilings.items()
             },
             "scaling": {str(threads): speed for threads, speed in roofline.scaling.items()},
@@ -147,12 +126,12 @@ def profile_loader(
         make: makes the loader; with `epochs=None`, so that it does not end.
         shards: the dataset, as commands should name it.
         seconds: for which the loader is watched at work.
-        step_time: seconds that training takes for a batch; None where it is not known.
-        say: told what is being done.
+        step_time: seconds that training takes for a batch; None if unknown.
+        say: called with the name of each phase.
 
     Raises:
-        PlanError: the loader has nothing to give, or `seconds` or `step_time` is impossible.
-        DatapipeError: whatever the loader raises.
+        PlanError: the loader has no batches, or `seconds` or `step_time` is impossible.
+        DatapipeError: any error of the loader.
     """
     loader = make()
     if not isinstance(loader, Loader):
@@ -171,18 +150,18 @@ def _profile(
     step_time: float | None,
     say: Callable[[str], None],
 ) -> Profile:
-    options, maker = loader.options, loader.components().maker
+    options, context = loader.options, loader.components().context
     cores = available_cpus()
     ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
     say("each stage by itself")
     alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
     say("what this machine could do")
     roofline = measure_roofline(
-        maker, alone, cores=cores, readers=max(options.num_workers, 1), seconds=ceiling
+        context, alone, cores=cores, readers=max(options.num_workers, 1), seconds=ceiling
     )
-    held = share_of_lock(maker, alone, seconds=ceiling)
+    held = share_of_lock(context, alone, seconds=ceiling)
     say("the loader at work")
-    # Each in an epoch of its own: what one has read would be in the page cache for the next.
+    # Each in an epoch of its own, so that it does not find its samples in the page cache.
     loader.set_epoch(1)
     run = run_pipeline(loader, seconds=seconds)
     loader.set_epoch(2)
@@ -203,7 +182,7 @@ def _profile(
         shards=shards,
         loader=repr(loader),
         workers=counted(options.num_workers, *kind) if options.num_workers else "no workers",
-        samples=loader.origin.source.count,
+        samples=loader.components().schedule.origin.source.count,
         batch=run.reading.samples / max(run.reading.batches, 1),
         measured=measured,
         paced=paced,
@@ -211,7 +190,7 @@ def _profile(
             run,
             paced,
             processes=in_processes,
-            threaded=threaded_stage(maker),
+            threaded=threaded_stage(context),
             scaling=roofline.scaling.get(cores),
         ),
         forecast=Forecast(loader, measured),

@@ -1,16 +1,19 @@
 """Model of a loader's rate from the cost of a sample, calibrated by one measurement.
 
-Workers are a closed system: each uses a core for a sample and then waits, for storage say. How many
-are at work at a time follows from the queue with a finite population (Kleinrock, "Queueing
-Systems", vol. 1, 1975, chapter 3), with a rate of service that grows with the cores in use as it
-was measured to. What goes through one thread alone, or under one lock, bounds the whole.
+Workers are a closed system: each uses a core for a sample and then waits, for storage say. The
+number at work follows from the queue with a finite population (Kleinrock, "Queueing Systems",
+vol. 1, 1975, chapter 3), with a rate of service that grows with the cores in use as measured. Work
+of one thread, or under one lock, bounds the rate.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from datapipe.report.table import ratio
 
 Bound = str
 """Bound of a rate: "cores", "workers", "caller", "lock" or "storage"."""
@@ -21,18 +24,14 @@ class Machine:
     """Machine that the loader runs on."""
 
     cores: int  # that it may use
-    # how many times as much as one thread so many do of its samples' work
-    scaling: Mapping[int, float]
-    # samples per second that storage delivers at most; None where that is no limit
+    scaling: Mapping[int, float]  # by number of threads: how many times the work of one
+    # samples per second that storage delivers at most; None if that is no limit
     storage: float | None = None
 
     def speed(self, threads: float) -> float:
         """Return how many times the work of one thread this many do, at most all cores."""
-        known = sorted({0: 0.0, 1: 1.0, **self.scaling}.items())
-        for (low, slow), (high, fast) in itertools.pairwise(known):
-            if threads <= high:
-                return slow + (fast - slow) * (threads - low) / (high - low)
-        return known[-1][1]
+        numbers, speeds = zip(*sorted({0: 0.0, 1: 1.0, **self.scaling}.items()), strict=True)
+        return float(np.interp(threads, numbers, speeds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,28 +39,19 @@ class SampleCost:
     """Cost of a sample, in seconds, while nothing else runs."""
 
     cpu: Mapping[str, float]  # of a core, by stage, in workers
-    # that a worker waits for something else, by stage
-    wait: Mapping[str, float] = field(default_factory=dict)
+    wait: Mapping[str, float] = field(default_factory=dict)  # without a core, likewise
     # caller_cpu, caller_wait: likewise, in the thread that takes batches
     caller_cpu: Mapping[str, float] = field(default_factory=dict)
     caller_wait: Mapping[str, float] = field(default_factory=dict)
-    overhead: float = 0.0  # of a core, whoever uses it: between stages, and in threads of libraries
+    overhead: float = 0.0  # of a core, outside of stages and in threads of libraries
     locked: float = 0.0  # with the interpreter's lock held
 
     def scaled(self, factors: Mapping[str, float]) -> SampleCost:
-        """With some stages at so many times their CPU time."""
+        """Return the cost with the CPU time of some stages multiplied."""
         return replace(
             self,
             cpu={name: value * factors.get(name, 1.0) for name, value in self.cpu.items()},
             caller_cpu={n: value * factors.get(n, 1.0) for n, value in self.caller_cpu.items()},
-        )
-
-    def without(self, *stages: str) -> SampleCost:
-        """With some stages left out."""
-        return replace(
-            self,
-            cpu={name: value for name, value in self.cpu.items() if name not in stages},
-            wait={name: value for name, value in self.wait.items() if name not in stages},
         )
 
 
@@ -82,15 +72,15 @@ class Rate:
 
 
 def predict(cost: SampleCost, machine: Machine, setting: WorkerSetup) -> Rate:
-    """The rate that the model gives."""
+    """Predict a rate by the model."""
     work = sum(cost.cpu.values())
     wait = sum(cost.wait.values())
     caller = sum(cost.caller_cpu.values()) + sum(cost.caller_wait.values())
     everything = work + cost.overhead + sum(cost.caller_cpu.values())
     if not setting.workers:
-        # One thread does one thing after the other.
-        return Rate(rate=1 / max(work + wait + caller, 1e-9), bound="caller")
-    bounds = {"cores": machine.speed(machine.cores) / max(everything, 1e-9)}
+        # One thread does all of it in turn.
+        return Rate(rate=ratio(1, work + wait + caller), bound="caller")
+    bounds = {"cores": ratio(machine.speed(machine.cores), everything)}
     bounds["workers"] = repairmen(setting.workers, work, wait, machine)
     if caller > 0:
         bounds["caller"] = 1 / caller
@@ -103,9 +93,9 @@ def predict(cost: SampleCost, machine: Machine, setting: WorkerSetup) -> Rate:
 
 
 def repairmen(workers: int, work: float, wait: float, machine: Machine) -> float:
-    """Samples per second of workers that use a core for `work` seconds, and wait for `wait`.
+    """Predict samples per second of workers that use a core for `work` seconds, and wait `wait`.
 
-    Both are taken as exponentially distributed; how many workers are at work is then a birth-death
+    Both are taken as exponentially distributed; the number of workers at work is then a birth-death
     process, with n of them served at `machine.speed(n) / work`.
     """
     if work + wait <= 0:

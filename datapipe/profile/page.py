@@ -1,4 +1,4 @@
-"""A profile as one HTML page."""
+"""Profile as one HTML page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from datapipe.profile.forecast import Remedy
 from datapipe.profile.job import Profile
 from datapipe.profile.measure.stage_cost import COLD, STAGES
-from datapipe.profile.remedy import Remedy
 from datapipe.profile.text import (
     ceiling_table,
     headline,
@@ -33,6 +33,7 @@ from datapipe.report.charts import (
     stacked,
 )
 from datapipe.report.page import Page
+from datapipe.report.table import ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,18 +42,13 @@ _BATCHES = 4  # that the timeline shows
 
 
 def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
-    """Write the report of a profile.
-
-    Raises:
-        PlanError: matplotlib is not installed.
-        DatapipeError: the file cannot be written.
-    """
+    """Write the report of a profile."""
     good, bad = sorted_remedies(profile)
     page = Page("Where a loader's time goes", f"datapipe profile {profile.shards}")
     verdict = str(profile.bottleneck)
     page.verdict(verdict[0].upper() + verdict[1:], profile.bottleneck.level)
-    for said in headline(profile):
-        page.text(f"{said}.")
+    for line in headline(profile):
+        page.text(f"{line}.")
     page.figure(
         "Where time goes",
         time_figure(profile),
@@ -95,7 +91,7 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 
 def time_figure(profile: Profile) -> Figure:
-    """Draw what the workers and the thread that takes the batches did with their time."""
+    """Draw the time of the workers, and of the thread that takes the batches."""
     reading = profile.measured.run.reading
     spent = {name: stage.seconds for name, stage in reading.stages.items()}
     caller = {name: stage.seconds for name, stage in reading.caller.items()}
@@ -120,34 +116,34 @@ def latency_figure(profile: Profile) -> Figure:
     for name in (STAGES[0], COLD, *STAGES[1:]):
         cost = alone.get(name)
         if cost is not None or name in at_work:
-            own = None if cost is None else [cost.percentile(share) for share in (50, 90, 99)]
+            own = None if cost is None else cost.percentiles
             label = f"{name} (a batch)" if cost is not None and cost.whole_batches else name
             rows.append((label, [own, at_work.get(name)]))
     return percentiles(rows, ("alone", "in the loader"))
 
 
 def roofline_figure(profile: Profile) -> Figure:
-    """Draw what each resource allows, and where the loader stands."""
+    """Draw the ceiling of each resource, and the rate of the loader."""
     ceilings = sorted(profile.measured.roofline.ceilings.values(), key=lambda found: found.rate)
     rows = [
         Bar(
             label=found.name,
             value=found.rate,
-            note=f"{found.rate:,.0f}/s, {profile.rate / max(found.rate, 1e-9):.0%} reached",
+            note=f"{found.rate:,.0f}/s, {ratio(profile.rate, found.rate):.0%} reached",
             colour=PALE,
             part=min(profile.rate, found.rate),
         )
         for found in ceilings
     ]
-    said, lines = f"samples/s; the line is this loader, {profile.rate:,.0f}/s", {profile.rate: "-"}
+    label, lines = f"samples/s; the line is this loader, {profile.rate:,.0f}/s", {profile.rate: "-"}
     if profile.needed is not None:
-        said += f", the dashed one what training takes, {profile.needed:,.0f}/s"
+        label += f", the dashed one what training takes, {profile.needed:,.0f}/s"
         lines[profile.needed] = "--"
-    return bars(rows, said, lines=lines, log=True)
+    return bars(rows, label, lines=lines, log=True)
 
 
 def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
-    """Draw the rate that each remedy would give, below that of today."""
+    """Draw the rate of each remedy, below that of today."""
     rows = [Bar("as it is", profile.rate, "", COLOURS[0])]
     for remedy in remedies:
         note = f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
@@ -156,10 +152,10 @@ def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
 
 
 def timeline_figure(profile: Profile) -> Figure:
-    """Draw what every thread did over some batches."""
+    """Draw the stages of every thread over some batches."""
     events, reading = profile.events, profile.measured.run.reading
     begin = min(event.start for event in events)
-    # From the middle, where the loader has found its pace.
+    # From the middle, when the loader has reached its pace.
     middle = begin + (max(event.end for event in events) - begin) // 3
     end = middle + int(1e9 * _BATCHES * reading.seconds / max(reading.batches, 1))
     window = [event for event in events if event.end > middle and event.start < end]
@@ -178,13 +174,13 @@ def timeline_figure(profile: Profile) -> Figure:
     axes.set_xlim(0, (end - middle) / 1e6)
     axes.set_xlabel("ms")
     axes.invert_yaxis()
-    there = {event.stage for event in window}
-    legend(figure, {name: c for name, c in STAGE_COLOURS.items() if name in there})
+    stages = {event.stage for event in window}
+    legend(figure, {name: c for name, c in STAGE_COLOURS.items() if name in stages})
     return figure
 
 
 def queue_figure(profile: Profile) -> Figure:
-    """Draw how many finished batches there were when one was asked for."""
+    """Draw the number of ready batches when one was asked for."""
     figure = new_figure(2.2)
     parts = figure.subplots(1, len(profile.runs), squeeze=False)[0]
     for axes, (name, run) in zip(parts, profile.runs.items(), strict=True):

@@ -1,4 +1,4 @@
-"""A loader at work: what its stages took, how busy its workers were, how long its user waited."""
+"""A loader at work: times of its stages, and how long workers and caller waited."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.diagnosis.loader_rules import Limit, LoaderFigures, find_limit
-from datapipe.diagnosis.usage import Usage
+from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
+from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.measure.parts import have_kernel, tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
+from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
 
 _WARM_UP = 0.1  # of the time, before anything counts
 
@@ -26,42 +27,41 @@ class PipelineRun:
     """Measurements of a loader at work."""
 
     reading: Reading  # of its meter, warm-up left out
-    usage: Usage  # what it took of the machine in that time
-    # seconds that the consumer took for each batch; None where it took none
-    step_time: float | None
+    usage: Usage  # of the machine in that time
+    step_time: float | None  # seconds of the consumer for each batch; None without a consumer
     bytes_out: float  # of tensors in a batch, on average
     skipped: int  # samples that failed
 
     @property
     def rate(self) -> float:
         """Samples per second."""
-        return self.reading.samples / max(self.reading.seconds, 1e-9)
+        return ratio(self.reading.samples, self.reading.seconds)
 
     @property
     def waited(self) -> float:
         """Share of the time, 0 to 1, that the caller spent asking for batches."""
-        return min(1.0, self.reading.waited / max(self.reading.seconds, 1e-9))
+        return min(1.0, ratio(self.reading.waited, self.reading.seconds))
 
     @property
     def idle(self) -> float:
         """Share of the workers' time, 0 to 1, that they waited for work."""
-        workers = self.reading.workers
-        return min(1.0, self.reading.idle / max(workers * self.reading.seconds, 1e-9))
+        return min(1.0, ratio(self.reading.idle, self.reading.workers * self.reading.seconds))
 
     def per_sample(self, stage: str) -> float:
         """Return the seconds of a stage for a sample, over all threads."""
         return self.reading.all_stages.get(stage, Stage()).seconds / max(self.reading.samples, 1)
 
-    def wait_times(self) -> list[float]:
-        """Return P50, P90 and P99 of the seconds that a batch was waited for."""
-        return list(np.percentile(self.reading.waits or (0.0,), (50, 90, 99)).tolist())
+    @property
+    def wait_times(self) -> Percentiles:
+        """Percentiles of the seconds that a batch was waited for."""
+        return percentiles(self.reading.waits)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; times in seconds."""
+        """Convert to values that JSON can hold; times in seconds."""
         reading, usage = self.reading, self.usage
         return {
             "samples_per_second": self.rate,
-            "batches_per_second": reading.batches / max(reading.seconds, 1e-9),
+            "batches_per_second": ratio(reading.batches, reading.seconds),
             "seconds": reading.seconds,
             "samples": reading.samples,
             "batches": reading.batches,
@@ -69,9 +69,7 @@ class PipelineRun:
             "step_time": self.step_time,
             "waited": self.waited,
             "workers_idle": self.idle if reading.workers else None,
-            "wait_ms": dict(
-                zip(("p50", "p90", "p99"), (1e3 * t for t in self.wait_times()), strict=True)
-            ),
+            "wait_ms": percentiles_ms(self.wait_times),
             "ready_batches_mean": float(np.mean(reading.ready)) if reading.ready else None,
             "stages": {name: _stage(part) for name, part in reading.stages.items()},
             "caller": {name: _stage(part) for name, part in reading.caller.items()},
@@ -97,23 +95,22 @@ def run_pipeline(
 ) -> PipelineRun:
     """Take batches for some time, as fast as they come or one after each step.
 
-    Nothing counts before there have been more batches than are prepared ahead.
+    Batches that were prepared ahead do not count.
 
     Args:
-        loader: with enough batches for that time; best one without end.
+        loader: best one without end.
         seconds: that count, after the warm-up.
         step_time: seconds of sleep after each batch, in place of a training step.
-        tick: told after each batch how many there have been.
+        tick: called after each batch with their number so far.
 
     Raises:
-        PlanError: the loader came to its end before anything could be counted.
-        DatapipeError: whatever else the loader raises.
+        PlanError: the loader ended before a batch counted.
     """
     have_kernel()
     meter = loader.start_metering()
     skipped, size, count = loader.skipped, 0, 0
     try:
-        batches = _taken(loader, step_time, tick)
+        batches = _batches_of(loader, step_time, tick)
         _warm_up(batches, loader, seconds)
         with UsageMeter(probe_gil=True) as machine:
             before, began = meter.reading(), time.perf_counter()
@@ -142,7 +139,7 @@ def record_events(loader: Loader, *, seconds: float) -> list[Event]:
     """Record the stages of every thread or process for some time after the warm-up."""
     meter = loader.start_metering(events=True)
     try:
-        batches = _taken(loader, None, None)
+        batches = _batches_of(loader, None, None)
         _warm_up(batches, loader, seconds)
         began = time.perf_counter_ns()
         for _ in batches:
@@ -153,10 +150,10 @@ def record_events(loader: Loader, *, seconds: float) -> list[Event]:
     return [event for event in meter.events if event.end > began]
 
 
-def _taken(
+def _batches_of(
     loader: Loader, step_time: float | None, tick: Callable[[int], None] | None
 ) -> Iterator[dict[str, Any]]:
-    """The batches, with a step after each."""
+    """Iterate over the batches, with a step after each."""
     for number, batch in enumerate(loader, start=1):
         yield batch
         if tick is not None:
@@ -166,7 +163,7 @@ def _taken(
 
 
 def _warm_up(batches: Iterator[dict[str, Any]], loader: Loader, seconds: float) -> None:
-    """Take batches until those that were prepared before anybody took one are gone."""
+    """Take batches until those that were prepared ahead are gone."""
     options = loader.options
     each = options.num_workers if options.workers == "processes" else 1
     ahead = options.prefetch_factor * each if options.num_workers else 0
@@ -187,7 +184,7 @@ def _stage(stage: Stage) -> dict[str, float]:
 
 
 def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: Any) -> Limit:
-    """Name what holds a loader back.
+    """Find the limit of a loader.
 
     Args:
         run: batches taken as fast as they came.
@@ -196,5 +193,5 @@ def find_bottleneck(run: PipelineRun, paced: PipelineRun | None = None, **more: 
     """
     seen = LoaderFigures.of(run.reading, usage=run.usage, **more)
     if paced is not None:
-        seen = replace(seen, waited=paced.waited, room=run.rate / max(paced.rate, 1e-9))
+        seen = replace(seen, waited=paced.waited, room=ratio(run.rate, paced.rate))
     return find_limit(seen)

@@ -1,7 +1,6 @@
-"""Shards, a cache of decoded images, or arrays: what each takes, gives, and asks of the machine.
+"""Advice on shards, a cache of decoded images, or arrays: their sizes, rates and demands.
 
-What is measured, what follows from the index, and what is concluded are apart: `look` does the
-first two, `forms` and `advise` are pure.
+`look` measures a dataset and reads its index, `forms` and `advise` are pure functions of that.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,9 +19,8 @@ from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError, SampleError
 from datapipe.index.dataset import Dataset
 from datapipe.index.images.header import is_stored_image
-from datapipe.profile.measure.roofline import kernel_work
-from datapipe.profile.measure.thread_scaling import crowd
-from datapipe.profile.remedy import free_memory
+from datapipe.profile.forecast import FITS, free_memory
+from datapipe.profile.measure.roofline import kernel_work, run_threads
 from datapipe.progress import readable_size
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.open import open_store
@@ -30,9 +28,8 @@ from datapipe.store.open import open_store
 _SECONDS = 0.5  # that images are decoded for
 _TRIED = 64  # images at most, and then again
 _COPIED = 64 << 20  # bytes that copying is timed over: more than caches hold
-_BESIDE = 128  # bytes of an entry of a cache that are not its values, at most
-_SPARE = 1.2  # of what is needed, that a form should give
-_OF_MEMORY = 0.7  # of what is available, that a cache may take
+_OVERHEAD = 128  # bytes of a cache entry beside its values, at most
+_SPARE = 1.2  # times the needed rate, that a form should have
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +39,12 @@ class Facts:
     # samples, images: of the dataset
     samples: int
     images: int
-    # bytes of its images as they lie there; None where they are decoded already
-    encoded: int | None
+    encoded: int | None  # bytes of its images; None if they are decoded already
     texts: int  # bytes of its texts
     decoded: int  # bytes of an image as a model takes it, uint8
-    # seconds of a core to decode an image and fit it; None where nothing is decoded
-    decode: float | None
+    decode: float | None  # seconds of a core to decode and resize an image; None if it is decoded
     copy: float  # seconds of a core to copy a decoded one
-    cores: int  # that there are
+    cores: int
     # memory, disk: bytes that are free
     memory: int
     disk: int
@@ -59,13 +54,12 @@ class Facts:
 class FormCost:
     """A form of a dataset."""
 
-    name: str  # of it
-    # disk, memory: bytes that it takes there
-    disk: int
-    memory: int
-    rate: float  # images a second that all cores give, at most
-    read: int  # bytes that an image brings from storage, where the page cache has not got it
-    before: float  # seconds of all cores before the first epoch, or more of it
+    name: str
+    disk: int  # bytes
+    memory: int = 0  # bytes
+    rate: float  # images a second of all cores, at most
+    read: int  # bytes of an image to read from storage, if the page cache does not hold it
+    before: float = 0.0  # seconds of all cores before the first epoch, or in it
 
 
 def look(dataset: Dataset, image: ImageSpec) -> Facts:
@@ -82,19 +76,19 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
             f"resize={image.resize!r} gives images of many sizes, which arrays cannot hold; a "
             "cache of decoded images can, see docs/choosing.md"
         )
-    pictures = np.array([is_stored_image(ext) for ext in columns.extensions], bool)
-    of_images = pictures[columns.member_ext] if len(pictures) else np.zeros(0, bool)
-    whole = manifest.arrays is None
+    are_images = np.array([is_stored_image(ext) for ext in columns.extensions], bool)
+    of_images = are_images[columns.member_ext] if len(are_images) else np.zeros(0, bool)
+    encoded = manifest.arrays is None
     home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
     spec = array_spec(image)
     size = spec.height * spec.width * 3
     return Facts(
         samples=manifest.samples,
         images=manifest.images,
-        encoded=int(columns.member_size[of_images].sum()) if whole else None,
+        encoded=int(columns.member_size[of_images].sum()) if encoded else None,
         texts=int(columns.member_size[~of_images].sum()),
         decoded=size,
-        decode=_time_decoding(dataset, spec) if whole else None,
+        decode=_time_decoding(dataset, spec) if encoded else None,
         copy=_time_copying(size),
         cores=available_cpus(),
         memory=free_memory(),
@@ -106,48 +100,29 @@ def forms(facts: Facts) -> list[FormCost]:
     """Compute the costs and the rate of each form."""
     decoded = facts.images * facts.decoded
     copied = facts.cores / facts.copy
-    arrays = FormCost(
-        name="arrays",
-        disk=decoded + facts.texts,
-        memory=0,
-        rate=copied,
-        read=facts.decoded,
-        before=0.0,
-    )
+    arrays = FormCost(name="arrays", disk=decoded + facts.texts, rate=copied, read=facts.decoded)
     if facts.decode is None or facts.encoded is None:
         return [arrays]
     once = facts.images * facts.decode / facts.cores
     shards = FormCost(
         name="shards",
         disk=facts.encoded + facts.texts,
-        memory=0,
         rate=facts.cores / facts.decode,
         read=facts.encoded // facts.images,
-        before=0.0,
     )
     cache = FormCost(
         name="shards, cached decoded",
         disk=shards.disk,
-        memory=decoded + facts.images * _BESIDE + facts.texts,
+        memory=decoded + facts.images * _OVERHEAD + facts.texts,
         rate=copied,
         read=0,
         before=once,
     )
-    return [
-        shards,
-        cache,
-        FormCost(**{**vars(arrays), "before": once}),
-    ]
+    return [shards, cache, replace(arrays, before=once)]
 
 
 def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
-    """Recommend a form, with the reason.
-
-    Args:
-        facts: of the dataset and the machine.
-        rate: images a second that training takes; None where nobody knows.
-        epochs: that it is trained for.
-    """
+    """Recommend a form, with the reason; `rate` are images a second of training, if known."""
     if facts.decode is None:
         return ["these are arrays already: nothing is decoded"]
     shards, cache, arrays = forms(facts)
@@ -168,13 +143,13 @@ def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
             "images/s; more cores, a smaller size, or scaled_decode=True"
         )
         return lines
-    if cache.memory <= _OF_MEMORY * facts.memory:
+    if cache.memory <= FITS * facts.memory:
         lines.append(
             f"a cache of {readable_size(cache.memory)} in memory: "
             f"CacheSpec(memory='{-(-cache.memory // 10**6)}MB'), from the second epoch on"
         )
     if arrays.disk <= facts.disk:
-        fits = arrays.disk <= _OF_MEMORY * facts.memory
+        fits = arrays.disk <= FITS * facts.memory
         needs = "" if rate is None else f", {readable_size(round(rate * arrays.read))}/s of it"
         storage = "which the page cache then holds" if fits else f"read from storage{needs}"
         lines.append(
@@ -192,10 +167,10 @@ def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
 
 
 def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
-    """Seconds of a core that an image takes: decoded and fitted, from memory.
+    """Measure the seconds of a core to decode and resize an image from memory.
 
     Raises:
-        PlanError: none of those tried can be decoded.
+        PlanError: no image of the samples tried can be decoded.
     """
     columns, store = dataset.columns, open_store(dataset)
     tried = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(np.int64)).tolist()
@@ -212,12 +187,12 @@ def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
         store.close()
     if not images:
         raise PlanError(f"{dataset.folder}: none of {len(tried)} samples has an image to decode")
-    done = crowd(kernel_work(transform, images, _COPIED), 1, _SECONDS, free=True)
+    done = run_threads(kernel_work(transform, images, _COPIED), 1, _SECONDS, free=True)
     return done.seconds / max(done.done, 1)
 
 
 def _time_copying(size: int) -> float:
-    """Seconds of a core to copy so many bytes that no cache holds."""
+    """Measure the seconds of a core to copy `size` bytes that no cache holds."""
     count = max(2, _COPIED // size)
     source, target = np.ones((count, size), np.uint8), np.ones((count, size), np.uint8)
     started = time.thread_time()

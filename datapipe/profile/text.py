@@ -1,4 +1,4 @@
-"""A profile as plain text: the verdict first, then the figures behind it."""
+"""Profile as plain text: the verdict first, then the figures behind it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from datapipe.profile.forecast import WORTH, Remedy
 from datapipe.profile.job import Profile
 from datapipe.profile.measure.stage_cost import STAGES
 from datapipe.profile.pipeline import PipelineRun
-from datapipe.profile.remedy import WORTH, Remedy
-from datapipe.report.table import Table, aligned, counted, ms_text, rate_text, size_text
+from datapipe.report.table import (
+    Table,
+    aligned,
+    counted,
+    ms_text,
+    rate_text,
+    ratio,
+    size_text,
+)
 
 _WIDTH = 100  # characters of a line
 
@@ -22,7 +30,7 @@ def profile_text(profile: Profile) -> str:
     fast = profile.bottleneck.stage == "step"
     stages = aligned(stage_table(profile), groups={1: "alone, on one core", 7: "in the loader"})
     parts = [
-        *(_wrapped(said) for said in (str(profile.bottleneck), *headline(profile))),
+        *(_wrapped(line) for line in (str(profile.bottleneck), *headline(profile))),
         ["", "Stages", *_indented(stages), *_wrapped(stage_notes(profile))],
         ["", "The loader at work", *_indented(aligned(work_table(profile), left=(0, 1, 2)))],
         ["", "What this machine can do", *_indented(aligned(ceiling_table(profile), left=(0, 4)))],
@@ -37,31 +45,31 @@ def profile_text(profile: Profile) -> str:
 def headline(profile: Profile) -> list[str]:
     """Say how fast the loader is, and how fast it would have to be."""
     run = profile.measured.run
-    batches = run.reading.batches / max(run.reading.seconds, 1e-9)
-    said = [
+    batches = ratio(run.reading.batches, run.reading.seconds)
+    lines = [
         f"{rate_text(profile.rate)} samples/s with {profile.workers}, {rate_text(batches)} "
         f"batches/s of {profile.batch:,.0f} samples, of {profile.samples:,} in {profile.shards}"
     ]
     needed, paced = profile.needed, profile.paced
     if needed is not None and paced is not None and paced.step_time is not None:
-        said.append(
+        lines.append(
             f"Training takes {rate_text(needed)} samples/s at {1e3 * paced.step_time:,.0f} ms a "
             f"step; it waited {paced.waited:.1%} of the time"
         )
         enough = profile.enough
         if enough is not None and enough < run.reading.workers:
-            said.append(
+            lines.append(
                 f"{counted(enough, 'worker')} should be enough for that: datapipe tune-workers "
                 "tries them out"
             )
-    others = run.usage.others / max(run.usage.cores * run.usage.seconds, 1e-9)
+    others = run.usage.others_share
     if others > 0.1:
-        said.append(
+        lines.append(
             f"Other processes took {others:.0%} of the cores meanwhile: figures are lower for it"
         )
     if profile.measured.alone.failed or run.skipped:
-        said.append(f"{run.skipped:,} samples were skipped, which cannot be read or decoded")
-    return said
+        lines.append(f"{run.skipped:,} samples were skipped, which cannot be read or decoded")
+    return lines
 
 
 def stage_table(profile: Profile) -> Table:
@@ -80,14 +88,14 @@ def stage_table(profile: Profile) -> Table:
             row = [
                 name + (" (a batch)" if cost.whole_batches else ""),
                 rate_text(cost.rate),
-                *(ms_text(cost.percentile(share)) for share in (50, 90, 99)),
+                *map(ms_text, cost.percentiles),
                 size_text(cost.bytes_in / samples),
                 size_text(cost.bytes_out / samples),
             ]
         row += [
             ms_text(spent) if spent else "-",
             *((ms_text(times[0]), ms_text(times[2])) if times else ("-", "-")),
-            f"{spent * run.reading.samples / max(total, 1e-9):.0%}" if spent else "-",
+            f"{ratio(spent * run.reading.samples, total):.0%}" if spent else "-",
         ]
         rows.append(row)
     return header, rows
@@ -116,7 +124,7 @@ def _work(run: PipelineRun) -> dict[str, str]:
     rows = {
         "samples/s": rate_text(run.rate),
         "waiting for batches": f"{run.waited:.1%} of the time",
-        "wait for a batch, P50 P90 P99": " ".join(map(ms_text, run.wait_times())) + " ms",
+        "wait for a batch, P50 P90 P99": " ".join(map(ms_text, run.wait_times)) + " ms",
     }
     if reading.workers:
         rows["workers without work"] = f"{run.idle:.0%} of their time"
@@ -143,7 +151,7 @@ def ceiling_table(profile: Profile) -> Table:
             name,
             rate_text(found.rate),
             f"{size_text(found.bandwidth)}/s" if found.bandwidth else "-",
-            f"{profile.rate / max(found.rate, 1e-9):.0%}",
+            f"{ratio(profile.rate, found.rate):.0%}",
             f"{found.note}; {counted(found.threads, 'thread')}",
         ]
         for name, found in profile.measured.roofline.ceilings.items()
@@ -167,7 +175,7 @@ def remedy_table(remedies: Sequence[Remedy]) -> Table:
 
 
 def sorted_remedies(profile: Profile) -> tuple[list[Remedy], list[Remedy]]:
-    """Part the remedies into those that are worth applying, and the others."""
+    """Divide the remedies into those that are worth applying, and the others."""
     good = [remedy for remedy in profile.remedies if remedy.gain >= WORTH]
     return good, [remedy for remedy in profile.remedies if remedy.gain < WORTH]
 

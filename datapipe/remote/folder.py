@@ -6,10 +6,11 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
 from datapipe.remote.http import HttpRanges
@@ -18,13 +19,14 @@ from datapipe.remote.retry import RetryPolicy, describe, is_final
 logger = logging.getLogger(__name__)
 
 Content = bytes | bytearray
+T = TypeVar("T")
 
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
 
 
 @dataclass(kw_only=True)
 class Traffic:
-    """What was transferred: requests that were answered, failures that were tried again, bytes."""
+    """Counts of requests that were answered, failures that were tried again, and bytes."""
 
     requests: int = 0
     retries: int = 0
@@ -33,7 +35,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteOptions:
-    """How a folder is read.
+    """Options of reads from a folder.
 
     Attributes:
         concurrency: requests at a time.
@@ -47,12 +49,12 @@ class RemoteOptions:
 
 
 def is_remote(path: object) -> TypeGuard[str]:
-    """Whether a path is a URL."""
+    """Return whether a path is a URL."""
     return isinstance(path, str) and "://" in path
 
 
 class RemoteFolder:
-    """Reads files of one folder by name. For any thread.
+    """A reader of the files of one folder by name, for any thread.
 
     Requests are made by one thread of fsspec's own, in the order in which they were begun.
 
@@ -71,8 +73,8 @@ class RemoteFolder:
         self._filesystem, self._root = _connect(url, options.storage_options)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
         # Options are for fsspec's own client.
-        plain = url.startswith(("http://", "https://")) and not options.storage_options
-        self._http = HttpRanges() if plain else None
+        is_plain_http = url.startswith(("http://", "https://")) and not options.storage_options
+        self._http = HttpRanges() if is_plain_http else None
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
         self._lock = threading.Lock()
@@ -85,20 +87,16 @@ class RemoteFolder:
         return self.url
 
     def url_of(self, name: str) -> str:
-        """Where a file lies, for messages."""
+        """Return the URL of a file, for messages."""
         return f"{self.url}/{name}"
 
     def read(self, name: str) -> bytes:
-        """A whole file.
+        """Read a whole file.
 
         Raises:
             StoreError: it cannot be read; `FileNotFoundError` is its cause where it is not there.
         """
-        return bytes(self.begin_whole(name).result())
-
-    def begin_whole(self, name: str) -> Future[Content]:
-        """Begin to read a whole file; the future raises what `read` does."""
-        return self._begin(self._read_part(name, None))
+        return bytes(self._begin(self._read_part(name, None)).result())
 
     def begin(self, name: str, start: int, stop: int) -> Future[Content]:
         """Begin to read bytes `start` to `stop`; the future raises `StoreError`.
@@ -109,7 +107,7 @@ class RemoteFolder:
         return self._begin(self._read_range(name, start, stop))
 
     def close(self) -> None:
-        """Give up what is being read, and close connections; reading opens them again."""
+        """Cancel the reads in progress and close connections; reading opens them again."""
         with self._lock:
             running = list(self._running)
         for future in running:
@@ -133,23 +131,46 @@ class RemoteFolder:
     async def _read_part(self, name: str, span: tuple[int, int] | None) -> Content:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.options.concurrency)
+        data = await self._attempt(name, lambda: self._ask(name, span), span, slots=self._slots)
+        self.traffic.bytes += len(data)
+        return data
+
+    async def _attempt(
+        self,
+        name: str,
+        ask: Callable[[], Awaitable[T]],
+        span: tuple[int, int] | None = None,
+        *,
+        slots: AbstractAsyncContextManager[None] = nullcontext(),  # noqa: B008  (stateless)
+        extra_time: float = 0.0,
+        reason: Callable[[Exception], str] = describe,
+    ) -> T:
+        """Await what `ask` returns, as often as the policy says.
+
+        Raises:
+            StoreError: the last attempt failed; it names URL, bytes, the reason and the attempt.
+        """
         retry, attempt = self.options.retry, 0
         while True:
             attempt += 1
             try:
-                async with self._slots, asyncio.timeout(retry.timeout):
-                    data = await self._ask(name, span)
+                async with slots, asyncio.timeout(retry.timeout + extra_time):
+                    result = await ask()
                 self.traffic.requests += 1
-                self.traffic.bytes += len(data)
-                return data
+                return result
             except StoreError:
                 raise
             except Exception as error:
+                part = f", bytes {span[0]:,} to {span[1]:,}" if span else ""
+                message = (
+                    f"{self.url_of(name)}{part}: {reason(error)} "
+                    f"(attempt {attempt} of {retry.attempts})"
+                )
                 if attempt >= retry.attempts or is_final(error):
-                    raise StoreError(self._message(name, span, error, attempt)) from error
+                    raise StoreError(message) from error
                 self.traffic.retries += 1
                 pause = retry.pause(attempt, self._draw)
-                logger.info("%s; again in %.1f s", self._message(name, span, error, attempt), pause)
+                logger.info("%s; again in %.1f s", message, pause)
             await asyncio.sleep(pause)
 
     async def _ask(self, name: str, span: tuple[int, int] | None) -> Content:
@@ -172,16 +193,9 @@ class RemoteFolder:
             raise ConnectionError(f"{len(data):,} of {stop - start:,} bytes came")
         return data
 
-    def _message(
-        self, name: str, span: tuple[int, int] | None, error: BaseException, attempt: int
-    ) -> str:
-        place = f", bytes {span[0]:,} to {span[1]:,}" if span else ""
-        tries = f"attempt {attempt} of {self.options.retry.attempts}"
-        return f"{self.url_of(name)}{place}: {describe(error)} ({tries})"
-
 
 def _connect(url: str, storage_options: Mapping[str, Any]) -> tuple[Any, str]:
-    """The filesystem that knows a URL, with coroutines, and the folder's path there."""
+    """Return the filesystem that knows a URL, with coroutines, and the folder's path there."""
     import fsspec
 
     protocol = url.partition("://")[0]

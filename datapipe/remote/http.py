@@ -1,9 +1,9 @@
-"""Ranges of files over HTTP/1.1, at a fifth of what a general client takes.
+"""Reads of byte ranges over HTTP/1.1, at a fifth of what a general client takes.
 
 Small images in random order are hundreds of requests a second, and a general client's 0.8 ms for
-each would hold the interpreter's lock for most of the time that decoding needs. This one does what
-a server of files needs, reading from the socket straight into the memory that is handed out. All
-else (redirects, chunks, encodings) it leaves to the other, by saying so.
+each would hold the GIL for most of the time that decoding needs. This client reads from the socket
+straight into the buffer that it returns. Redirects, chunks and encodings are left to the general
+client: `HttpRanges.read` returns None for them.
 """
 
 from __future__ import annotations
@@ -11,23 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from functools import cache
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 logger = logging.getLogger(__name__)
 
 _HEAD = 64 << 10  # bytes of a response's head at most
-_GONE = (404, 410)
-_ELSEWHERE = range(300, 400)
 
 
 class HttpStatusError(OSError):
-    """The server answered with an error.
-
-    Attributes:
-        status: of HTTP.
-        message: the server's reason.
-    """
+    """An answer of HTTP with an error status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"HTTP {status} {message}")
@@ -36,14 +30,14 @@ class HttpStatusError(OSError):
 
 
 class HttpRanges:
-    """Reads ranges through connections that stay open. For coroutines of one event loop."""
+    """A client with connections that stay open, for the coroutines of one event loop."""
 
     def __init__(self) -> None:
         self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
         self._others: set[tuple[str, str, int]] = set()  # servers for the general client
 
     async def read(self, url: str, start: int, stop: int) -> bytearray | None:
-        """Bytes `start` to `stop` of a file; None where the general client has to be asked.
+        """Read bytes `start` to `stop` of a file; None where the general client has to do it.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -67,9 +61,9 @@ class HttpRanges:
         answer = await self._ask(server, request, stop - start)
         if answer.body is not None:
             return answer.body
-        if answer.status in _GONE:
+        if answer.status in (404, 410):
             raise FileNotFoundError(url)
-        if answer.status < 300 or answer.status in _ELSEWHERE or answer.status == 416:
+        if answer.status < 400 or answer.status == 416:
             self._others.add(server)
             logger.info(
                 "%s://%s answers in an unusual way (HTTP %d); the general client reads there",
@@ -79,7 +73,7 @@ class HttpRanges:
         raise HttpStatusError(answer.status, answer.reason)
 
     def close(self) -> None:
-        """Close the connections that nobody uses just now; in the thread of the event loop."""
+        """Close the idle connections; call it in the thread of the event loop."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
@@ -138,10 +132,10 @@ class _Answer:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection, one request at a time.
+    """A connection with one request at a time.
 
     Attributes:
-        closed: whether it is of no use any more.
+        closed: whether it cannot be used any more.
         began: whether anything came of the answer to the last request.
     """
 
@@ -156,7 +150,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._waiter: asyncio.Future[_Answer] | None = None
 
     async def ask(self, request: bytes, size: int) -> _Answer:
-        """The answer to a request for so many bytes."""
+        """Send a request for `size` bytes and return the answer."""
         self.began, self._filled, self._size, self._answer = False, 0, size, None
         self._waiter = asyncio.get_running_loop().create_future()
         self._transport.write(request)
@@ -179,7 +173,7 @@ class _Connection(asyncio.BufferedProtocol):
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._waiter is None:  # what nobody asked for
+        if self._waiter is None:  # bytes without a request
             self.close()
             return
         self.began = True
@@ -191,10 +185,11 @@ class _Connection(asyncio.BufferedProtocol):
         if answer.body is None or self._filled == self._size:
             # There has to be room for what comes next, were it the end.
             self._view, self._answer, self._filled = memoryview(b""), None, 0
-            self._settle(answer)
+            if not self._waiter.done():
+                self._waiter.set_result(answer)
 
     def _begin_body(self) -> bool:
-        """Look for the end of the head; whether it is there."""
+        """Look for the end of the head; return whether it is there."""
         end = self._head.find(b"\r\n\r\n", 0, self._filled)
         if end < 0:
             if self._filled == _HEAD:
@@ -226,10 +221,6 @@ class _Connection(asyncio.BufferedProtocol):
             came = f"{self._filled:,} of {self._size:,} bytes came"
         self._fail(ConnectionError(f"{came}{f': {error}' if error else ''}"))
 
-    def _settle(self, answer: _Answer) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(answer)
-
     def _fail(self, error: ConnectionError) -> None:
         self.closed = True
         if self._waiter is not None and not self._waiter.done():
@@ -247,11 +238,6 @@ async def _connect(server: tuple[str, str, int]) -> _Connection:
     return connection
 
 
-_CONTEXTS: list[ssl.SSLContext] = []
-
-
+@cache  # loading the certificates takes some 20 ms
 def _context() -> ssl.SSLContext:
-    """That of all connections: loading the certificates takes some 20 ms."""
-    if not _CONTEXTS:
-        _CONTEXTS.append(ssl.create_default_context())
-    return _CONTEXTS[0]
+    return ssl.create_default_context()

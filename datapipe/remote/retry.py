@@ -1,4 +1,4 @@
-"""Which failures of a remote read are worth another attempt, and when."""
+"""The policy of retries: failures that are worth another attempt, and the pauses before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = frozenset({"NoCredentialsError", "PartialCredentialsError", "ParamVal
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How reads are attempted.
+    """Attempts at reads and pauses between them.
 
     Pauses double from attempt to attempt, and each is drawn between nothing and that: clients that
     failed together must not come back together. Source: M. Brooker, "Exponential Backoff And
@@ -34,13 +34,12 @@ class RetryPolicy:
     timeout: float = 60.0
 
     def pause(self, attempt: int, draw: random.Random) -> float:
-        """Seconds to wait after the `attempt`-th attempt (from 1) failed."""
-        longest = min(self.longest_pause, self.first_pause * 2.0 ** (attempt - 1))
-        return draw.uniform(0.0, longest)
+        """Return the seconds to wait after the `attempt`-th attempt (from 1) failed."""
+        return draw.uniform(0.0, min(self.longest_pause, self.first_pause * 2.0 ** (attempt - 1)))
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether another attempt would end the same way."""
+    """Return whether another attempt would end the same way."""
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
         return False
     status = _status(error)
@@ -57,7 +56,7 @@ def is_final(error: BaseException) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """The failure, for a message."""
+    """Return a failure in words, for a message."""
     status = _status(error)
     if status is not None:
         return f"HTTP {status} {getattr(error, 'message', '') or ''}".strip()

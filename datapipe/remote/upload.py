@@ -1,21 +1,16 @@
-"""Files sent to a folder that lies elsewhere."""
+"""Uploads of files to a folder that lies elsewhere."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from datapipe.errors import StoreError
-from datapipe.remote.folder import RemoteFolder, RemoteOptions
-from datapipe.remote.retry import describe, is_final
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from datapipe.remote.folder import RemoteFolder, RemoteOptions, T
+from datapipe.remote.retry import describe
 
 _AT_ONCE = 2  # files on their way: clients of object stores hold parts of each in memory
 _LOOKS = 16  # questions about files at once
@@ -23,9 +18,9 @@ _SLOWEST = 250_000  # bytes a second; what takes longer is taken for a connectio
 
 
 class RemoteTarget(RemoteFolder):
-    """A folder elsewhere that files are sent to. For any thread.
+    """A folder elsewhere that files are sent to, for any thread.
 
-    What is awaited here runs in fsspec's own thread; `begin` it from others.
+    Coroutines run in fsspec's own thread; begin them with `begin_task` from others.
 
     Raises:
         PlanError: nothing that is installed knows such URLs.
@@ -40,12 +35,12 @@ class RemoteTarget(RemoteFolder):
         return RemoteTarget, (self.url, self.options)
 
     def begin_task(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin what awaits the methods below; `close` gives it up."""
+        """Begin a coroutine that awaits the methods below; `close` cancels it."""
         future: Future[T] = self._begin(work)  # type: ignore[assignment]  # it holds any
         return future
 
     def read_or_none(self, name: str) -> bytes | None:
-        """A whole file, or None where it is not there.
+        """Return a whole file, or None where it is not there.
 
         Raises:
             StoreError: it cannot be known, or there is no such bucket.
@@ -62,7 +57,7 @@ class RemoteTarget(RemoteFolder):
             return None
 
     async def put(self, path: Path, name: str) -> None:
-        """Send a file, and see that as many bytes have arrived.
+        """Send a file, and check that as many bytes have arrived.
 
         Raises:
             StoreError: it cannot be sent; the message names URL, cause and attempt.
@@ -77,19 +72,19 @@ class RemoteTarget(RemoteFolder):
             self.traffic.bytes += size
 
         async with self._sending:
-            await self._attempt(name, send, size / _SLOWEST)
+            await self._attempt(name, send, extra_time=size / _SLOWEST, reason=_reason)
 
     async def size(self, name: str) -> int | None:
-        """Bytes of a file; None where it is not there.
+        """Return the bytes of a file; None where it is not there.
 
         Raises:
             StoreError: it cannot be known.
         """
         async with self._looking:
-            return await self._attempt(name, lambda: self._look(name))
+            return await self._attempt(name, lambda: self._look(name), reason=_reason)
 
     async def names(self) -> list[str]:
-        """What lies in the folder, sorted; nothing where it is not there or cannot be listed.
+        """Return the names in the folder, sorted; none where it is missing or cannot be listed.
 
         Raises:
             StoreError: there is no answer.
@@ -104,7 +99,7 @@ class RemoteTarget(RemoteFolder):
             names = (str(path).rstrip("/").removeprefix(self._root).strip("/") for path in found)
             return sorted(name for name in names if name)
 
-        return await self._attempt("", look)
+        return await self._attempt("", look, reason=_reason)
 
     async def _look(self, name: str) -> int | None:
         try:
@@ -115,34 +110,12 @@ class RemoteTarget(RemoteFolder):
         return int(about["size"])
 
     def _forget(self) -> None:
-        """Have the client ask the server: others write there, too."""
+        """Empty the client's cache of listings: others write there, too."""
         getattr(self._filesystem, "sync_fs", self._filesystem).invalidate_cache()
-
-    async def _attempt(
-        self, name: str, ask: Callable[[], Awaitable[T]], extra_time: float = 0.0
-    ) -> T:
-        retry, attempt = self.options.retry, 0
-        while True:
-            attempt += 1
-            try:
-                async with asyncio.timeout(retry.timeout + extra_time):
-                    result = await ask()
-                self.traffic.requests += 1
-                return result
-            except Exception as error:
-                message = (
-                    f"{self.url_of(name)}: {_reason(error)} (attempt {attempt} of {retry.attempts})"
-                )
-                if attempt >= retry.attempts or is_final(error):
-                    raise StoreError(message) from error
-                self.traffic.retries += 1
-                pause = retry.pause(attempt, self._draw)
-                logger.info("%s; again in %.1f s", message, pause)
-            await asyncio.sleep(pause)
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong; what is not there is the place to write to, and no file."""
+    """Return the reason of a failure; what is missing is the folder, and no file."""
     if isinstance(error, FileNotFoundError):
         return f"there is no such bucket or folder ({error})"
     if isinstance(error, PermissionError):
@@ -153,6 +126,6 @@ def _reason(error: Exception) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """What S3 calls an error."""
+    """Return the code of an error of S3."""
     response = getattr(error.__cause__, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

@@ -1,4 +1,4 @@
-"""Kinds of figures that reports share, drawn by matplotlib."""
+"""Figures of several reports, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BAR = 0.325  # inches for each bar, and its gap
 
 
 def new_figure(height: float = 3.2) -> Figure:
-    """Make an empty figure, 8 inches wide, that belongs to no window.
+    """Make an empty figure, 8 inches wide, without a window.
 
     Raises:
         PlanError: matplotlib is not installed.
@@ -60,7 +60,7 @@ def plot(height: float = 3.2, *sides: str) -> tuple[Figure, Axes]:
 
 
 def legend(figure: Figure, colours: Mapping[str, str]) -> None:
-    """Name colours above a figure, in one line."""
+    """Add a legend of colours above a figure, in one line."""
     from matplotlib.patches import Patch
 
     figure.legend(
@@ -83,15 +83,15 @@ def stacked(
     Args:
         rows: label and parts of each.
         colours: of the parts; those that are missing are pale.
-        unit: of the parts, at an axis; without it bars are equally long and show shares.
+        unit: of the parts, at an axis; without it all bars have one length and show shares.
     """
     figure, axes = plot(0.55 + (0.32 if unit else 0.62) * len(rows), "left")
-    known: dict[str, str] = {}
+    used: dict[str, str] = {}
     for at, (_, parts) in enumerate(rows):
         total, left = (1.0 if unit else max(sum(parts.values()), 1e-9)), 0.0
         for name, value in parts.items():
             width = value / total
-            colour = known.setdefault(name, colours.get(name, IDLE))
+            colour = used.setdefault(name, colours.get(name, IDLE))
             axes.barh(at, width, left=left, height=0.62, color=colour)
             if not unit and width >= _SHOWN:
                 ink = INK if colour in (IDLE, PALE) else "white"
@@ -106,7 +106,7 @@ def stacked(
     else:
         axes.set_xlim(0, 1)
         axes.xaxis.set_visible(False)
-    legend(figure, known)
+    legend(figure, used)
     return figure
 
 

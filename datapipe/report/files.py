@@ -1,4 +1,4 @@
-"""Writing of whole files."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from datapipe.errors import DatapipeError
 def write_whole(path: str | os.PathLike[str], text: str, what: str) -> None:
     """Write a file by rename, so that no reader ever opens half of one.
 
-    Args:
-        path: replaced if it exists.
-        text: its content.
-        what: name of the file in the error, such as "report".
-
     Raises:
-        DatapipeError: the file cannot be written.
+        DatapipeError: the file cannot be written; it is called `what`, such as "report".
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,8 +1,10 @@
-"""Tables of text, and figures as people read them."""
+"""Tables of text, and numbers as people read them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
 
 from datapipe.progress import readable_size
 
@@ -13,11 +15,11 @@ Table = tuple[list[str], list[list[str]]]
 def aligned(
     table: Table, *, left: Collection[int] = (0,), groups: Mapping[int, str] | None = None
 ) -> list[str]:
-    """Set cells in columns.
+    """Format a table as lines, with its cells in columns.
 
     Args:
         table: header and rows.
-        left: columns that are set to the left; negative ones count from the last.
+        left: columns that are aligned to the left; negative ones count from the last.
         groups: titles over some columns, by the first of them.
     """
     header, rows = table
@@ -34,6 +36,26 @@ def aligned(
     for at, title in (groups or {}).items():
         over = over.ljust(sum(widths[:at]) + 2 * at) + title
     return [over, *lines] if over else lines
+
+
+Percentiles = tuple[float, float, float]
+"""P50, P90 and P99."""
+
+
+def percentiles(values: Sequence[float]) -> Percentiles:
+    """Compute P50, P90 and P99; zeros of no values."""
+    p50, p90, p99 = np.percentile(values or (0.0,), (50, 90, 99)).tolist()
+    return p50, p90, p99
+
+
+def percentiles_ms(seconds: Percentiles) -> dict[str, float]:
+    """Name percentiles in milliseconds, for JSON."""
+    return dict(zip(("p50", "p90", "p99"), (1e3 * value for value in seconds), strict=True))
+
+
+def ratio(part: float, whole: float) -> float:
+    """Divide, for a whole that may be 0."""
+    return part / max(whole, 1e-9)
 
 
 def rate_text(value: float) -> str:
@@ -62,5 +84,5 @@ def time_text(seconds: float) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Format a number of things: `1 worker`, `2 workers`."""
+    """Format a number with its noun: `1 worker`, `2 workers`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

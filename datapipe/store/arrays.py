@@ -1,4 +1,4 @@
-"""Samples that lie in arrays: texts behind each other, and images decoded, `[N, H, W, 3]`.
+"""Samples that lie in arrays: texts, concatenated, and decoded images, `[N, H, W, 3]`.
 
 All of it is mapped, so that processes share what the page cache has, and nothing is copied before
 it goes to a batch.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from datapipe.errors import IndexMismatch, PlanError, StoreError
+from datapipe.array_types import Int32, Int64, UInt8
+from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.block_checksums import CheckedFiles
@@ -25,7 +24,7 @@ from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, map_npy
 from datapipe.index.manifest import Arrays
 from datapipe.index.rows import Member
-from datapipe.store.protocol import Fetch
+from datapipe.store.protocol import Fetch, Store
 
 IMAGES, TEXTS = "images.npy", "texts.npy"
 TOKENS, LABELS, TOKEN_OFFSETS = "tokens.npy", "labels.npy", "token_offsets.npy"
@@ -44,12 +43,8 @@ CHECKED: dict[str, tuple[str, tuple[int, ...]]] = {
 
 _REMEDY = "restore it, or convert the shards again into a new folder"
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-UInt8 = npt.NDArray[np.uint8]
 
-
-class ArrayStore:
+class ArrayStore(Store):
     """The texts of a dataset of arrays, as a `Store`; from any thread.
 
     Args:
@@ -66,15 +61,9 @@ class ArrayStore:
         return ArrayStore, (self._folder.absolute(),)
 
     def name(self, shard: int) -> str:
-        """File name of what holds the texts."""
         return TEXTS
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
-        """Some texts, in the order given.
-
-        Raises:
-            StoreError: the array ends too early.
-        """
         texts = self.texts
         for member in members:
             if member.offset + member.size > len(texts):
@@ -84,23 +73,12 @@ class ArrayStore:
                 )
         return [texts[member.offset : member.offset + member.size].data for member in members]
 
-    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
-        """Nothing: texts are small, and images are advised by `ImageArray`."""
-        return None
-
-    def verify(self, member: Member, data: bytes | memoryview) -> bool:
-        """Whether `data` is what was written."""
-        return member.crc32 is None or crc32(data) == member.crc32
-
     def damaged(self, columns: Columns, members: Int64) -> Int64:
-        """Which of some texts are not what was written; each is looked at once in a process.
+        """Return the texts that are not what was written; each is compared once in a process.
 
         Args:
             columns: of the dataset.
-            members: int64 [m], places in its columns of members.
-
-        Returns:
-            Those of `members` that are not.
+            members: int64 [m], indices in its columns of members.
         """
         if not len(self._checked):
             self._checked = np.zeros(len(columns.member_size), bool)
@@ -115,42 +93,32 @@ class ArrayStore:
         bad: Int64 = new[~good]
         return bad
 
-    def close(self) -> None:
-        """Nothing: maps cost nothing."""
-
 
 @dataclass(slots=True)
 class Advised:
-    """Images that the kernel was told to bring; see `Fetch`."""
+    """Images that the kernel was told to read; a `Fetch` without members of its own."""
 
     bytes: int
 
-    def contents(self, place: int) -> list[memoryview]:
-        """Nothing: images are taken from where they lie."""
-        return []
+    def contents(self, number: int) -> list[memoryview]:
+        return []  # images are taken from the map
 
 
 class SideFiles:
-    """The files of a dataset of arrays beside its images and texts, compared with checksums.
+    """The files of a dataset of arrays beside its images and texts, compared with checksums."""
 
-    Args:
-        folder: where they lie.
-        names: those that there are.
-        sums: see `Arrays.checksums_crc32`.
-    """
-
-    def __init__(self, folder: Path, names: Sequence[str], sums: int | None) -> None:
-        self._folder, self._names, self._sums = folder, tuple(names), sums
-        kinds = {name: kind for name, kind in CHECKED.items() if name in names}
+    def __init__(self, folder: Path, arrays: Arrays) -> None:
+        self._folder, self._arrays = folder, arrays
         self._checked = None
-        if sums is not None:
-            self._checked = CheckedFiles(folder, kinds, sums, remedy=_REMEDY)
+        if arrays.checksums_crc32 is not None:
+            kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
+            self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SideFiles, (self._folder.absolute(), self._names, self._sums)
+        return SideFiles, (self._folder.absolute(), self._arrays)
 
     def array(self, name: str) -> Any:
-        """The values of a file.
+        """Return the values of a file.
 
         Raises:
             IndexMismatch: it is not the one that was written.
@@ -169,7 +137,7 @@ class ImageArray:
         files: those that are compared with checksums.
 
     Attributes:
-        data: uint8 [I * height * width * 3], all values behind each other.
+        data: uint8 [I * height * width * 3], all values concatenated.
         placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
             original lies at (x * scale_x + left, y * scale_y + top).
         size: values of an image.
@@ -181,7 +149,7 @@ class ImageArray:
         self.size = height * width * 3
         self._map, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
-        # Batches take images here and there: what follows one is nothing they want.
+        # Batches take images here and there: they need nothing of what follows one.
         self._map.madvise(mmap.MADV_RANDOM)
         self._sums = files.array(IMAGE_CRC32)
         self.placements = files.array(IMAGE_PLACEMENT)
@@ -198,7 +166,7 @@ class ImageArray:
         return ImageArray, (self._folder.absolute(), self.height, self.width, self._files)
 
     def damaged(self, images: Int64) -> list[int]:
-        """Which of some images are not what was written; each is looked at once in a process."""
+        """Return the images that are not what was written; each is compared once in a process."""
         new = images[~self._checked[images]]
         bad = []
         for image in new.tolist():
@@ -210,11 +178,7 @@ class ImageArray:
         return bad
 
     def begin(self, images: Int64) -> Fetch:
-        """Have the kernel bring images before they are needed.
-
-        Args:
-            images: int64 [n], their numbers.
-        """
+        """Have the kernel read images, by their numbers int64 [n], before they are needed."""
         page = mmap.PAGESIZE
         for image in np.unique(images).tolist():
             start = (HEADER + image * self.size) // page * page
@@ -223,7 +187,7 @@ class ImageArray:
         return Advised(len(images) * self.size)
 
     def resident(self, images: Int64) -> bool:
-        """Whether the middle page of each of some images is in memory, those that there are."""
+        """Return whether the middle page of each image is in memory; numbers past the end pass."""
         if _mincore is None:
             return False
         base = self.data.ctypes.data
@@ -238,11 +202,7 @@ class ImageArray:
 
 
 class TokenArrays:
-    """The tokens of a dataset of arrays, those of its texts alone.
-
-    Args:
-        files: of the dataset.
-    """
+    """The tokens of a dataset of arrays, those of its texts alone."""
 
     def __init__(self, files: SideFiles) -> None:
         self._files = files
@@ -254,52 +214,28 @@ class TokenArrays:
         return TokenArrays, (self._files,)
 
     def of(self, sample: int) -> tuple[Int32, Int32]:
-        """Tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
+        """Return tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
         start, stop = self._offsets[sample : sample + 2].tolist()
         return self._tokens[start:stop], self._labels[start:stop]
 
 
-def image_size(image: dict[str, Any]) -> tuple[int, int]:
-    """(height, width) of the images of a dataset of arrays, as its manifest has them."""
-    height, width = image["size"]
-    return int(height), int(width)
-
-
 def open_images(dataset: Dataset) -> ImageArray | None:
-    """The images of a dataset of arrays; None where it has none, or has shards."""
+    """Return the images of a dataset of arrays; None where it has none, or has shards."""
     arrays = dataset.manifest.arrays
     if arrays is None or not arrays.image:
         return None
     assert isinstance(dataset.folder, Path)
-    return ImageArray(
-        dataset.folder, *image_size(arrays.image), _side_files(dataset.folder, arrays)
-    )
+    height, width = arrays.image["size"]
+    return ImageArray(dataset.folder, int(height), int(width), SideFiles(dataset.folder, arrays))
 
 
 def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
-    """The tokens of a dataset of arrays that a tokenizer and template made; None for none."""
+    """Return the tokens in a dataset of arrays that a tokenizer and template made, or None."""
     arrays = dataset.manifest.arrays
     if arrays is None or arrays.encoder != digest:
         return None
     assert isinstance(dataset.folder, Path)
-    return TokenArrays(_side_files(dataset.folder, arrays))
-
-
-def _side_files(folder: Path, arrays: Arrays) -> SideFiles:
-    return SideFiles(folder, tuple(arrays.files), arrays.checksums_crc32)
-
-
-def refuse_remote(dataset: Dataset) -> None:
-    """Refuse arrays that lie elsewhere.
-
-    Raises:
-        PlanError: they do.
-    """
-    if dataset.manifest.arrays is not None and not isinstance(dataset.folder, Path | os.PathLike):
-        raise PlanError(
-            f"{dataset.folder} holds arrays, which are mapped and have to lie here; copy them, or "
-            "read the shards that they came from"
-        )
+    return TokenArrays(SideFiles(dataset.folder, arrays))
 
 
 def _find_mincore() -> Any:

@@ -1,10 +1,11 @@
-"""What a store of samples does, wherever it is."""
+"""The interface of a store of samples, wherever it lies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from datapipe.index.files.crc32 import crc32
 from datapipe.index.rows import Member
 
 
@@ -13,8 +14,8 @@ class Fetch(Protocol):
 
     bytes: int
 
-    def contents(self, place: int) -> list[memoryview]:
-        """The members of one of the samples, in the order asked for; waits for them.
+    def contents(self, number: int) -> list[memoryview]:
+        """Wait for the members of one of the samples, by its number; return them as asked for.
 
         Raises:
             StoreError: they cannot be read.
@@ -23,14 +24,14 @@ class Fetch(Protocol):
 
 
 class Store(Protocol):
-    """Reads members of samples, from any thread."""
+    """A reader of members of samples, for any thread."""
 
     def name(self, shard: int) -> str:
-        """File name of a shard."""
+        """Return the file name of a shard."""
         ...
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
-        """The bytes of some members of one shard, in the order given.
+        """Return the bytes of members of one shard, in the order given.
 
         Raises:
             StoreError: the shard cannot be opened or read, or ends too early.
@@ -38,13 +39,13 @@ class Store(Protocol):
         ...
 
     def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
-        """Begin to read samples, each some members of a shard; None where that gains nothing."""
-        ...
+        """Begin to read samples, each members of a shard; None where that gains nothing."""
+        return None
 
     def verify(self, member: Member, data: bytes | memoryview) -> bool:
-        """Whether `data` is what was packed; true where no checksum is known."""
-        ...
+        """Return whether `data` is what was packed; true where no checksum is known."""
+        return member.crc32 is None or crc32(data) == member.crc32
 
     def close(self) -> None:
-        """Let go of files and connections; reading opens them again."""
-        ...
+        """Close files and connections that are not in use; reading opens them again."""
+        return

@@ -1,4 +1,4 @@
-"""Members of samples, read from tar shards at the places that the index names."""
+"""Members of samples, read from tar shards at the offsets that the index holds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datapipe.errors import StoreError
-from datapipe.index.files.crc32 import crc32
 from datapipe.index.rows import Member
-from datapipe.store.protocol import Fetch
+from datapipe.store.protocol import Store
 
 _MOST_OPEN = 1024  # files, and an eighth of what the process may open
 _JOIN = 1 << 16  # members closer than this many bytes are read in one go
 
 
-class ShardStore:
-    """Reads from many shards by position, from any thread, with a bounded number of open files."""
+class ShardStore(Store):
+    """A reader of many shards by offset, for any thread, with a bounded number of open files."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder = folder
@@ -37,15 +36,9 @@ class ShardStore:
         return ShardStore, (self._folder.absolute(), self._names)
 
     def name(self, shard: int) -> str:
-        """File name of a shard."""
         return self._names[shard]
 
     def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
-        """The bytes of some members of one shard, in the order given; views of what was read.
-
-        Raises:
-            StoreError: the shard cannot be opened or read, or ends too early.
-        """
         if not members:
             return []
         start = stop = members[0].offset
@@ -64,20 +57,9 @@ class ShardStore:
             with self._lock:
                 entry[1] -= 1
 
-    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
-        """Nothing: reading where the bytes are gains nothing from being announced."""
-        return None
-
-    def verify(self, member: Member, data: bytes | memoryview) -> bool:
-        """Whether `data` is what was packed; true where no checksum is known."""
-        return member.crc32 is None or crc32(data) == member.crc32
-
     def close(self) -> None:
-        """Close every file that is not being read; reading opens them again.
-
-        Called by the last worker of an iterator. It waits for nobody: while a worker of a newer
-        iterator looks a file up, it leaves the files to that iterator's own end.
-        """
+        # Called by the last worker of an iterator. It does not wait: while a worker of a newer
+        # iterator looks a file up, that iterator's own end closes the files.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -87,7 +69,7 @@ class ShardStore:
             self._lock.release()
 
     def _take(self, shard: int) -> list[int]:
-        """The entry of an open shard, with one reader more, who takes himself off again."""
+        """Return the entry of an open shard with its count of readers raised by one."""
         with self._lock:
             entry = self._open.get(shard)
             if entry is not None:

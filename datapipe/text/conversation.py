@@ -1,4 +1,4 @@
-"""Turns of a conversation, in every layout that records hold one.
+"""Turns of conversations, in every layout that records hold them in.
 
 Three layouts are read, as lists under any of the names in `TURN_FIELDS`:
 
@@ -105,7 +105,7 @@ def conversation(record: Mapping[str, Any], *, images: int | None = None) -> lis
         DecodeError: a role is not known, a mark of what is learnt is neither true nor false, the
             record has a video or sound, or numbered places of images are out of order.
 
-    Example:
+    Examples:
         >>> conversation({"conversations": [{"from": "human", "value": "<image>What?"},
         ...                                 {"from": "gpt", "value": "A cat."}]})
         [Turn(role='user', text='<image>What?', trained=False), \
@@ -161,19 +161,19 @@ def read_turns(value: Any) -> list[RawTurn] | None:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text is more than blanks and places of images."""
+    """Return whether a text is more than blanks and places of images."""
     return bool(text.replace(IMAGE_PLACE, "").strip())
 
 
 def is_null(value: Any) -> bool:
-    """Whether a value is null, or an object of nothing but nulls, as tables leave behind."""
+    """Return whether a value is null, or an object of nulls alone, as tables leave behind."""
     if isinstance(value, Mapping):
         return all(item is None for item in value.values())
     return value is None
 
 
 def part_kind(part: Any) -> str:
-    """What a part of a message's content is: "text", "image", or the type it gives itself."""
+    """Return the kind of a part of a message: "text", "image", or the type it gives itself."""
     if isinstance(part, str):
         return "text"
     if not isinstance(part, Mapping):
@@ -188,7 +188,7 @@ def part_kind(part: Any) -> str:
 
 
 def message_text(message: Mapping[str, Any]) -> str | None:
-    """The text of one message, `<image>` for each image part in it; None if it makes no sense.
+    """Return the text of one message, `<image>` for each image part; None if it makes no sense.
 
     Parts follow each other without a separator, as chat templates write them. What is neither text
     nor image is left out. A message that only calls tools has an empty text.
@@ -201,11 +201,11 @@ def message_text(message: Mapping[str, Any]) -> str | None:
     if not isinstance(content, list):
         return None
     texts = [_part_text(part) for part in content]
-    return None if None in texts else "".join(text for text in texts if text)
+    return None if None in texts else "".join(filter(None, texts))
 
 
 def _read_entry(entry: Mapping[str, Any]) -> Iterator[RawTurn]:
-    """The turns of one entry of a list: one, two of a pair, or none if it is not understood."""
+    """Yield the turns of one entry: one, two of a pair, or none if it is not understood."""
     learn = next((entry[flag] for flag in _FLAGS if entry.get(flag) is not None), None)
     if any(entry.get(flag) is True or entry.get(flag) == 1 for flag in _MASKS):
         learn = False

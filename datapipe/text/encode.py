@@ -1,37 +1,31 @@
-"""Texts of samples to tokens, with the places of their images and the labels."""
+"""Tokens of the texts of samples, with the positions of images and the labels."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from hashlib import sha256
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
+from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import Guard, check_spelling
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.layout import Rendered, TurnLayout, caption_layout
-from datapipe.text.marks import Kind
 from datapipe.text.messages import SampleText, read_caption, read_turns
 from datapipe.text.probe import asked_and_said, find_layout, image_wrap, shown_image
-from datapipe.text.resolve import find_image_token, find_template
 from datapipe.text.spec import TextSpec
-from datapipe.text.template import ChatTemplate
+from datapipe.text.template import ChatTemplate, Kind, Span
 from datapipe.text.templates import BEGINS_WITH_BOS, CAPTION, SOURCES, image_mark
-from datapipe.text.vocabulary import open_vocabulary
+from datapipe.text.vocabulary import find_image_token, find_template, open_vocabulary
 
 __all__ = ["ENCODER_VERSION", "EncodedText", "SampleText", "TextEncoder"]
 
 ENCODER_VERSION = 3
-"""Changes whenever equal texts and options would give other tokens, places or labels."""
-
-Int32 = npt.NDArray[np.int32]
-Spans = list[tuple[int, int]]
+"""Changes whenever equal texts and options would give other tokens, image positions or labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +40,16 @@ class EncodedText:
 
     tokens: Int32
     image_at: Int32
-    trained: npt.NDArray[np.bool_]
+    trained: Bools
 
 
 class TextEncoder:
-    """Turns texts into tokens as a `TextSpec` says; may be used by several threads at once.
+    """Encoder of texts into tokens as a `TextSpec` says; several threads may use it at once.
 
     Attributes:
         spec: what it was made from.
-        digest: hex SHA-256 of all that decides tokens, places and labels. How many tokens an image
-            has, and what is done with long samples, is not part of it.
+        digest: hex SHA-256 of all that decides tokens, positions and labels. The token count of an
+            image, and what is done with long samples, are not part of it.
         image_token, image_id: what is repeated for an image; None where the vocabulary has none.
         image_wrap: text tokens before and after an image that belong to it, such as
             `<|vision_start|>` and `<|vision_end|>`.
@@ -71,7 +65,7 @@ class TextEncoder:
         self.spec = spec
         vocabulary = open_vocabulary(spec.tokenizer)
         self._tokenizer = vocabulary.tokenizer
-        self.image_token = find_image_token(spec, vocabulary)
+        self.image_token = find_image_token(spec.image_token, vocabulary)
         self._guard = Guard(vocabulary, self.image_token)
         self.vocab_size = self._guard.size
         self.image_id = (
@@ -98,7 +92,7 @@ class TextEncoder:
                 )
             self._begin, self._end = vocabulary.begin, (self.eos_id,)
         else:
-            source = find_template(spec, vocabulary)
+            source = find_template(spec.template, vocabulary)
             template = ChatTemplate(source, vocabulary.names)
             names = template.names
             if spec.template in BEGINS_WITH_BOS:
@@ -118,46 +112,39 @@ class TextEncoder:
             self.image_wrap = image_wrap(
                 text, self._ids(text), self._mark, self.image_token, self._guard
             )
-        self.digest = _digest(
-            vocabulary.model,
-            source,
-            names,
-            self.image_token,
-            spec.system,
-            (*self._begin, *self._end),
-        )
+        around = (*self._begin, *self._end)
+        deciding = [ENCODER_VERSION, vocabulary.model, source, names, self.image_token]
+        deciding += [spec.system, around, IMAGE_PLACE]
+        self.digest = sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def __reduce__(self) -> tuple[object, ...]:
         # A compiled template cannot be pickled, and is quickly made again.
         return (TextEncoder, (self.spec,))
 
     def encode(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
-        """Encode samples; one that cannot be has an error in its place.
+        """Encode samples; the result of one that cannot be encoded is its error.
 
         Raises:
             PlanError: a sample has images and the vocabulary has no token for them.
         """
-        results: list[EncodedText | DecodeError | None] = [None] * len(texts)
-        rendered: dict[int, Rendered] = {}
-        for number, sample in enumerate(texts):
-            try:
-                rendered[number] = self._render(sample)
-            except DecodeError as error:
-                results[number] = error
-        written = {number: text.write() for number, text in rendered.items()}
-        encodings = _encode(self._tokenizer, [text for text, _ in written.values()])
-        suspects = []
-        for (number, (_, labels)), encoding in zip(written.items(), encodings, strict=True):
+        rendered = [self._render(sample) for sample in texts]
+        written = [text.write() for text in rendered if isinstance(text, Rendered)]
+        encodings = zip(
+            _encode(self._tokenizer, [text for text, _ in written]), written, strict=True
+        )
+        results: list[EncodedText | DecodeError] = []
+        for sample, text in zip(texts, rendered, strict=True):
+            if isinstance(text, DecodeError):
+                results.append(text)
+                continue
+            encoding, (_, labels) = next(encodings)
             if isinstance(encoding, DecodeError):
-                results[number] = encoding
+                results.append(encoding)
                 continue
             ids = np.array(encoding.ids, np.int32)
-            results[number] = self._finish(rendered[number], texts[number], ids, encoding, labels)
-            if results[number] is None:
-                suspects.append(number)
-        for number in suspects:
-            results[number] = self._encode_apart(rendered[number], texts[number])
-        return [result for result in results if result is not None]
+            found = self._finish(text, sample, ids, encoding, labels)
+            results.append(self._encode_apart(text, sample) if found is None else found)
+        return results
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -174,17 +161,20 @@ class TextEncoder:
                 'before it looks for them: set "normalized": false for them in tokenizer.json'
             )
 
-    def _render(self, sample: SampleText) -> Rendered:
+    def _render(self, sample: SampleText) -> Rendered | DecodeError:
         if sample.images and self.image_token is None:
             raise PlanError(
                 "a sample has images, and none of the tokens that models are known to repeat for "
                 "an image is in the vocabulary; name it by image_token=, after adding it to the "
                 "tokenizer if need be"
             )
-        if self._layout is None:
-            return caption_layout(read_caption(sample), self._mark)
-        newline = not self._layout.writes_images and not self._mark.endswith("\n")
-        return self._layout.render(read_turns(sample, system=self.spec.system, newline=newline))
+        try:
+            if self._layout is None:
+                return caption_layout(read_caption(sample), self._mark)
+            newline = not self._layout.writes_images and not self._mark.endswith("\n")
+            return self._layout.render(read_turns(sample, system=self.spec.system, newline=newline))
+        except DecodeError as error:
+            return error
 
     def _encode_apart(self, rendered: Rendered, sample: SampleText) -> EncodedText | DecodeError:
         """Encode a text that spells special tokens, which mean nothing there."""
@@ -202,7 +192,7 @@ class TextEncoder:
         result = self._finish(rendered, sample, ids, encoding, labels)
         if result is not None:
             return result
-        images = int(np.count_nonzero(ids == self.image_id)) if self.image_id is not None else 0
+        images = np.count_nonzero(ids == self.image_id)
         if images != sample.images:
             return DecodeError(
                 f"the template wrote {images} images, the sample has {sample.images}; it leaves "
@@ -216,12 +206,10 @@ class TextEncoder:
         sample: SampleText,
         ids: Int32,
         encoding: Encoding,
-        labels: Spans,
+        labels: list[Span],
     ) -> EncodedText | DecodeError | None:
-        """Tokens without images; None where special tokens are not those that are meant to be."""
-        images = (
-            np.flatnonzero(ids == self.image_id) if self.image_id is not None else np.array([], int)
-        )
+        """Return tokens without images; None where special tokens are not those that are meant."""
+        images = np.flatnonzero(ids == self.image_id)
         meant = sum(
             self._guard.count(text)
             for kind, text in rendered.pieces
@@ -254,7 +242,7 @@ class TextEncoder:
     def _exactly(
         self, encoding: Encoding, ids: Int32, first: int, last: int, start: int
     ) -> tuple[int, int]:
-        """What transformers' way of deciding it gets wrong at the two ends."""
+        """Mend both ends of a label where transformers' rule gets them wrong."""
         # A special token that takes the blanks behind it in begins with what is not learnt.
         characters = encoding.token_to_chars(first)
         if self._guard.is_special[ids[first]] and characters and characters[0] < start:
@@ -277,11 +265,10 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding | DecodeErr
 
 
 def _tokens_of(encoding: Encoding, start: int, stop: int) -> tuple[int, int]:
-    """The tokens that characters `start` to `stop` lie in, from the first to before the last.
+    """Return the tokens (start, stop) that the characters `start` to `stop` lie in.
 
-    As transformers decides it for its assistant mask, from the token of the first character to that
-    of the last; where a character is in no token, as normalizers leave some out, the next one
-    inside counts.
+    As in transformers' assistant mask: from the token of the first character to that of the last.
+    Where a character is in no token, as normalizers leave some out, the next one inside counts.
     """
     first = last = None
     while start < stop and (first := encoding.char_to_token(start)) is None:
@@ -291,15 +278,3 @@ def _tokens_of(encoding: Encoding, start: int, stop: int) -> tuple[int, int]:
     if first is None or last is None:
         return 0, 0
     return first, last + 1
-
-
-def _digest(
-    model: Any,
-    source: str,
-    names: dict[str, str],
-    image_token: str | None,
-    system: str | None,
-    around: tuple[int, ...],
-) -> str:
-    parts = [ENCODER_VERSION, model, source, names, image_token, system, around, IMAGE_PLACE]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

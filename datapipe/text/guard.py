@@ -1,7 +1,7 @@
-"""Special tokens mean something only where the template or an image put them.
+"""Guarded tokens: special tokens that mean something only where a template or image put them.
 
-A tokenizer finds special tokens by their spelling, whoever wrote it: `<|im_end|>` in a question
-would end the turn. The tokenizer made here knows them by other spellings only, which no text has.
+A tokenizer finds special tokens by their spelling, in any text: `<|im_end|>` in a question would
+end the turn. The tokenizer made here knows them by other spellings only, which no text has.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import AddedToken, Tokenizer
 
+from datapipe.array_types import Bools, Int32
 from datapipe.errors import DecodeError
 from datapipe.text.vocabulary import Vocabulary
 
@@ -28,7 +28,7 @@ _CACHED = 4096  # pieces of templates; a template has some ten that do not vary
 
 
 class Guard:
-    """Finds and spells the tokens of a tokenizer that texts must not contain.
+    """The tokens of a tokenizer that texts must not contain.
 
     Those are the special ones, and the image token. Tokens that the configuration names, such as
     `eos_token`, are special even if the tokenizer does not call them so. The unknown token is
@@ -41,12 +41,12 @@ class Guard:
 
     def __init__(self, vocabulary: Vocabulary, image_token: str | None) -> None:
         added = vocabulary.added
-        named = {*vocabulary.names.values(), image_token}
+        guarded = {*vocabulary.names.values(), image_token}
         self._vocabulary = vocabulary
         self._added = {
             content: entry
             for content, entry in added.items()
-            if content and (entry[1].special or content in named)
+            if content and (entry[1].special or content in guarded)
         }
         self._alias = {
             content: f"{_OPEN}{number}{_CLOSE}" for content, (number, _) in self._added.items()
@@ -59,33 +59,32 @@ class Guard:
         largest = max(vocabulary.tokenizer.get_vocab().values(), default=-1)
         self.size = largest + 1
         """One more than the largest id."""
-        self.is_special: npt.NDArray[np.bool_] = np.zeros(self.size, np.bool_)
+        self.is_special: Bools = np.zeros(self.size, np.bool_)
         """bool [size], which ids are of guarded and counted tokens."""
         for content, (number, _) in self._added.items():
             self.is_special[number] = content not in self._uncounted
         self.count = lru_cache(_CACHED)(self._count)
         """How many guarded and counted tokens a template's text spells."""
         self._lock = Lock()
-        self._apart: tuple[Tokenizer, npt.NDArray[np.int32]] | None = None
+        self._apart: tuple[Tokenizer, Int32] | None = None
 
     def id(self, token: str) -> int:
-        """Id of a guarded token."""
+        """Return the id of a guarded token."""
         return self._added[token][0]
 
     def find(self, text: str) -> str | None:
-        """The first guarded token that a text spells."""
+        """Return the first guarded token that a text spells."""
         found = self._guarded.search(text)
         return found[0] if found else None
 
     def spell(self, text: str) -> str:
-        """A template's text with other spellings of guarded tokens, for `apart`."""
+        """Return a template's text with other spellings of guarded tokens, for `apart`."""
         return self._every.sub(lambda found: self._alias.get(found[0], found[0]), text)
 
-    def apart(self) -> tuple[Tokenizer, npt.NDArray[np.int32]]:
-        """A tokenizer that knows guarded tokens by other spellings, and what its ids mean.
+    def apart(self) -> tuple[Tokenizer, Int32]:
+        """Return a tokenizer that knows guarded tokens by other spellings, and its ids' meanings.
 
-        Returns:
-            The tokenizer, and int32 [its size] of the vocabulary's own ids.
+        The meanings are int32 [its size], ids of the vocabulary.
         """
         with self._lock:
             if self._apart is None:
@@ -96,7 +95,7 @@ class Guard:
         found = self._every.findall(text)
         return sum(token in self._added and token not in self._uncounted for token in found)
 
-    def _make_apart(self) -> tuple[Tokenizer, npt.NDArray[np.int32]]:
+    def _make_apart(self) -> tuple[Tokenizer, Int32]:
         spec = dict(self._vocabulary.model)
         spec["added_tokens"] = [
             token for token in spec["added_tokens"] if token["content"] not in self._added
@@ -119,11 +118,11 @@ class Guard:
         )
         # Ids of added tokens are given out anew when a tokenizer is read, so they are told by name.
         own = {alias: content for content, alias in self._alias.items()}
-        known = self._vocabulary.tokenizer.get_vocab()
+        ids = self._vocabulary.tokenizer.get_vocab()
         theirs = tokenizer.get_vocab()
         meaning = np.full(max(theirs.values(), default=-1) + 1, -1, np.int32)
         for content, number in theirs.items():
-            meaning[number] = known.get(own.get(content, content), -1)
+            meaning[number] = ids.get(own.get(content, content), -1)
         return tokenizer, meaning
 
 
@@ -141,7 +140,7 @@ def check_spelling(text: str) -> None:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """A regular expression for any of some words, the longest that fits.
+    """Return a regular expression for any of these words, the longest that fits.
 
     It branches letter by letter: with hundreds of words, trying one after the other at each place
     costs more than encoding the text.
@@ -170,7 +169,7 @@ def _branches(tree: Mapping[str, Any]) -> str:
 
 
 def _rename(model: Mapping[str, Any], alias: Mapping[str, str]) -> dict[str, Any]:
-    """A model that cannot produce guarded tokens by itself, as Unigram does from their spelling."""
+    """Return a model that cannot produce guarded tokens by itself, as Unigram does."""
     renamed = dict(model)
     vocab = model.get("vocab")
     if isinstance(vocab, Mapping):
@@ -190,6 +189,6 @@ def _rename(model: Mapping[str, Any], alias: Mapping[str, str]) -> dict[str, Any
 
 
 def _merged(merge: str | list[str], prefix: str) -> tuple[str, str, str]:
-    """The two pieces of a merge, and what they become."""
+    """Return the two pieces of a merge, and what they become."""
     first, second = merge.split(" ") if isinstance(merge, str) else merge
     return first, second, first + second.removeprefix(prefix)

@@ -46,7 +46,7 @@ def mark_places(text: str) -> str:
 
     Special tokens of chat formats, such as `<|image_pad|>`, are left to `mark_all`.
 
-    Example:
+    Examples:
         >>> mark_places("<ImageHere>What is this?")
         '<image>What is this?'
     """
@@ -69,7 +69,7 @@ def mark_all(texts: Sequence[str], images: int | None) -> list[str]:
     Raises:
         DecodeError: numbered places are not in order.
 
-    Example:
+    Examples:
         >>> mark_all(["<|vision_start|><|image_pad|><|vision_end|>What?", "A cat."], images=1)
         ['<image>What?', 'A cat.']
     """

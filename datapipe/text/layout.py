@@ -1,25 +1,30 @@
-"""A conversation to text in pieces, of which it is known who wrote them and what is learnt."""
+"""Conversations as text in pieces, each with its author and whether it is learnt."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from datapipe.errors import DecodeError
-from datapipe.text.marks import (
+from datapipe.text.messages import Piece as TurnPiece
+from datapipe.text.messages import RenderedTurn
+from datapipe.text.template import (
     ANSWER,
     CONTENT,
     CONTENT_END,
     IMAGE,
     IMAGE_END,
+    ChatTemplate,
     Kind,
-    MarkedSegments,
+    Message,
+    Parsed,
+    Piece,
+    Span,
     parse_marks,
 )
-from datapipe.text.messages import Piece, RenderedTurn
-from datapipe.text.template import ChatTemplate, Message
 
 Marks = Literal["none", "whole", "inner"]
 """Around contents: no marks; around them whole; or inside of the blanks at their ends."""
@@ -33,38 +38,36 @@ _FIRST_TAG = re.compile(r"\s*(<[^<>\s]+>)")
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A sample's text.
+    """The text of a sample.
 
     Attributes:
-        pieces: (who wrote it, text), one after the other.
+        pieces: (who wrote it, text), concatenated.
         labels: (start, stop) of pieces that are learnt.
         exact: labels end where answers do, even if transformers' assistant mask, which goes by the
             template's own `{% generation %}` blocks, would end a token away.
     """
 
-    pieces: list[tuple[Kind, str]]
-    labels: list[tuple[int, int]]
+    pieces: list[Piece]
+    labels: list[Span]
     exact: bool
 
-    def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and (start, stop) of its characters that are learnt.
+    def write(self, spell: Callable[[str], str] | None = None) -> tuple[str, list[Span]]:
+        """Return the text, and (start, stop) of its characters that are learnt.
 
         Args:
-            spell: how special tokens are written where they mean something; None: as they are.
+            spell: writes special tokens where they mean something; None leaves them as they are.
         """
         texts = [
             text if spell is None or kind in (Kind.CONTENT, Kind.ANSWER) else spell(text)
             for kind, text in self.pieces
         ]
-        places = [0]
-        for text in texts:
-            places.append(places[-1] + len(text))
-        return "".join(texts), [(places[start], places[stop]) for start, stop in self.labels]
+        ends = _ends(texts)
+        return "".join(texts), [(ends[start], ends[stop]) for start, stop in self.labels]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnLayout:
-    """How conversations are given to a template, and what is done with its text.
+    """The form in which a template takes conversations, and what is done with its text.
 
     Attributes:
         template: the template.
@@ -90,7 +93,7 @@ class TurnLayout:
     find: Callable[[str], str | None]
 
     def render(self, turns: Sequence[RenderedTurn]) -> Rendered:
-        """The text of a conversation.
+        """Return the text of a conversation.
 
         Raises:
             DecodeError: the template refuses it, or rewrites it beyond recognition.
@@ -98,32 +101,33 @@ class TurnLayout:
         if self.copies:
             parsed = parse_marks(self.template.render_marked(self.messages(turns, "whole")))
             assert parsed is not None
-            segments = parsed[0]
         else:
-            plain = self.template.render(self.messages(turns, "none"))
-            found = self._segments(turns, plain)
-            if found is None:
-                return self._render_rewritten(turns, plain)
-            segments = found
-        pieces = segments.pieces
+            rendered = self.template.render(self.messages(turns, "none"))
+            parsed = self._parse(turns, rendered)
+            if parsed is None:
+                return self._render_rewritten(turns, rendered)
+        pieces = parsed.pieces
         if self.template.marks_generation:
             # A turn that is not trained is marked as content that was given.
             labels = [
                 (start, stop)
-                for start, stop in segments.generated
+                for start, stop in parsed.generated
                 if any(kind is Kind.ANSWER for kind, _ in pieces[start:stop])
             ]
         else:
             pieces, labels = _answers(pieces, self.turn_end)
+        return self._rendered(pieces, labels)
+
+    def _rendered(self, pieces: list[Piece], labels: list[Span]) -> Rendered:
         if self.placeholder is not None:
             pieces = [
-                (kind, self._replace(text) if kind is Kind.TEMPLATE else text)
+                (kind, text.replace(self.placeholder, self.mark) if kind is Kind.TEMPLATE else text)
                 for kind, text in pieces
             ]
         return Rendered(pieces, labels, not self.template.marks_generation)
 
     def messages(self, turns: Iterable[RenderedTurn], marks: Marks) -> list[Message]:
-        """Turns as a template takes them."""
+        """Return turns as the template takes them."""
         return [{"role": turn.role, "content": self._content(turn, marks)} for turn in turns]
 
     def _content(self, turn: RenderedTurn, marks: Marks) -> str | list[Message]:
@@ -154,27 +158,22 @@ class TurnLayout:
             parts.append({"type": "text", "text": text})
         return parts
 
-    def _segments(self, turns: Sequence[RenderedTurn], plain: str) -> MarkedSegments | None:
-        """Who wrote what in `plain`; None where the template rewrites contents."""
+    def _parse(self, turns: Sequence[RenderedTurn], rendered: str) -> Parsed | None:
+        """Return the pieces of `rendered`; None where the template rewrites contents."""
         styles: tuple[Marks, ...] = ("whole", "inner")
         for marks in styles:
             try:
-                marked = self.template.render_marked(self.messages(turns, marks))
+                parsed = parse_marks(self.template.render_marked(self.messages(turns, marks)))
             except DecodeError:
                 continue  # the template looks into contents, and took offence at a mark
-            parsed = parse_marks(marked)
-            if parsed is not None and parsed[1] == plain:
-                return parsed[0]
+            if parsed is not None and parsed.text == rendered:
+                return parsed
         return None
 
-    def _replace(self, text: str) -> str:
-        assert self.placeholder is not None
-        return text.replace(self.placeholder, self.mark)
+    def _render_rewritten(self, turns: Sequence[RenderedTurn], rendered: str) -> Rendered:
+        """Return the text of a template that takes contents apart, such as to move `<think>`.
 
-    def _render_rewritten(self, turns: Sequence[RenderedTurn], plain: str) -> Rendered:
-        """For templates that take contents apart, such as those that move what is in `<think>`.
-
-        Nothing says then who wrote what, so contents must not spell tokens that mean something.
+        The authors of its pieces are unknown, so contents must not spell special tokens.
         """
         for turn in turns:
             token = self.find("".join(piece for piece in turn.pieces if piece))
@@ -186,28 +185,27 @@ class TurnLayout:
         answers = [
             found
             for number, turn in enumerate(turns)
-            if turn.trained and (found := self._find_answer(turns, number, plain)) is not None
+            if turn.trained and (found := self._find_answer(turns, number, rendered)) is not None
         ]
-        if self.template.marks_generation:
-            segments = self._generated(turns, plain)
-            pieces, labels = segments.pieces, _overlapping(segments, answers)
-        else:
-            pieces, labels = _cut_out(plain, answers)
-        if self.placeholder is not None:
-            pieces = [(kind, self._replace(text)) for kind, text in pieces]
-        return Rendered(pieces, labels, not self.template.marks_generation)
-
-    def _generated(self, turns: Sequence[RenderedTurn], plain: str) -> MarkedSegments:
+        if not self.template.marks_generation:
+            return self._rendered(*_cut_out(rendered, answers))
         parsed = parse_marks(self.template.render_marked(self.messages(turns, "none")))
-        if parsed is None or parsed[1] != plain:
+        if parsed is None or parsed.text != rendered:
             raise DecodeError(
                 "the chat template's {% generation %} blocks overlap, or it changes their text"
             )
-        return parsed[0]
+        # Of what the template has generated, the answers that are learnt.
+        ends = _ends([text for _, text in parsed.pieces])
+        labels = [
+            (first, last)
+            for first, last in parsed.generated
+            if any(ends[first] < stop and start < ends[last] for start, stop in answers)
+        ]
+        return self._rendered(parsed.pieces, labels)
 
     def _find_answer(
-        self, turns: Sequence[RenderedTurn], number: int, plain: str
-    ) -> tuple[int, int] | None:
+        self, turns: Sequence[RenderedTurn], number: int, rendered: str
+    ) -> Span | None:
         """Return (start, stop) of an answer and the end of its turn, in what the template wrote.
 
         A mark is rendered in the answer's place: what the template writes around the mark is what
@@ -216,41 +214,30 @@ class TurnLayout:
         Raises:
             DecodeError: the answer cannot be found.
         """
-        before, after = self._around(turns, number)
-        if not plain.endswith(after):
+        marked = self.messages(_with_answer(turns, number, ANSWER), "none")
+        pieces = self.template.render(marked).split(ANSWER)
+        before, after = pieces[0], pieces[-1]
+        if len(pieces) == 1 or not rendered.endswith(after):
             raise DecodeError(_NOT_FOUND)
-        start, stop = len(before), len(plain) - len(after)
-        if not plain.startswith(before):
-            if plain == self.template.render(
+        start, stop = len(before), len(rendered) - len(after)
+        if not rendered.startswith(before):
+            if rendered == self.template.render(
                 self.messages(_with_answer(turns, number, ""), "none")
             ):
                 return None
-            start = self._find_start(turns, number, plain, _common(before, plain))
-        if not plain[start:stop].strip():
+            start = self._find_start(turns, number, rendered, _common(before, rendered))
+        if not rendered[start:stop].strip():
             return None
-        end = self.turn_end.match(plain, stop)
+        end = self.turn_end.match(rendered, stop)
         return start, end.end() if end else stop
 
-    def _around(self, turns: Sequence[RenderedTurn], number: int) -> tuple[str, str]:
-        """Return what the template writes before and after an answer."""
-        marked = _with_answer(turns, number, ANSWER)
-        pieces = self.template.render(self.messages(marked, "none")).split(ANSWER)
-        if len(pieces) == 1:
-            raise DecodeError(_NOT_FOUND)
-        return pieces[0], pieces[-1]
-
     def _find_start(
-        self, turns: Sequence[RenderedTurn], number: int, plain: str, common: int
+        self, turns: Sequence[RenderedTurn], number: int, rendered: str, common: int
     ) -> int:
         """Return where an answer starts that the template writes another beginning for.
 
-        Templates for reasoning do: `<think>` is theirs where the answer has none.
-
-        Args:
-            turns: the conversation.
-            number: of the answer among the turns.
-            plain: what the template wrote.
-            common: characters of `plain` that it would have written before any other answer too.
+        Templates for reasoning do: `<think>` is theirs where the answer has none. The first
+        `common` characters of `rendered` are the same before any other answer.
         """
         if self.template.marks_generation:
             return common  # the blocks say it exactly
@@ -258,26 +245,31 @@ class TurnLayout:
         if number:
             earlier = self.messages(turns[:number], "none")
             done, prompt = self.template.render(earlier), self.template.render(earlier, prompt=True)
-            if plain.startswith(prompt) and prompt != done:
+            if rendered.startswith(prompt) and prompt != done:
                 return len(prompt)
         tag = _FIRST_TAG.match("".join(piece for piece in turns[number].pieces if piece))
-        start = plain.rfind(tag[1], _common(done, plain), common) if tag else -1
+        start = rendered.rfind(tag[1], _common(done, rendered), common) if tag else -1
         if start < 0:
             raise DecodeError(_NOT_FOUND)
         return start
 
 
-def caption_layout(pieces: Sequence[Piece], mark: str) -> Rendered:
-    """A caption with its images: all of its text is learnt."""
+def caption_layout(pieces: Sequence[TurnPiece], mark: str) -> Rendered:
+    """Return a caption with its images; all of its text is learnt."""
     written = [(Kind.IMAGE, mark) if piece is None else (Kind.ANSWER, piece) for piece in pieces]
     labels = [(i, i + 1) for i, (kind, _) in enumerate(written) if kind is Kind.ANSWER]
     return Rendered(written, labels, True)
 
 
-def _common(one: str, other: str) -> int:
+def _common(first: str, second: str) -> int:
     """Return how many characters two texts have in common at their beginnings."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+def _ends(texts: Iterable[str]) -> list[int]:
+    """Return 0 and where each text ends among all, concatenated."""
+    return list(accumulate(map(len, texts), initial=0))
 
 
 def _with_answer(turns: Sequence[RenderedTurn], number: int, text: str) -> list[RenderedTurn]:
@@ -287,34 +279,18 @@ def _with_answer(turns: Sequence[RenderedTurn], number: int, text: str) -> list[
     return [*turns[:number], turn._replace(pieces=pieces), *turns[number + 1 :]]
 
 
-def _overlapping(
-    segments: MarkedSegments, answers: Sequence[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """Return the stretches that a template has generated, of the answers that are learnt."""
-    places = [0]
-    for _, text in segments.pieces:
-        places.append(places[-1] + len(text))
-    return [
-        (first, last)
-        for first, last in segments.generated
-        if any(places[first] < stop and start < places[last] for start, stop in answers)
-    ]
-
-
-def _cut_out(
-    plain: str, answers: Sequence[tuple[int, int]]
-) -> tuple[list[tuple[Kind, str]], list[tuple[int, int]]]:
-    """Return a text in pieces, and which of them are learnt."""
-    pieces: list[tuple[Kind, str]] = []
-    labels: list[tuple[int, int]] = []
+def _cut_out(text: str, answers: Sequence[Span]) -> tuple[list[Piece], list[Span]]:
+    """Return a text in pieces, cut at its answers, and which of them are learnt."""
+    pieces: list[Piece] = []
+    labels: list[Span] = []
     done = 0
     for start, stop in answers:
         if start < done:
             raise DecodeError(_NOT_FOUND)
-        pieces += [(Kind.TEMPLATE, plain[done:start]), (Kind.TEMPLATE, plain[start:stop])]
+        pieces += [(Kind.TEMPLATE, text[done:start]), (Kind.TEMPLATE, text[start:stop])]
         labels.append((len(pieces) - 1, len(pieces)))
         done = stop
-    pieces.append((Kind.TEMPLATE, plain[done:]))
+    pieces.append((Kind.TEMPLATE, text[done:]))
     return pieces, labels
 
 
@@ -328,12 +304,10 @@ def _marked(text: str, begin: str, marks: Marks) -> str:
     return f"{text[:start]}{begin}{core}{CONTENT_END}{text[start + len(core) :]}"
 
 
-def _answers(
-    pieces: list[tuple[Kind, str]], turn_end: re.Pattern[str]
-) -> tuple[list[tuple[Kind, str]], list[tuple[int, int]]]:
-    """Pieces cut behind the end of each of the assistant's turns, and which are learnt."""
-    cut: list[tuple[Kind, str]] = []
-    labels: list[tuple[int, int]] = []
+def _answers(pieces: list[Piece], turn_end: re.Pattern[str]) -> tuple[list[Piece], list[Span]]:
+    """Cut pieces behind the end of each of the assistant's turns; say which are learnt."""
+    cut: list[Piece] = []
+    labels: list[Span] = []
     answered = False
     for kind, text in pieces:
         if answered and kind is Kind.TEMPLATE and (end := turn_end.match(text)):

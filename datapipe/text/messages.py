@@ -1,4 +1,4 @@
-"""Samples to turns of a conversation, or to a caption, with their images in place."""
+"""Turns, or the caption, of a sample, with its images between stretches of text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Piece = str | None
 
 
 class SampleText(NamedTuple):
-    """What a sample has for text.
+    """The members that make up the text of a sample.
 
     Attributes:
         caption: its caption member, None where it has none.
@@ -80,7 +80,7 @@ def read_caption(sample: SampleText) -> list[Piece]:
     """
     turns = _conversation(sample)
     if turns is None:
-        pieces = _split(_plain_text(sample))
+        pieces = _plain_pieces(sample)
     else:
         pieces = []
         for turn in turns:
@@ -102,13 +102,13 @@ def _conversation(sample: SampleText) -> list[RenderedTurn] | None:
     return [RenderedTurn(turn.role, _split(turn.text), turn.trained) for turn in turns]
 
 
-def _plain_text(sample: SampleText) -> str:
-    """The text of a sample that is no conversation."""
-    return mark_all([raw_text(sample.caption, sample.record)], sample.images)[0]
+def _plain_pieces(sample: SampleText) -> list[Piece]:
+    """Return the text of a sample that is no conversation, in pieces."""
+    return _split(mark_all([raw_text(sample.caption, sample.record)], sample.images)[0])
 
 
 def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:
-    pieces = _split(_plain_text(sample))
+    pieces = _plain_pieces(sample)
     leading = sample.images
     if _check_places(pieces, sample.images):
         first = next(
@@ -129,18 +129,16 @@ def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:
 def _place_images(turns: list[RenderedTurn], images: int, newline: bool) -> None:
     if _check_places([piece for turn in turns for piece in turn.pieces], images) or not images:
         return
-    for wanted in (("user",), ("user", "assistant", "tool")):
-        first = next((turn for turn in turns if turn.role in wanted), None)
-        if first is not None:
-            break
-    else:
+    spoken = [turn for turn in turns if turn.role != "system"]
+    first = next((turn for turn in spoken if turn.role == "user"), next(iter(spoken), None))
+    if first is None:
         first = RenderedTurn("user", [])
         turns.append(first)
     first.pieces[:0] = ([None, "\n"] if newline else [None]) * images
 
 
 def _check_places(pieces: Sequence[Piece], images: int) -> bool:
-    """Whether the places of images are marked, which then are as many as the images."""
+    """Return whether the places of images are marked; raise if they are not as many as images."""
     marked = sum(piece is None for piece in pieces)
     if marked not in (0, images):
         raise DecodeError(
@@ -152,20 +150,13 @@ def _check_places(pieces: Sequence[Piece], images: int) -> bool:
 
 def _split(text: str) -> list[Piece]:
     _check_text(text)
-    if IMAGE_PLACE not in text:
-        return [text] if text else []
     pieces: list[Piece] = []
-    for number, stretch in enumerate(text.split(IMAGE_PLACE)):
-        if number:
-            pieces.append(None)
-        if stretch:
-            pieces.append(stretch)
-    return pieces
+    for stretch in text.split(IMAGE_PLACE):
+        pieces += [None, stretch] if stretch else [None]
+    return pieces[1:]
 
 
 def _check_text(text: str) -> None:
-    if text.isascii():
-        return
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""What a chat template expects and writes, found out by giving it a conversation to render."""
+"""Probes of a chat template: conversations whose rendering shows what it expects and writes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from dataclasses import replace
 from datapipe.errors import DecodeError, PlanError
 from datapipe.text.guard import Guard, one_of
 from datapipe.text.layout import TurnLayout
-from datapipe.text.marks import Kind, parse_marks
 from datapipe.text.messages import RenderedTurn
-from datapipe.text.template import ChatTemplate
+from datapipe.text.template import ChatTemplate, Kind, parse_marks
 from datapipe.text.templates import IMAGE_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ def find_layout(
     mark: tuple[str, str],
     system: str | None,
 ) -> TurnLayout:
-    """How to use a chat template.
+    """Find out how to use a chat template.
 
     Args:
         template: the template.
@@ -45,7 +44,7 @@ def find_layout(
         guard: of the tokenizer.
         image_token: stands once for each image; None where the vocabulary has none.
         mark: how an image is written where the template leaves it to us, and what the template
-            writes in its place.
+            writes instead.
         system: a system message that will be given to it.
 
     Raises:
@@ -64,11 +63,12 @@ def find_layout(
         turn_end=_NEVER,
         find=guard.find,
     )
-    strings, parts = _shows(layout), _shows(replace(layout, parts=True))
+    strings, reason = _shows(layout)
+    parts, _ = _shows(replace(layout, parts=True))
     if not strings and not parts:
         raise PlanError(
             "the chat template shows nothing of a user's and an assistant's message, whether they "
-            f"are strings or lists of parts{_reason(layout)}; give template='llava', 'chatml' or a "
+            f"are strings or lists of parts{reason}; give template='llava', 'chatml' or a "
             "template for conversations of the roles user and assistant"
         )
     shown = _written_image(layout, image_token, placeholder) if parts and image_token else None
@@ -95,12 +95,12 @@ def find_layout(
 
 
 def asked_and_said(layout: TurnLayout) -> str:
-    """A short conversation as the template writes it."""
+    """Return a short conversation as the template writes it."""
     return layout.template.render(layout.messages(_TURNS, "none"))
 
 
 def shown_image(layout: TurnLayout | None, mark: str) -> str:
-    """An image between two texts as the template writes it, or as `mark` where there is none."""
+    """Return an image between two texts as the template writes it, or as `mark` without one."""
     if layout is not None:
         # A template may refuse images in the middle of a message.
         with contextlib.suppress(DecodeError):
@@ -111,7 +111,7 @@ def shown_image(layout: TurnLayout | None, mark: str) -> str:
 def image_wrap(
     text: str, ids: list[int], mark: str, image_token: str, guard: Guard
 ) -> tuple[int, int]:
-    """How many special tokens before and after an image's token belong to it.
+    """Return how many special tokens before and after an image's token belong to it.
 
     They are those of a known model's mark, or else one on each side if both are special and
     different from each other.
@@ -124,56 +124,43 @@ def image_wrap(
         guard: of the tokenizer.
     """
     before, _, after = mark.partition(image_token)
-    known = (guard.count(before), guard.count(after))
-    if mark in text and all(known) and before.strip() != after.strip():
-        return known
+    wrap = (guard.count(before), guard.count(after))
+    if mark in text and all(wrap) and before.strip() != after.strip():
+        return wrap
     image = guard.id(image_token)
-    place = ids.index(image) if ids.count(image) == 1 else 0
-    if not 0 < place < len(ids) - 1:
+    at = ids.index(image) if ids.count(image) == 1 else 0
+    if not 0 < at < len(ids) - 1:
         return 0, 0
-    left, right = ids[place - 1], ids[place + 1]
+    left, right = ids[at - 1], ids[at + 1]
     both = bool(guard.is_special[left]) and bool(guard.is_special[right])
     return (1, 1) if both and left != right else (0, 0)
 
 
-def _shows(layout: TurnLayout) -> bool:
-    """Whether a template shows contents in this form."""
+def _shows(layout: TurnLayout) -> tuple[bool, str]:
+    """Return whether a template shows contents in this form, and the error if it raises one."""
     try:
-        text = layout.template.render(layout.messages(_TURNS, "none"))
-    except DecodeError:
-        return False
-    return _ASKED in text and _SAID in text and not _UNREAD.search(text)
-
-
-def _reason(layout: TurnLayout) -> str:
-    try:
-        layout.template.render(layout.messages(_TURNS, "none"))
+        text = asked_and_said(layout)
     except DecodeError as error:
-        return f" ({error})"
-    return ""
+        return False, f" ({error})"
+    return _ASKED in text and _SAID in text and not _UNREAD.search(text), ""
 
 
 def _written_image(
     layout: TurnLayout, image_token: str, placeholder: str
 ) -> tuple[str, str] | None:
-    """What a template writes for an image part: the text that holds it, and the token in it."""
+    """Return what a template writes for an image part, and the image's token in it."""
     asking = replace(layout, parts=True, writes_images=True)
     try:
-        without = layout.template.render(replace(layout, parts=True).messages(_TURNS, "none"))
+        without = asked_and_said(replace(layout, parts=True))
         text = layout.template.render(asking.messages(_SHOWN, "none"))
     except DecodeError:
         return None
     for token in (image_token, placeholder, *IMAGE_TOKENS):
         if text.count(token) > without.count(token):
-            start = text.index(token)
+            before, after = text.split(token, 1)
             # As far as the next text of ours: what is written for the image alone.
-            nexts = [place for word in (_ASKED, _MORE) if (place := text.find(word, start)) >= 0]
-            before = [
-                place + len(word)
-                for word in (_ASKED, _MORE)
-                if 0 <= (place := text.find(word)) < start
-            ]
-            return text[max(before, default=0) : min(nexts, default=len(text))], token
+            before = re.split(f"{_ASKED}|{_MORE}", before)[-1]
+            return before + token + re.split(f"{_ASKED}|{_MORE}", after)[0], token
     return None
 
 
@@ -188,7 +175,7 @@ def _try_system(layout: TurnLayout, system: str) -> None:
 
 
 def _find_turn_end(layout: TurnLayout, guard: Guard) -> re.Pattern[str]:
-    """What the template writes behind the assistant's messages, up to a special token."""
+    """Return a pattern of what the template writes behind answers, up to a special token."""
     if layout.template.marks_generation:
         return _NEVER
     last = _first_token(_after_answers(layout, _TURNS)[-1], guard)
@@ -210,24 +197,23 @@ def _find_turn_end(layout: TurnLayout, guard: Guard) -> re.Pattern[str]:
 
 
 def _first_token(text: str, guard: Guard) -> str | None:
-    """The special token that a text begins with, but for blanks."""
+    """Return the special token that a text begins with, but for blanks."""
     token = guard.find(text)
     return token if token is not None and text.lstrip().startswith(token) else None
 
 
 def _after_answers(layout: TurnLayout, turns: Sequence[RenderedTurn]) -> list[str]:
-    """What the template writes after each of the assistant's messages, as far as the next."""
+    """Return what the template writes after each of the assistant's messages, up to the next."""
     parsed = None
     with contextlib.suppress(DecodeError):
         parsed = parse_marks(layout.template.render_marked(layout.messages(turns, "whole")))
     if parsed is not None:
         rests: list[str] = []
-        for kind, text in parsed[0].pieces:
+        for kind, text in parsed.pieces:
             if kind is Kind.ANSWER:
                 rests.append("")
             elif rests:
                 rests[-1] += text
         if rests:
             return rests
-    plain = layout.template.render(layout.messages(turns, "none"))
-    return plain.split(_SAID)[1:]
+    return layout.template.render(layout.messages(turns, "none")).split(_SAID)[1:]

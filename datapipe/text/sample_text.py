@@ -1,4 +1,4 @@
-"""What counts as the text of a sample, whichever of the common layouts it is kept in.
+"""The text of a sample, whichever of the common layouts it is kept in.
 
 `<image>` marks the place of an image in a text. A text has as many of them as its sample has
 images, in the images' order; or it has none, and then all images come before the text.
@@ -23,7 +23,7 @@ _ANSWERED = ("answer", "response", "output", "completion", "solution")
 
 
 class TextMembers(NamedTuple):
-    """Which members of a sample are its text, as places among its members.
+    """The members of a sample that are its text, as indices among its members.
 
     Attributes:
         plain: the caption, such as `txt`; None without one.
@@ -40,27 +40,27 @@ class TextMembers(NamedTuple):
 def find_texts(exts: Sequence[str]) -> TextMembers:
     """Find the text of a sample by the extensions of its members.
 
-    Example:
+    Examples:
         >>> find_texts(["jpg", "answer.txt", "question.txt"])
         TextMembers(plain=None, named=(2, 1), unclear='')
     """
     named: dict[int, str] = {}
-    for place, ext in enumerate(exts):
+    for number, ext in enumerate(exts):
         name, dot, kind = ext.lower().rpartition(".")
         if kind in TEXT_EXTENSIONS:
             if not dot:
-                return TextMembers(place)
-            named[place] = name
+                return TextMembers(number)
+            named[number] = name
     if not named:
         return TextMembers()
-    asked = [place for place, name in named.items() if name in _ASKED]
-    answered = [place for place, name in named.items() if name in _ANSWERED]
+    asked = [number for number, name in named.items() if name in _ASKED]
+    answered = [number for number, name in named.items() if name in _ANSWERED]
     if len(asked) == len(answered) == 1:
         return TextMembers(named=(asked[0], answered[0]))
     # A prompt alone is what an image was made from.
     if len(named) == 1 and (not asked or named[asked[0]] == "prompt"):
         return TextMembers(named=tuple(named))
-    listed = ", ".join(f"`{exts[place]}`" for place in named)
+    listed = ", ".join(f"`{exts[number]}`" for number in named)
     return TextMembers(
         named=tuple(named),
         unclear=f"what is to be learnt of its texts ({listed}) cannot be told by their names; name "
@@ -69,7 +69,7 @@ def find_texts(exts: Sequence[str]) -> TextMembers:
 
 
 def named_texts_count(texts: int, record: Any) -> bool:
-    """Whether texts with names of their own are the text of a sample, beside its JSON.
+    """Return whether texts with names of their own are the text of a sample, beside its JSON.
 
     Turns in the JSON go before any such text, a caption in the JSON before a single one.
 
@@ -102,7 +102,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def interleaved(record: Mapping[str, Any]) -> list[str | None] | None:
-    """The texts of a document, with None at the places of its images; None where it is no document.
+    """Return the texts of a document, None for each image; None where it is no document.
 
     Understands OBELICS: lists `texts` and `images` of equal length that are not null in turn.
     """
@@ -144,12 +144,21 @@ def raw_text(caption: str | None, record: Any) -> str:
 
 
 def is_question_list(texts: Any) -> bool:
-    """Whether `texts` are questions and answers, as in The Cauldron."""
-    return isinstance(texts, list) and bool(texts) and all(map(_is_question, texts))
+    """Return whether `texts` are questions and answers, as in The Cauldron."""
+    return (
+        isinstance(texts, list)
+        and bool(texts)
+        and all(
+            isinstance(text, Mapping)
+            and isinstance(text.get("user"), str)
+            and isinstance(text.get("assistant"), str)
+            for text in texts
+        )
+    )
 
 
 def is_document(texts: Any, images: Any) -> bool:
-    """Whether `texts` and `images` are lists over the same places, as in OBELICS."""
+    """Return whether `texts` and `images` are lists of one length, as in OBELICS."""
     return (
         isinstance(texts, list)
         and isinstance(images, list)
@@ -159,14 +168,8 @@ def is_document(texts: Any, images: Any) -> bool:
 
 
 def misplaced(texts: Sequence[Any], images: Sequence[Any]) -> int | None:
-    """The first place that holds both a text and an image, or neither."""
-    for place, (text, image) in enumerate(zip(texts, images, strict=True)):
+    """Return the first index that holds both a text and an image, or neither."""
+    for number, (text, image) in enumerate(zip(texts, images, strict=True)):
         if (text is None) == (image is None):
-            return place
+            return number
     return None
-
-
-def _is_question(text: Any) -> bool:
-    return isinstance(text, Mapping) and all(
-        isinstance(text.get(role), str) for role in ("user", "assistant")
-    )

@@ -1,4 +1,4 @@
-"""What the loader makes of a text."""
+"""Options of tokenizer, template and labels."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-
+from datapipe.array_types import Int64
 from datapipe.declared import Count, Refused, Say, check_fields
 from datapipe.errors import PlanError
 from datapipe.text.templates import BUILT_IN
@@ -46,9 +44,7 @@ Template = Annotated[
     ),
 ]
 ImageTokens = Annotated[
-    Count
-    | Literal["per-tile", "native"]
-    | Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], Any],
+    Count | Literal["per-tile", "native"] | Callable[[Int64, Int64], Any],
     Say("a number from 1, 'per-tile', 'native', or a function of widths and heights"),
 ]
 Token = Annotated[
@@ -60,7 +56,7 @@ Token = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class TextSpec:
-    """How the text of a sample becomes tokens and labels.
+    """Options for turning the text of a sample into tokens and labels.
 
     Attributes:
         tokenizer: a `tokenizer.json`, or the folder of a tokenizer. `tokenizer_config.json`,
@@ -84,6 +80,12 @@ class TextSpec:
 
     Raises:
         PlanError: a value is not one of these, or they contradict each other.
+
+    Examples:
+        >>> text = datapipe.TextSpec(tokenizer="tokenizer.json", template="chatml", image_tokens=16)
+        >>> loader = datapipe.make_loader("shards/", batch_size=2, text=text)
+        >>> next(iter(loader))["input_ids"].dtype
+        torch.int64
     """
 
     tokenizer: AnyTokenizer

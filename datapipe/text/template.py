@@ -1,15 +1,19 @@
 """Chat templates: Jinja as in `tokenizer_config.json`, rendered with or without marks.
 
 Templates come with models and are not trusted: they run in Jinja's sandbox and see nothing but
-strings, lists and dicts.
+strings, lists and dicts. Marks say where each piece of a rendered text came from. They are lone
+surrogates: code points that a Python string can hold but no valid text can, since UTF-8 has no
+bytes for them. So nothing in a sample can be mistaken for one.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from enum import IntEnum
+from typing import Any, NamedTuple, NoReturn
 
 from jinja2 import Environment, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -17,9 +21,82 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from datapipe.errors import DecodeError, PlanError
-from datapipe.text.marks import GENERATION, GENERATION_END
+
+CONTENT = "\udc01"
+ANSWER = "\udc02"
+CONTENT_END = "\udc03"
+IMAGE = "\udc04"
+IMAGE_END = "\udc05"
+_GENERATION = "\udc06"
+_GENERATION_END = "\udc07"
+_MARK = re.compile("([\udc01-\udc07])")
 
 Message = dict[str, Any]
+
+
+class Kind(IntEnum):
+    """Author of a piece of text."""
+
+    TEMPLATE = 0
+    CONTENT = 1
+    ANSWER = 2
+    """The assistant's content."""
+    IMAGE = 3
+    """An image's mark, written by us into a content."""
+
+
+Piece = tuple[Kind, str]
+Span = tuple[int, int]
+
+_BEGINS = {CONTENT: Kind.CONTENT, ANSWER: Kind.ANSWER, IMAGE: Kind.IMAGE}
+
+
+class Parsed(NamedTuple):
+    """A rendered conversation in pieces.
+
+    Attributes:
+        pieces: (who wrote it, text), concatenated.
+        generated: (start, stop) of pieces that the template says the assistant wrote.
+        text: without marks.
+    """
+
+    pieces: list[Piece]
+    generated: list[Span]
+    text: str
+
+
+def parse_marks(marked: str) -> Parsed | None:
+    """Cut a marked text at its marks.
+
+    None where the template has torn pairs of marks apart, as templates do that rewrite contents.
+    """
+    parts = _MARK.split(marked)
+    pieces: list[Piece] = []
+    generated: list[Span] = []
+    kind, begun = Kind.TEMPLATE, -1
+    # A text and the mark behind it; the last text has none.
+    for text, mark in zip(parts[::2], [*parts[1::2], ""], strict=True):
+        if text or kind is not Kind.TEMPLATE:
+            pieces.append((kind, text))
+        if not mark:
+            break
+        if mark in _BEGINS and kind is Kind.TEMPLATE:
+            kind = _BEGINS[mark]
+        elif mark in (CONTENT_END, IMAGE_END) and (kind is Kind.IMAGE) == (mark == IMAGE_END):
+            if kind is Kind.TEMPLATE:
+                return None
+            kind = Kind.TEMPLATE
+        elif mark == _GENERATION and begun < 0:
+            begun = len(pieces)
+        elif mark == _GENERATION_END and begun >= 0:
+            generated.append((begun, len(pieces)))
+            begun = -1
+        else:
+            return None
+    if kind is not Kind.TEMPLATE or begun >= 0:
+        return None
+    return Parsed(pieces, generated, "".join(parts[::2]))
+
 
 # The date that Llama's templates fall back on. Tokens are counted once and used for months, so the
 # day on which a text is rendered must not change it.
@@ -70,7 +147,7 @@ class ChatTemplate:
         """Whether it says by `{% generation %}` what the assistant wrote."""
 
     def render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
-        """The text of a conversation, with the beginning of the assistant's turn if `prompt`.
+        """Return the text of a conversation, and the beginning of an assistant's turn if `prompt`.
 
         Raises:
             DecodeError: the template refuses the conversation.
@@ -78,7 +155,7 @@ class ChatTemplate:
         return _render(self._plain.render, messages, prompt)
 
     def render_marked(self, messages: Sequence[Message]) -> str:
-        """The same with marks around what the template says that the assistant wrote."""
+        """Return it with marks around what the template says that the assistant wrote."""
         return _render(self._marked.render, messages, prompt=False)
 
 
@@ -108,13 +185,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     # Jinja's own filter escapes characters that mean something in HTML.
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+    options: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _raise_exception(message: str) -> NoReturn:
@@ -141,4 +213,4 @@ class _PlainGeneration(Extension):
 
 class _MarkedGeneration(_PlainGeneration):
     def _body(self, caller: Callable[[], str]) -> str:
-        return f"{GENERATION}{caller()}{GENERATION_END}"
+        return f"{_GENERATION}{caller()}{_GENERATION_END}"

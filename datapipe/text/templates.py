@@ -94,7 +94,7 @@ _MARKS = {
 
 
 def image_mark(image_token: str, added: Container[str]) -> tuple[str, str]:
-    """How an image is written where the template leaves it to us, and the template's placeholder.
+    """Return how an image is written if the template leaves it to us, and the placeholder then.
 
     The mark holds `image_token` once. Where the tokens that a known model puts around it are not
     among the `added` tokens of the tokenizer, mark and placeholder are the image token itself.

@@ -1,4 +1,4 @@
-"""Images' tokens into a text, and samples cut so that no image is.
+"""Insertion of image tokens into texts, and truncation that cuts no image.
 
 `datapipe.plan.lengths.planned` says beforehand how long the outcome is.
 """
@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.text.encode import EncodedText
-
-Int64 = npt.NDArray[np.int64]
 
 IGNORE = -100
 """Label of a token that is not learnt; `ignore_index` of torch's cross entropy."""
@@ -37,7 +35,7 @@ class Expanded:
 
     @property
     def images(self) -> int:
-        """How many of the sample's images are in it."""
+        """Number of the sample's images that are in it."""
         return len(self.image_at)
 
 
@@ -51,7 +49,7 @@ def expand(
     """Put the tokens of its images into a text.
 
     Args:
-        encoded: the text, with P places.
+        encoded: the text, with P positions of images.
         image_counts: int64 [P], tokens of each image.
         image_id: what is repeated for an image; None only where there are no images.
         limit: keep at most so many tokens: the longest beginning that cuts no image and none of the
@@ -61,13 +59,13 @@ def expand(
     Raises:
         PlanError: the numbers of images differ, or there are images without a token for them.
     """
-    places = len(encoded.image_at)
-    if len(image_counts) != places:
+    positions = len(encoded.image_at)
+    if len(image_counts) != positions:
         raise PlanError(
-            f"token counts of {len(image_counts)} images for a text with places for {places}; give "
-            "one for each"
+            f"token counts of {len(image_counts)} images for a text with places for {positions}; "
+            "give one for each"
         )
-    if places and image_id is None:
+    if positions and image_id is None:
         raise PlanError(
             "the text has places for images, and the vocabulary no token for them; name it by "
             "TextSpec(image_token=...)"
@@ -87,10 +85,10 @@ def expand(
     if limit is None or total <= limit:
         return Expanded(input_ids, labels, runs)
 
-    cut, images = limit, places
-    for place in range(places - 1, -1, -1):
-        start = max(int(runs[place]) - wrap[0], 0)
-        stop = min(int(runs[place]) + int(image_counts[place]) + wrap[1], total)
+    cut, images = limit, positions
+    for number in range(positions - 1, -1, -1):
+        start = max(int(runs[number]) - wrap[0], 0)
+        stop = min(int(runs[number]) + int(image_counts[number]) + wrap[1], total)
         if stop > cut:
-            cut, images = min(cut, start), place
+            cut, images = min(cut, start), number
     return Expanded(input_ids[:cut], labels[:cut], runs[:images])

@@ -1,4 +1,4 @@
-"""A tokenizer with what belongs to it: names of its special tokens, its own chat template."""
+"""Tokenizers with the names of their special tokens, and the image token and template to use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from datapipe.errors import PlanError
+from datapipe.text.templates import CAPTION, IMAGE_TOKENS, NEEDED_TOKENS, SOURCES
 
 logger = logging.getLogger(__name__)
 
@@ -56,42 +57,103 @@ class Vocabulary:
 
     @property
     def added(self) -> dict[str, tuple[int, AddedToken]]:
-        """Id and properties of each added token, by its content."""
+        """Map the content of each added token to its id and properties."""
         decoder = self.tokenizer.get_added_tokens_decoder()
         return {token.content: (number, token) for number, token in decoder.items()}
 
     def id(self, name: str) -> int | None:
-        """Id of a special token by its name."""
+        """Return the id of a special token by its name."""
         token = self.names.get(name)
         return None if token is None else self.tokenizer.token_to_id(token)
 
 
-def open_vocabulary(given: Any) -> Vocabulary:
-    """Read a tokenizer.
-
-    Args:
-        given: as in `TextSpec.tokenizer`.
+def open_vocabulary(tokenizer: Any) -> Vocabulary:
+    """Read a tokenizer, given as in `TextSpec.tokenizer`.
 
     Raises:
         PlanError: there is no tokenizer there, or not one of the `tokenizers` library.
     """
-    if isinstance(given, (str, Path)):
-        return _from_file(Path(given))
-    if isinstance(given, Tokenizer):
-        return _vocabulary(_source(given), "the tokenizer", None, None)
-    backend = getattr(given, "backend_tokenizer", None)
+    if isinstance(tokenizer, (str, Path)):
+        return _from_file(Path(tokenizer))
+    if isinstance(tokenizer, Tokenizer):
+        return _vocabulary(_source(tokenizer), "the tokenizer", None, None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise PlanError(
-            f"tokenizer of type {type(given).__name__} is not one of the tokenizers library, which "
-            f"encodes without holding the interpreter's lock; {_REMEDY}"
+            f"tokenizer of type {type(tokenizer).__name__} is not one of the tokenizers library, "
+            f"which encodes without holding the interpreter's lock; {_REMEDY}"
         )
-    names = _names(given.special_tokens_map.items())
-    template = _default(getattr(given, "chat_template", None))
+    names = _names(tokenizer.special_tokens_map.items())
+    template = _default(getattr(tokenizer, "chat_template", None))
     return _vocabulary(_source(backend), "the tokenizer", names, template)
 
 
+def find_image_token(named: str | None, vocabulary: Vocabulary) -> str | None:
+    """Return the token that is repeated for an image, None where the vocabulary has none.
+
+    Raises:
+        PlanError: the one that was named is not there.
+    """
+    added = vocabulary.added
+    if named is not None:
+        if named not in added:
+            raise PlanError(
+                f"image_token {named!r} is not among the tokenizer's added tokens; add "
+                "it there and to the model's embeddings, or name the one that the model uses"
+            )
+        return named
+    own = [vocabulary.names.get(name) for name in ("context_image_token", "image_token")]
+    candidates = [token for token in own if token is not None] + list(IMAGE_TOKENS)
+    return next((token for token in candidates if token in added), None)
+
+
+def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
+    """Return the Jinja source of a template: built-in, in a file, itself, or the tokenizer's.
+
+    Raises:
+        PlanError: there is none, or the vocabulary lacks a token that it needs.
+    """
+    if template is None:
+        if vocabulary.chat_template is None:
+            raise PlanError(
+                "the tokenizer has no chat template; give template='llava', 'chatml', 'caption', "
+                "or a file that has one"
+            )
+        return vocabulary.chat_template
+    if isinstance(template, str) and template in SOURCES:
+        for token in NEEDED_TOKENS.get(template, ()):
+            if vocabulary.tokenizer.token_to_id(token) is None:
+                raise PlanError(
+                    f"template={template!r} needs the token {token!r}, which the vocabulary "
+                    "has not; add it to the tokenizer and the model's embeddings, or use another "
+                    "template"
+                )
+        if template == "llava" and "eos_token" not in vocabulary.names:
+            raise PlanError(
+                "template='llava' ends answers with the end-of-sequence token, and the tokenizer "
+                "names none; give a folder whose tokenizer_config.json has eos_token"
+            )
+        return SOURCES[template]
+    if isinstance(template, str) and ("{{" in template or "{%" in template):
+        return template
+    path = Path(template)
+    if path.is_dir():
+        found = [
+            path / name
+            for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+            if (path / name).is_file()
+        ]
+        path = found[0] if found else path
+    if not path.is_file():
+        raise PlanError(
+            f"template {str(template)!r} is neither {', '.join(map(repr, (*SOURCES, CAPTION)))}, "
+            "nor a file, nor Jinja"
+        )
+    return read_template_file(path)
+
+
 def read_template_file(path: Path) -> str:
-    """The chat template in a Jinja or JSON file.
+    """Return the chat template in a Jinja or JSON file.
 
     Raises:
         PlanError: there is none.
@@ -131,28 +193,20 @@ def _from_file(path: Path) -> Vocabulary:
     special = _read_json(folder / "special_tokens_map.json")
     names = None
     if config is not None or special is not None:
-        config, special = config or {}, special or {}
-        more = config.get("extra_special_tokens")
-        names = _names(
-            (
-                *special.items(),
-                *config.items(),
-                *(more.items() if isinstance(more, Mapping) else ()),
-            )
-        )
-    return _vocabulary(source, str(file), names, _template_beside(folder, config))
-
-
-def _template_beside(folder: Path, config: Mapping[str, Any] | None) -> str | None:
+        more = (config or {}).get("extra_special_tokens")
+        more = more if isinstance(more, Mapping) else {}
+        names = _names((*(special or {}).items(), *(config or {}).items(), *more.items()))
+    template = _default((config or {}).get("chat_template"))
     # A processor's template comes before the tokenizer's, which may know nothing of images.
     for name in ("chat_template.jinja", "chat_template.json"):
         if (folder / name).is_file():
-            return read_template_file(folder / name)
-    return _default((config or {}).get("chat_template"))
+            template = read_template_file(folder / name)
+            break
+    return _vocabulary(source, str(file), names, template)
 
 
 def _default(template: Any) -> str | None:
-    """The template itself, or the default one of several with names."""
+    """Return the template itself, or the default one of several with names."""
     if isinstance(template, list):
         template = {
             entry.get("name"): entry.get("template")
@@ -208,7 +262,7 @@ def _vocabulary(
 
 
 def _begin(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What the post-processor puts before a text."""
+    """Return the tokens that the post-processor puts before a text."""
     text = "a"
     if tokenizer.token_to_id(text) is None:  # one of whole words may know no letters
         own = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
@@ -225,11 +279,11 @@ def _begin(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _usual_names(tokenizer: Tokenizer, begin: tuple[int, ...]) -> dict[str, str]:
-    """Special tokens of a tokenizer that comes without their names."""
+    """Return the names of special tokens, for a tokenizer that comes without them."""
     special = {t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special}
     names = {}
-    for name, usual in _USUAL_NAMES.items():
-        found = next((token for token in usual if token in special), None)
+    for name, tokens in _USUAL_NAMES.items():
+        found = next((token for token in tokens if token in special), None)
         if found is not None:
             names[name] = found
     if begin and (first := tokenizer.id_to_token(begin[0])) is not None:

@@ -1,4 +1,4 @@
-"""From the times at which batches arrive to a rate that leaves the beginning out."""
+"""Segment that counts of the times at which batches arrive."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _LEAST = 8  # batches that count, where they come in groups of four or more
 
 
 @dataclass(kw_only=True)
-class Pass:
+class LoaderPass:
     """One iteration, from `iter()` on."""
 
     began: float  # seconds of the clock
-    # asked, got: for each batch, when it was asked for, and when it was there
+    # asked, got: times at which each batch was asked for, and received
     asked: list[float] = field(default_factory=list)
     got: list[float] = field(default_factory=list)
-    samples: list[int] = field(default_factory=list)  # of each batch; 0 where it does not say
-    skip: int = 0  # batches at the beginning that do not count: the warm-up
+    samples: list[int] = field(default_factory=list)  # of each batch; 0 if unknown
+    skip: int = 0  # batches of the warm-up
     ended: bool = False  # whether the iterable came to its end
 
 
@@ -37,22 +37,21 @@ class Segment:
     cycles: tuple[float, ...]  # seconds for a batch in each group of `cycle` batches
 
 
-def count(passes: Sequence[Pass], *, group: int, paced: bool, whole: bool) -> Segment:
+def count(passes: Sequence[LoaderPass], *, group: int, paced: bool, whole: bool) -> Segment:
     """Select the batches of some passes that count.
 
-    Batches do not come evenly. Workers that began together deliver together; one slow batch keeps
-    back those behind it, which then come all at once. To count from the middle of such a burst is
-    to count batches that were made before. So a pass counts from the beginning of one of its
-    longest waits, when nothing is in stock, to that of another.
+    Batches come in bursts: workers that began together deliver together, and one slow batch delays
+    those behind it, which then come at once. A count from the middle of a burst would include
+    batches that were made before. So a pass counts from the beginning of one of its longest waits,
+    when no batch is ready, to that of another.
 
     Args:
         passes: in order.
         group: batches that may come together.
-        paced: whether the consumer works on batches; then stock is as it should be, and everything
-            behind the warm-up counts.
-        whole: count passes that came to their end from `iter()` on, as their user has to. For
-            iterables that are shorter than what would be left out. The first counts only if it is
-            the only one: workers may have been started in it.
+        paced: whether the consumer works on batches; then everything after the warm-up counts.
+        whole: count passes that came to their end from `iter()` on, for iterables that are shorter
+            than the warm-up. The first counts only if it is the only one: workers may have been
+            started in it.
     """
     batches = samples = 0
     seconds = busy = 0.0
@@ -86,11 +85,10 @@ def count(passes: Sequence[Pass], *, group: int, paced: bool, whole: bool) -> Se
     )
 
 
-def long_wait(part: Pass, group: int) -> float:
-    """Seconds that the longest waits of a pass have in common, one for each group of batches.
+def long_wait(part: LoaderPass, group: int) -> float:
+    """Return the shortest of the longest waits of a pass, one for each group of batches.
 
-    At least half the mean time from batch to batch: what is shorter is no wait, but taking a batch
-    that was in stock.
+    At least half the mean time from batch to batch: a shorter wait is that for a ready batch.
     """
     waits = [got - asked for got, asked in zip(part.got, part.asked, strict=False)][part.skip :]
     longest = max(2, len(waits) // group)
@@ -100,8 +98,8 @@ def long_wait(part: Pass, group: int) -> float:
     return max(sorted(waits)[-longest], gap / 2)
 
 
-def _bounds(part: Pass, *, group: int, paced: bool, whole: bool) -> tuple[int, int]:
-    """First batch that counts, and the first one behind those."""
+def _bounds(part: LoaderPass, *, group: int, paced: bool, whole: bool) -> tuple[int, int]:
+    """Return the first batch that counts, and the first one after those that count."""
     if whole:
         return 0, len(part.got)
     first, stop = part.skip, len(part.got)
@@ -115,11 +113,10 @@ def _bounds(part: Pass, *, group: int, paced: bool, whole: bool) -> tuple[int, i
 
 
 def samples_of(batch: Any) -> int:
-    """Samples of a batch; 0 where it does not say.
+    """Count the samples of a batch; 0 if unknown, as for a pack, which is one row.
 
-    A batch of datapipe says which of its samples are valid, or how many images each has. Of others,
-    the first dimension of the first tensor counts, as `torch.utils.data.default_collate` makes it.
-    A pack says nothing: it is one row.
+    A batch of datapipe has "valid" or "images_per_sample". Of others, the first dimension of the
+    first tensor counts, as `torch.utils.data.default_collate` makes it.
     """
     if isinstance(batch, Mapping):
         if "valid" in batch:
@@ -131,7 +128,7 @@ def samples_of(batch: Any) -> int:
                 return _rows(batch[name])
         return next((rows for value in batch.values() if (rows := _rows(value))), 0)
     if isinstance(batch, list | tuple):
-        # A batch is a tuple of columns; a list of samples would be one without collation.
+        # A tuple of columns; a list of samples would be a batch without collation.
         return next((rows for value in batch if (rows := _rows(value))), 0)
     return _rows(batch)
 

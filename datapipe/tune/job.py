@@ -13,20 +13,18 @@ from datapipe.declared import Count, Say, Seconds, Within, checked
 from datapipe.errors import PlanError
 from datapipe.loader.tuned_settings import Tuned, keep
 from datapipe.profile.measure.usage import UsageMeter
-from datapipe.tune.choose import MARGIN, choose
-from datapipe.tune.effects import Effects
-from datapipe.tune.paced import Pace, Waiting, find_sufficient, least_waiting
+from datapipe.tune.effects import MARGIN, Effects, choose
+from datapipe.tune.paced import Pace, WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
-from datapipe.tune.result import TuneResult
+from datapipe.tune.result import SweepProgress, TuneResult, summarise
 from datapipe.tune.setting import Setting, grid
-from datapipe.tune.summary import SweepProgress, summarise
 from datapipe.tune.sweep import Sweep, Tools
 from datapipe.tune.trial import Make, Watcher
 
-_KEPT = 2  # trials after which the best of another kind than the chosen one is kept
+_KEPT = 2  # trials after which the best setting of another kind than the chosen one is kept
 
 _TO_TRY = Say("the numbers to try, such as (0, 2, 4)")
-Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
+_Part = Annotated[float, Within(above=0, below=1), Say("a share between 0 and 1, such as 0.01")]
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +39,11 @@ def tune_workers(
     prefetch_factor: Annotated[Iterable[Count], _TO_TRY] = (2, 4),
     budget: Seconds = 60.0,
     step_time: Seconds | None = None,
-    max_wait: Part = 0.01,
+    max_wait: _Part = 0.01,
     max_memory: Annotated[float, Within(above=0), Say("bytes, above 0")] | None = None,
     train: Callable[[Any], object] | None = None,
     variants: Sequence[Mapping[str, Any]] = ({},),
-    margin: Part = MARGIN,
+    margin: _Part = MARGIN,
     seed: int = 0,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], object] = time.sleep,
@@ -55,9 +53,8 @@ def tune_workers(
     """Find the smallest setting of a loader that is as fast as any, or as training needs.
 
     Trials are interleaved in rounds of random order and repeated; start and warm-up do not count.
-    Rates are compared within rounds, so a machine that drifts or is shared does not decide. What
-    is clearly slower, or larger and clearly no faster, is dropped early, and the time goes into
-    what still matters.
+    Rates are compared within rounds, so the drift of a machine cancels. Settings that are clearly
+    slower, or larger and clearly no faster, are dropped early, and the time goes into the others.
 
     Ctrl-C ends the sweep, not the program: the result is what was known by then.
 
@@ -66,7 +63,7 @@ def tune_workers(
             datapipe loader, a `torch.utils.data.DataLoader`, or any other. With 0 workers it gets
             `prefetch_factor=None`, as torch wants it.
         num_workers, prefetch_factor: to try, in all combinations.
-        budget: seconds for everything. It may be exceeded by what a single batch takes.
+        budget: seconds for everything. It may be exceeded by the time of a single batch.
         step_time: seconds that training takes for a batch. Then the smallest setting is chosen that
             keeps waiting under `max_wait`.
         max_wait: share of its time that training may wait for batches.
@@ -78,26 +75,34 @@ def tune_workers(
             `({"workers": "threads"}, {"workers": "processes"})`, say.
         margin: share of the rate that is not worth a larger setting.
         seed: of the order of trials.
-        clock, sleep: time is read from one and spent by the other.
-        watch: makes what watches memory and CPU time in a trial, told whether to ask for the
-            interpreter's lock too. None is a `UsageMeter`, and nothing for a clock of your own.
-        on_trial: called with what is known after every trial.
+        clock, sleep: read the time and spend it, in seconds.
+        watch: makes a meter of memory and CPU time for a trial, with the argument whether to probe
+            the interpreter's lock too. None is a `UsageMeter`, and none for a clock of your own.
+        on_trial: called with the results so far after every trial.
 
     Returns:
-        The setting, its rate, and what they were concluded from. Of a datapipe loader it is kept,
-        so that `make_loader(num_workers="auto", prefetch_factor="auto")` finds it.
+        The setting, its rate, and the figures behind them. For a datapipe loader it is kept, so
+        that `make_loader(num_workers="auto", prefetch_factor="auto")` finds it.
 
     Raises:
         PlanError: an argument is impossible, the loader fails with every setting, or the budget
             does not suffice for a single trial.
         KeyboardInterrupt: Ctrl-C came before anything was known.
+
+    Examples:
+        >>> def make(**workers):
+        ...     return datapipe.make_loader("shards/", batch_size=4, **workers)
+        >>> result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2,), budget=2)
+        >>> loader = make(
+        ...     num_workers=result.num_workers, prefetch_factor=result.prefetch_factor
+        ... )
     """
     settings = grid(tuple(num_workers), tuple(prefetch_factor), variants)
     if train is not None and step_time is not None:
         raise PlanError("step_time and train: give one, the other says the same")
     if watch is None and clock is time.perf_counter:
-        watch = _usage_meter
-    found: dict[Setting, Waiting] = {}
+        watch = _meter
+    found: dict[Setting, WaitShare] = {}
 
     def tell() -> None:
         if on_trial is not None:
@@ -123,7 +128,7 @@ def tune_workers(
         pace = Pace(step=lambda _: sleep(seconds), seconds=seconds, max_wait=max_wait)
     try:
         with tools.interrupt, warnings.catch_warnings():
-            # Whether so many are too many is what is asked here.
+            # The sweep finds out itself whether there are too many workers.
             warnings.filterwarnings("ignore", message="This DataLoader will create")
             sweep.touch()
             if pace is not None:
@@ -148,7 +153,7 @@ def tune_workers(
 
 def _result(
     sweep: Sweep,
-    found: Mapping[Setting, Waiting],
+    found: Mapping[Setting, WaitShare],
     sufficient: Setting | None,
     *,
     step_time: float | None,
@@ -160,7 +165,6 @@ def _result(
     if effects is None:
         _raise_nothing_known(sweep)
     margin = sweep.tools.margin
-    left = [setting for setting in effects.settings if setting in sweep.active]
     if paced:
         chosen = (
             sufficient
@@ -168,14 +172,16 @@ def _result(
             or choose(effects, effects.settings, margin)
         )
     else:
+        left = [setting for setting in effects.settings if setting in sweep.active]
         chosen = choose(effects, left or effects.settings, margin)
     settled = sweep.active == [chosen] and not interrupted
     limit = find_limit_of(chosen, sweep.trials)
     rate = effects.interval(chosen)[0]
     waiting = found.get(chosen)
     step = step_time if step_time is not None or waiting is None else waiting.step
-    room = rate * step if step is not None and paced else None
-    if paced and room is not None and step is not None:
+    step = step if paced else None
+    room = None if step is None else rate * step
+    if room is not None and step is not None:
         reason = explain_pace(
             chosen,
             sufficient=sufficient is not None,
@@ -187,10 +193,11 @@ def _result(
         )
     else:
         reason = explain(chosen, effects, margin=margin, settled=settled, limit=limit)
-    untried = [setting for setting in sweep.settings if not _known(sweep, setting)]
+    measured = {trial.setting for trial in sweep.trials}
+    untried = [s for s in sweep.settings if s not in measured and s not in sweep.dropped]
     if untried:
         reason += f". Not tried for want of time: {'; '.join(map(str, untried))}"
-    _keep(sweep, effects, chosen, step if paced else None)
+    _keep(sweep, effects, chosen, step)
     rows = summarise(sweep, effects, found)
     own = next(row for row in rows if row.setting == chosen)
     return TuneResult(
@@ -202,7 +209,7 @@ def _result(
         room=room,
         waiting=waiting.share if waiting is not None else None,
         sufficient=sufficient is not None if paced and not interrupted else None,
-        step_time=step if paced else None,
+        step_time=step,
         reason=reason,
         settled=sufficient is not None if paced else settled,
         limit=limit,
@@ -214,12 +221,12 @@ def _result(
 
 
 def _keep(sweep: Sweep, effects: Effects, chosen: Setting, step: float | None) -> None:
-    """Remember the best of each kind of work that datapipe loaders were tried with."""
+    """Keep the best setting of each variant of a datapipe loader for `num_workers="auto"`."""
     margin = sweep.tools.margin
     keys = {t.setting.variant: t.key for t in sweep.trials if t.key is not None}
     tried = sweep.tried()
     for variant, key in keys.items():
-        # No workers are of no kind, so they stand under the first.
+        # `num_workers=0` has no worker kind; it is listed under the first variant.
         of_kind = [s for s in effects.settings if s.variant == variant]
         best = chosen if chosen in of_kind else choose(effects, of_kind, margin)
         if best is not chosen and (step is not None or tried[best] < _KEPT):
@@ -238,7 +245,7 @@ def _keep(sweep: Sweep, effects: Effects, chosen: Setting, step: float | None) -
             logger.warning("the result is not kept: %s", error)
 
 
-def _usage_meter(probe_gil: bool) -> Watcher:
+def _meter(probe_gil: bool) -> Watcher:
     return UsageMeter(probe_gil=probe_gil)
 
 
@@ -256,11 +263,3 @@ def _raise_nothing_known(sweep: Sweep) -> NoReturn:
         f"budget {sweep.end - sweep.began:g} s: after {spent:.1f} s there was no group of batches "
         "to time; give more seconds, or smaller batches"
     )
-
-
-def _known(sweep: Sweep, setting: Setting) -> bool:
-    return setting in sweep.dropped or any(trial.setting == setting for trial in sweep.trials)
-
-
-def _pause(sleep: Callable[[float], object], seconds: float, _: object) -> None:
-    sleep(seconds)

@@ -1,4 +1,4 @@
-"""Search for the smallest setting with which training hardly waits."""
+"""Search for the smallest setting with which training waits little enough."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from datapipe.tune.setting import Setting
 from datapipe.tune.sweep import Sweep
 from datapipe.tune.trial import Trial
 
-_UNPACED = 0.4  # of the budget, for finding out which settings come into question
+_UNPACED = 0.4  # of the budget, for finding the candidates
 _SURE = 0.975
-_CLEAR = math.log(1.4)  # from what is needed, from where on one trial is enough
-_BLOCK = 10  # steps whose waits are taken together
+_CLEAR = math.log(1.4)  # distance from the needed rate at which one trial is enough
+_BLOCK = 10  # steps whose waits are summed
 _STEPS = 200  # that must have counted before a setting is taken early: rare waits must show
-_MANY = 400  # steps after which more would say nothing new
+_MANY = 400  # steps after which more would change nothing
 _HARDLY = 0.25  # of the waiting, or of the limit for it, that is not worth a larger setting
 _PARTS = 3  # trials that the time for one setting is divided into
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
-    """Share of time that training waits with a setting."""
+class WaitShare:
+    """Time that training waits with a setting."""
 
-    share: float  # of its time
+    share: float  # of the time of training
     error: float  # standard error of `share`
     steps: int  # that counted
     step: float  # seconds of a step
 
 
-def waiting(trials: list[Trial]) -> Waiting | None:
+def waiting(trials: list[Trial]) -> WaitShare | None:
     """Combine paced trials of one setting; None if none counted."""
     counted = [trial for trial in trials if trial.batches]
     if not counted:
@@ -48,24 +48,23 @@ def waiting(trials: list[Trial]) -> Waiting | None:
     error = 0.0
     if len(blocks) > 1:
         error = statistics.stdev(blocks) * math.sqrt(len(blocks)) / total if total > 0 else 0.0
-    return Waiting(share=share, error=error, steps=steps, step=step)
+    return WaitShare(share=share, error=error, steps=steps, step=step)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
     """The speed of training."""
 
-    step: Callable[[Any], object]  # does what training does with a batch, or takes as long
-    seconds: float | None  # of a step; None where it is measured
+    step: Callable[[Any], object]  # a step of training, or a sleep
+    seconds: float | None  # of a step; None if it is to be measured
     max_wait: float  # share of its time that training may wait
 
 
-def find_sufficient(sweep: Sweep, pace: Pace, found: dict[Setting, Waiting]) -> Setting | None:
-    """The smallest setting that keeps waiting under the limit, None where none does.
+def find_sufficient(sweep: Sweep, pace: Pace, found: dict[Setting, WaitShare]) -> Setting | None:
+    """Find the smallest setting that keeps waiting under the limit; None if none does.
 
-    A few trials as fast as batches come tell which settings come into question, since one that is
-    slower than training must keep it waiting; then these are tried at its speed, smallest first.
-    How long training waited with each of these goes into `found`.
+    A few trials as fast as batches come rule out settings that are slower than training; then the
+    others are tried at its speed, smallest first. Their shares of waiting go into `found`.
     """
     budget = sweep.end - sweep.began
     seconds = pace.seconds
@@ -99,8 +98,8 @@ def find_sufficient(sweep: Sweep, pace: Pace, found: dict[Setting, Waiting]) -> 
     return None
 
 
-def least_waiting(found: Mapping[Setting, Waiting], max_wait: float) -> Setting | None:
-    """Return the smallest setting that waits hardly longer than the best; None without any."""
+def least_waiting(found: Mapping[Setting, WaitShare], max_wait: float) -> Setting | None:
+    """Return the smallest setting that waits about as short as the best; None without any."""
     if not found:
         return None
     least = min(seen.share for seen in found.values())
@@ -110,11 +109,11 @@ def least_waiting(found: Mapping[Setting, Waiting], max_wait: float) -> Setting 
 
 def _try_paced(
     sweep: Sweep, setting: Setting, pace: Pace, seconds: float, allowed: float
-) -> Waiting | None:
-    """Run at the speed of training until it is clear how long it waits, or the time is used."""
+) -> WaitShare | None:
+    """Run at the speed of training until its share of waiting is clear, or the time is up."""
     end = sweep.tools.clock() + allowed
     trials: list[Trial] = []
-    seen: Waiting | None = None
+    seen: WaitShare | None = None
     while True:
         left = min(end - sweep.tools.clock(), sweep.left)
         part = max(allowed / _PARTS, _BLOCK * 2 * seconds)
@@ -141,7 +140,7 @@ def _try_paced(
 
 
 def _measure_step(sweep: Sweep, pace: Pace) -> float | None:
-    """Seconds of a step of training, with the fastest setting so far."""
+    """Measure the seconds of a step of training, with the fastest setting so far."""
     effects = sweep.effects()
     if effects is None:
         return None

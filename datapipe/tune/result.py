@@ -8,57 +8,68 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.diagnosis.loader_rules import Limit
+from datapipe.report.table import percentiles
+from datapipe.tune.effects import Effects
+from datapipe.tune.paced import WaitShare
 from datapipe.tune.setting import Setting
+from datapipe.tune.sweep import Sweep
 from datapipe.tune.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """Results of one setting."""
+    """Results of one setting. A figure that is not known is None."""
 
-    setting: Setting  # what it is about
-    rate: float | None  # batches a second, of an average round; None where no trial counted
-    # low, high: hold the rate with a probability of 95 %; None likewise
+    setting: Setting
+    rate: float | None  # batches a second, in a mean round
+    # low, high: bounds of the rate, with a probability of 95 %
     low: float | None
     high: float | None
-    samples: float | None  # a second; None where batches do not say how many they have
+    samples: float | None  # a second
     # p50, p90, p99: seconds from batch to batch
     p50: float | None
     p90: float | None
     p99: float | None
     startup: float | None  # seconds until the first batch, median
-    memory: int | None  # most bytes of all processes; None where nobody looked
-    trials: int  # that counted, those at the speed of training apart
-    # share of its time that training waited; None where it was not tried at its speed
-    waiting: float | None
-    out: str  # why it was not tried to the end; empty where it was
+    memory: int | None  # most bytes of all processes
+    trials: int  # that counted, without those at the speed of training
+    waiting: float | None  # share of its time that training waited
+    out: str  # why it was not tried to the end; empty if it was
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to what JSON can hold."""
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "setting"}
+        """Convert to values that JSON can hold."""
+        own = {name: value for name, value in vars(self).items() if name != "setting"}
         return self.setting.to_dict() | own
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
-    """The setting to take, and what it was concluded from.
+    """The setting to take, and the figures behind it.
 
     Attributes:
         num_workers, prefetch_factor: to take; the latter is None without workers.
-        variant: further arguments of `make` to take, where several were tried.
+        variant: further arguments of `make` to take, if several were tried.
         rate: batches a second.
-        samples_rate: samples a second; None where batches do not say how many they have.
+        samples_rate: samples a second; None if batches do not tell their size.
         room: how many times faster than training the loader is; None without a step time.
         waiting: share of its time that training waits; None without a step time.
         sufficient: whether training waits no longer than `max_wait`; None without a step time.
-        step_time: seconds of a step of training; None where there is none.
+        step_time: seconds of a step of training; None if there is none.
         reason: why this setting, and why a larger one does not help.
         settled: whether the time sufficed to be sure.
-        limit: what holds the loader back with this setting; None where nobody looked.
+        limit: of the loader with this setting; None if it was not measured.
         settings: all that were to be tried, smallest first.
-        trials: all that counted something, in order.
+        trials: all that counted batches, in order.
         seconds: that it took.
         interrupted: whether Ctrl-C ended it early.
+
+    Examples:
+        >>> def make(**workers):
+        ...     return datapipe.make_loader("shards/", batch_size=4, **workers)
+        >>> result = datapipe.tune_workers(make, num_workers=(0, 1), prefetch_factor=(2,), budget=2)
+        >>> result.num_workers in (0, 1)
+        True
+        >>> print(result)  # doctest: +SKIP
     """
 
     num_workers: int
@@ -90,12 +101,11 @@ class TuneResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it; batches of trials are not in it."""
-        own = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        for name in ("num_workers", "prefetch_factor", "variant"):
-            del own[name]
+        """Convert to values that JSON can hold, without the batches of trials."""
+        setting = self.chosen.setting.to_dict()
+        own = {name: value for name, value in vars(self).items() if name != "variant"}
         return (
-            self.chosen.setting.to_dict()
+            setting
             | own
             | {
                 "limit": self.limit.to_dict() if self.limit is not None else None,
@@ -108,11 +118,60 @@ class TuneResult:
         return self.reason
 
 
-def quantiles(values: list[float]) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Median, 90th and 99th percentile; None of nothing."""
-    if not values:
-        return None, None, None
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return cuts[49], cuts[89], cuts[98]
+@dataclass(frozen=True, kw_only=True)
+class SweepProgress:
+    """State of a sweep after a trial."""
+
+    settings: tuple[Tried, ...]  # all that are to be tried, smallest first
+    last: Trial | None  # the trial that counted last; None before the first
+    # spent, budget: seconds
+    spent: float
+    budget: float
+
+    @classmethod
+    def of(cls, sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> SweepProgress:
+        """Summarise a sweep."""
+        return cls(
+            settings=summarise(sweep, sweep.effects(), waiting),
+            last=sweep.trials[-1] if sweep.trials else None,
+            spent=sweep.tools.clock() - sweep.began,
+            budget=sweep.end - sweep.began,
+        )
+
+
+def summarise(
+    sweep: Sweep, effects: Effects | None, waiting: Mapping[Setting, WaitShare]
+) -> tuple[Tried, ...]:
+    """Return the results of each setting, smallest first."""
+    return tuple(_tried(sweep, effects, waiting, setting) for setting in sweep.settings)
+
+
+def _tried(
+    sweep: Sweep, effects: Effects | None, waiting: Mapping[Setting, WaitShare], setting: Setting
+) -> Tried:
+    every = [trial for trial in sweep.trials if trial.setting == setting]
+    drained = [trial for trial in sweep.unpaced() if trial.setting == setting]
+    drained = drained or [trial for trial in every if not trial.paced]
+    rate = low = high = samples = None
+    if effects is not None and setting in effects.settings:
+        rate, low, high = effects.interval(setting)
+        if drained and all(trial.samples for trial in drained):
+            each = sum(t.samples for t in drained) / sum(t.batches for t in drained)
+            samples = rate * each
+    waits = [wait for trial in drained for wait in trial.waits]
+    p50, p90, p99 = percentiles(waits) if waits else (None, None, None)
+    return Tried(
+        setting=setting,
+        rate=rate,
+        low=low,
+        high=high,
+        samples=samples,
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        startup=statistics.median(trial.startup for trial in every) if every else None,
+        memory=max((trial.memory for trial in every), default=0) or None,
+        trials=len(drained),
+        waiting=waiting[setting].share if setting in waiting else None,
+        out=sweep.dropped.get(setting, ""),
+    )

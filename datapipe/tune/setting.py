@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.errors import PlanError
+from datapipe.report.table import counted
 
 Variant = tuple[tuple[str, Any], ...]
 """Further arguments of `make` with their values, such as `(("workers", "processes"),)`."""
@@ -17,9 +18,9 @@ class Setting:
     """One way to make the loader."""
 
     num_workers: int  # workers; 0 for none
-    prefetch_factor: int | None  # steps ahead; None without workers, where nothing is prefetched
+    prefetch_factor: int | None  # steps ahead; None without workers
     variant: Variant = ()  # further arguments of `make`
-    place: int = 0  # of the variant among those tried; the first is taken where others are as good
+    place: int = 0  # rank of the variant among equally good ones
 
     @property
     def size(self) -> tuple[int, int, int]:
@@ -35,25 +36,24 @@ class Setting:
     def covers(self, other: Setting) -> bool:
         """Check that this needs at least the memory of the other: more of the same kind."""
         same = self.variant == other.variant or 0 in (self.num_workers, other.num_workers)
-        return same and all(
-            mine >= its for mine, its in zip(self.size[:2], other.size[:2], strict=True)
-        )
+        more = (a >= b for a, b in zip(self.size[:2], other.size[:2], strict=True))
+        return same and all(more)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to what JSON can hold."""
-        named = {name: value if _plain(value) else str(value) for name, value in self.variant}
-        return {
-            "num_workers": self.num_workers,
-            "prefetch_factor": self.prefetch_factor,
-        } | named
+        """Convert to values that JSON can hold."""
+        return {"num_workers": self.num_workers, "prefetch_factor": self.prefetch_factor} | {
+            name: value if value is None or isinstance(value, str | int | float) else str(value)
+            for name, value in self.variant
+        }
 
     def __str__(self) -> str:
-        words = [str(value) for name, value in self.variant if name in ("workers", "decoder")]
-        words += [f"{n}={v}" for n, v in self.variant if n not in ("workers", "decoder")]
-        said = "1 worker" if self.num_workers == 1 else f"{self.num_workers or 'no'} workers"
+        words = [counted(self.num_workers, "worker") if self.num_workers else "no workers"]
         if self.prefetch_factor is not None:
-            said += f", prefetch {self.prefetch_factor}"
-        return ", ".join([said, *words])
+            words.append(f"prefetch {self.prefetch_factor}")
+        kinds = ("workers", "decoder")
+        words += [str(value) for name, value in self.variant if name in kinds]
+        words += [f"{name}={value}" for name, value in self.variant if name not in kinds]
+        return ", ".join(words)
 
 
 def grid(
@@ -61,11 +61,7 @@ def grid(
     prefetch_factor: Collection[int],
     variants: Sequence[Mapping[str, Any]] = ({},),
 ) -> list[Setting]:
-    """All combinations, smallest first. Without workers there is one of each kind.
-
-    Raises:
-        PlanError: there is nothing to try.
-    """
+    """Combine all values, smallest setting first. Without workers there is one of each kind."""
     if not variants:
         raise PlanError("variants () leave nothing to try; give ({},) for the loader as it is")
     for name, numbers in (("num_workers", num_workers), ("prefetch_factor", prefetch_factor)):
@@ -73,17 +69,13 @@ def grid(
             raise PlanError(f"{name} () leaves nothing to try; give numbers such as (0, 2, 4)")
     made: dict[tuple[object, ...], Setting] = {}
     for place, variant in enumerate(variants):
-        for workers_now in sorted({*num_workers}):
-            pairs = tuple(variant.items())
-            for ahead in sorted({*prefetch_factor}) if workers_now else [None]:
+        pairs = tuple(variant.items())
+        for workers in sorted({*num_workers}):
+            for ahead in sorted({*prefetch_factor}) if workers else [None]:
                 setting = Setting(
-                    num_workers=workers_now, prefetch_factor=ahead, variant=pairs, place=place
+                    num_workers=workers, prefetch_factor=ahead, variant=pairs, place=place
                 )
-                # Of which kind no workers are makes no difference.
-                told = tuple(pair for pair in pairs if workers_now or pair[0] != "workers")
-                made.setdefault((workers_now, ahead, repr(told)), setting)
+                # Without workers, their kind makes no difference.
+                key = tuple(pair for pair in pairs if workers or pair[0] != "workers")
+                made.setdefault((workers, ahead, repr(key)), setting)
     return sorted(made.values(), key=lambda setting: setting.size)
-
-
-def _plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)

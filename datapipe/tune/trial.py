@@ -11,19 +11,19 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
-from datapipe.diagnosis.usage import Usage
+from datapipe.diagnosis.loader_figures import Usage
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
-from datapipe.tune.arrivals import Pass, Segment, count, long_wait, samples_of
+from datapipe.tune.arrivals import LoaderPass, Segment, count, long_wait, samples_of
 from datapipe.tune.setting import Setting
 
 Make = Callable[..., Iterable[Any]]
 
-_LATE = 4  # times the time that should count, where passes are short and starting takes long
-_GROUPS = 4  # of batches, in which a good moment to stop is looked for
-_PATIENCE = 0.1  # of the time that should count, for which stock is waited to go
+_LATE = 4  # times the time that should count, if passes are short and starting takes long
+_GROUPS = 4  # of batches, within which a trial stops at a long wait
+_PATIENCE = 0.1  # of the time that should count, for batches that were ready at the start
 _MOST = 20_000  # batches that count
-_LATECOMERS = 0.5  # of the time until the first batch: warm-up, so that the last worker is there
+_LATECOMERS = 0.5  # of the time until the first batch, that the last worker may start later
 _SETTLING = 0.3  # of the steps at the speed of training
 
 
@@ -51,12 +51,11 @@ class Aim:
     seconds: float  # of the segment that counts, at least
     deadline: float  # time of the clock at which to stop with what there is
     least: int = 2  # batches that count, at least
-    # what a training loop does with a batch; None takes batches as fast as they come. What counts
-    # then begins after 30 % of the steps: the warm-up takes batches as fast as they come, so that
-    # nothing is left in stock, and a loader that is too slow shows at once, while one that is fast
-    # enough has filled its stock by then.
+    # a step of training with a batch; None takes batches as fast as they come. The warm-up of a
+    # paced trial takes batches as fast as they come too, so that none is left ready, and the first
+    # 30 % of the steps do not count: until then a loader that is fast enough is ahead again.
     step: Callable[[Any], object] | None = None
-    whole: bool = False  # count whole passes, for iterables that are short
+    whole: bool = False  # count whole passes, for short iterables
     max_memory: float | None = None  # bytes at which to stop; None for no limit
 
 
@@ -90,7 +89,7 @@ class Trial(Segment):
         return self.usage.memory if self.usage is not None else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to what JSON can hold, without the single batches."""
+        """Convert to values that JSON can hold, without the single batches."""
         names = ("round", "paced", "batches", "samples", "seconds", "rate", "startup", "total")
         return self.setting.to_dict() | {name: getattr(self, name) for name in (*names, "memory")}
 
@@ -106,23 +105,15 @@ def run_trial(
     meter_stages: bool = False,
     epoch: int | None = None,
 ) -> Trial:
-    """Make a loader, take its batches, and leave nothing of it behind.
+    """Make a loader, take its batches, and close it.
 
     Start and warm-up do not count: at least two batches, one from each worker. An iterable that
-    comes to its end is begun again, and the same is left out again.
-
-    Args:
-        make: as for `tune_workers`.
-        setting, aim: what to try, and how.
-        round: of the sweep.
-        clock: gives seconds.
-        watcher: of memory and CPU time; None for none.
-        meter_stages: have a datapipe loader time its stages.
-        epoch: of a datapipe loader, so that each trial reads other samples first; None leaves it.
+    ends is begun again, and the same does not count again. A datapipe loader is set to `epoch`, so
+    that each trial reads other samples first, and times its stages if `meter_stages`.
 
     Raises:
         EmptyLoader: the iterable yields nothing.
-        Exception: whatever `make` or the iterable raises.
+        Exception: any error of `make` or of the iterable.
     """
     began = clock()
     run = _TrialRun(setting, aim, clock, watcher)
@@ -144,7 +135,7 @@ def run_trial(
 
 
 class _TrialRun:
-    """A trial while it goes on."""
+    """A trial in progress."""
 
     def __init__(
         self,
@@ -153,13 +144,13 @@ class _TrialRun:
         clock: Callable[[], float],
         watcher: Watcher | None,
     ) -> None:
-        self.passes: list[Pass] = []
+        self.passes: list[LoaderPass] = []
         self.seen: dict[str, Any] = {}  # fields of `Trial`
         workers = max(1, setting.num_workers)
         self._group = workers
         self._skip = max(2, workers)  # one batch of each worker
         self._stock = workers * (setting.prefetch_factor or 0)
-        # Where looking for a good moment to stop began, and how long a wait it begins with.
+        # Batches after which the trial may stop, and the wait that it then stops at.
         self._long: tuple[int, float] | None = None
         self._arguments = setting.arguments
         self._aim = aim
@@ -181,7 +172,7 @@ class _TrialRun:
         self.seen["processes"] = isinstance(self._loader, DataLoader)
         if isinstance(self._loader, Loader):
             self.seen["processes"] = self._loader.options.workers == "processes"
-            self.seen["key"] = self._loader.tuning_key
+            self.seen["key"] = self._loader.components().find_tuning_key()
             if epoch is not None:
                 self._loader.set_epoch(epoch)
             if meter_stages:
@@ -193,7 +184,7 @@ class _TrialRun:
         while True:
             part = self.passes[-1]
             if len(self.passes) == 1 and len(part.got) == self._skip - 1:
-                self._mark()  # in the warm-up: looking takes milliseconds
+                self._mark()  # in the warm-up, since it takes milliseconds
             part.asked.append(self._clock())
             try:
                 batch = next(self._iterator)
@@ -213,7 +204,7 @@ class _TrialRun:
             if self._aim.step is not None and (self._warm or self._aim.whole):
                 self._aim.step(batch)
             del batch
-        self._look()
+        self._read_meters()
 
     def segment(self) -> Segment:
         """Return the part of the run that counts so far."""
@@ -230,10 +221,10 @@ class _TrialRun:
         return made
 
     def close(self) -> None:
-        """Stop the workers and let go of everything, whatever kind of iterable it is."""
+        """Stop the workers and drop all references, for any kind of iterable."""
         if self._watcher is not None:
             self.seen["usage"] = self._watcher.stop()
-        plain = self._loader is None or isinstance(self._loader, Sequence)
+        closed = self._loader is None or isinstance(self._loader, Sequence)
         with ExitStack() as stack:  # all of them, last one first, even if one raises
             for thing, name in (
                 (self._loader, "close"),
@@ -242,17 +233,17 @@ class _TrialRun:
             ):
                 if callable(close := getattr(thing, name, None)):
                     stack.callback(close)
-                    plain = True
+                    closed = True
             del thing, close
             self._iterator = self._loader = None
-        if not plain:
-            gc.collect()  # perhaps workers end with what refers to itself
+        if not closed:
+            gc.collect()  # workers may end with objects in a reference cycle
 
-    def _warm_up(self, part: Pass) -> None:
+    def _warm_up(self, part: LoaderPass) -> None:
         """Begin to count after two batches, one of each worker, and half as long as starting took.
 
-        The last worker to start may take that much longer than the first. What was made while the
-        first batch was awaited is left out too, if that does not take too long.
+        The last worker to start may take that much longer than the first. Batches that were ready
+        with the first one do not count either, if that does not take too long.
         """
         if self._warm:
             return
@@ -269,7 +260,7 @@ class _TrialRun:
 
     def _begin(self) -> None:
         self._warm, self._long = False, None
-        self.passes.append(Pass(began=self._clock(), skip=self._skip))
+        self.passes.append(LoaderPass(began=self._clock(), skip=self._skip))
         self._iterator = iter(self._loader)
 
     def _passed(self) -> bool:
@@ -289,11 +280,11 @@ class _TrialRun:
             self.seen["over"] = self._watcher.memory > aim.max_memory
         return self.seen.get("over", False) or now >= aim.deadline
 
-    def _may_stop(self, part: Pass, now: float) -> bool:
+    def _may_stop(self, part: LoaderPass, now: float) -> bool:
         """Check that stopping is neither too early nor within a burst.
 
-        A slow batch during which the time runs out counts: to stop before it would be to leave out
-        slow ones more often than others (the inspection paradox).
+        A slow batch during which the time runs out counts: otherwise slow batches would be left out
+        more often than others (the inspection paradox).
         """
         taken = len(part.got) - part.skip
         if not self._warm or self._since is None or taken < 1 or self._aim.whole:
@@ -323,7 +314,7 @@ class _TrialRun:
         if isinstance(self._loader, Loader) and self._loader.meter is not None:
             self._before = self._loader.meter.reading()
 
-    def _look(self) -> None:
+    def _read_meters(self) -> None:
         if self._watcher is not None:
             self.seen["caller"] = time.thread_time() - self._caller
             self.seen["usage"] = self._watcher.stop()

@@ -8,7 +8,7 @@ from typing import Any
 Batch = dict[str, Any]
 
 LABELS = "num_items_in_batch"
-"""What a batch calls its number of labels over all ranks; the plan knows it, no rank is asked."""
+"""Key of a batch's number of labels over all ranks; the plan knows it, no rank is asked."""
 
 
 def groups_of(

@@ -35,7 +35,7 @@ class Patches(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the model takes.
+    """Inputs of the model.
 
     Attributes:
         ids: int64 [T].
@@ -53,7 +53,7 @@ class Inputs(NamedTuple):
 
 
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str) -> Inputs:
-    """The batch of a loader with `text=`, as the model takes it. Waits for no device.
+    """Turn a batch of a loader with `text=` into the model's inputs. Waits for no device.
 
     Args:
         batch: with `pixel_values` float `[images, 3, H, W]` of fixed size, or
@@ -84,12 +84,12 @@ def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str) -> Inpu
 
 
 def following(labels: Tensor) -> Tensor:
-    """The label of the next token in each row; the first token of a sample is never a label."""
+    """Return the label of the next token in each row; the first token of a sample is never one."""
     return torch.cat([labels[:, 1:], labels.new_full((len(labels), 1), IGNORE)], dim=1)
 
 
 def make_patches(batch: dict[str, Any], vision: VisionConfig, device: torch.device) -> Patches:
-    """The images of a batch in patches; see `make_inputs`."""
+    """Return the images of a batch in patches; see `make_inputs`."""
     pixels = batch.get("pixel_values")
     if pixels is None:
         # The encoder runs all the same: a rank that left it out would never come to the exchange

@@ -12,7 +12,7 @@ from types import FrameType
 
 @contextmanager
 def interruptible(wanted: bool = True) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C was pressed; pressed twice, it interrupts at once.
+    """Yield a function that returns whether Ctrl-C was pressed; twice interrupts at once.
 
     Where it is not `wanted`, and in other threads than the main one, which alone is told of
     signals, Ctrl-C does what it did and the function always says no.

@@ -56,7 +56,7 @@ class Run:
             self.reduced = DistributedDataParallel(self.model)
 
     def parts(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the content of a checkpoint."""
         return {
             "model": self.model,
             "optimizer": self.optimizer,
@@ -153,7 +153,7 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
 
 
 def _here(batch: Batch, device: torch.device) -> Batch:
-    """A batch on the device, where the loader has not brought it there."""
+    """Return a batch on the device, if the loader has not brought it there."""
     if batch["input_ids"].device.type == device.type:
         return batch
     return {

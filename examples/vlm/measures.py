@@ -1,4 +1,4 @@
-"""What a run measures of itself, and when it waits for the device to know."""
+"""Measures of a run, and the moments at which it waits for the device to know them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.vlm.ranks import Ranks
 
 
 class Line(NamedTuple):
-    """What is logged now and then.
+    """Figures of a line of the log.
 
     Attributes:
         step: the last one.
@@ -32,7 +32,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run measured, after its warm-up; counts and rates are over all ranks.
+    """Figures of a run after its warm-up; counts and rates are over all ranks.
 
     Attributes:
         steps: all that were made, the warm-up included.
@@ -71,7 +71,7 @@ class Report:
 
 
 class Counts:
-    """Adds up what steps did, on the device, until somebody wants to know."""
+    """Sums over steps, kept on the device until they are read."""
 
     def __init__(self, ranks: Ranks, start: int) -> None:
         self._ranks = ranks
@@ -106,7 +106,7 @@ class Counts:
             self._seconds = time.perf_counter() - self._begun
 
     def line(self, monitor: datapipe.Monitor) -> Line:
-        """What happened since the last line."""
+        """Return the figures since the last line."""
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
         now = time.perf_counter()
@@ -115,7 +115,7 @@ class Counts:
         return Line(self._step, losses, rate, monitor.report().wait_share)
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
-        """What happened in the whole run."""
+        """Return the figures of the whole run."""
         self.stop()
         seconds = self._seconds or 0.0
         self._collect()

@@ -1,4 +1,4 @@
-"""Where the memory of training goes."""
+"""Memory of training, by use."""
 
 from __future__ import annotations
 

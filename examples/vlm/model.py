@@ -42,8 +42,8 @@ class VLM(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
 
-        Every token's loss stands for itself, so whoever calls decides what to divide by: the sum
-        over all ranks and accumulated batches of tokens that count.
+        The losses are not averaged: the caller divides them by the number of tokens that count,
+        over all ranks and accumulated batches.
         """
         features = self.projector(self.vision(inputs.patches, self.kernel))
         x = place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
@@ -101,7 +101,7 @@ def place(embedded: Tensor, features: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _initialise(module: nn.Module) -> None:
-    """Normal weights of deviation 0.02, as in GPT-2; no bias."""
+    """Draw normal weights of deviation 0.02, as in GPT-2; no bias."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:

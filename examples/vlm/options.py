@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
 
 
 def parse_short(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
-    """What every adapter asks for; `sizes` are `pack=` or `batch_size=` of the loader."""
+    """Parse the options of every adapter; `sizes` are `pack=` or `batch_size=` of the loader."""
     parser = argparse.ArgumentParser(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )

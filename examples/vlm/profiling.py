@@ -17,7 +17,7 @@ SKIP, WARM_UP, ACTIVE = 5, 2, 3
 
 @contextmanager
 def profiled(path: Path | None) -> Iterator[Callable[[], None]]:
-    """A function to call after every step; None traces nothing.
+    """Yield a function to call after every step; None traces nothing.
 
     Args:
         path: of the trace, written after step 10.

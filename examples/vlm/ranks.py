@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Ranks(NamedTuple):
-    """Which of how many processes this is, and its device."""
+    """Rank of this process, number of processes, and its device."""
 
     rank: int
     world_size: int
@@ -21,11 +21,11 @@ class Ranks(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this one prints and saves."""
+        """True if this one prints and saves."""
         return self.rank == 0
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor, on the CPU, of every rank."""
+        """Gather the tensor, on the CPU, of every rank."""
         if self.world_size == 1:
             return [tensor]
         mine = tensor.to(self.device)
@@ -42,7 +42,7 @@ class Ranks(NamedTuple):
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """The processes that torchrun started, connected; this one alone where there are none.
+    """Connect the processes that torchrun started, or return this one alone.
 
     Args:
         device: "auto" for a GPU where there is one, "cuda" or "cpu".

@@ -17,7 +17,7 @@ _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class Techniques:
-    """How a step is computed. The model learns the same, but for rounding, under any of them.
+    """Ways to compute a step. The model learns the same, but for rounding, under any of them.
 
     Attributes:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
@@ -82,7 +82,7 @@ class Techniques:
         return _AMP.get(self.precision, torch.float32)
 
     def autocast(self, device: torch.device) -> Any:
-        """A context in which matrix products have the precision asked for."""
+        """Return a context in which matrix products have the precision asked for."""
         if self.precision == "fp32":
             return nullcontext()
         return torch.autocast(device.type, dtype=self.dtype)

@@ -1,4 +1,4 @@
-"""What the model has to know of a tokenizer, and one that needs no file."""
+"""Facts of a tokenizer for the model, and a tokenizer that needs no file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, path: Path | None) -> Vocabulary:
-        """That of a `tokenizer.json`; None takes one of bytes.
+        """Load that of a `tokenizer.json`; None takes one of bytes.
 
         Raises:
             ValueError: there is no such file, or it has no token for images.
@@ -53,7 +53,7 @@ class Vocabulary(NamedTuple):
 
 
 def byte_tokenizer() -> Tokenizer:
-    """A token a byte: nothing to train or download, and four times as long as a real one's."""
+    """Make a tokenizer of bytes: no training, no download, and texts four times as long."""
     words = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     vocabulary = {word: number for number, word in enumerate(words)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

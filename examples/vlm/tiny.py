@@ -14,7 +14,7 @@ from examples.vlm.texts import Vocabulary
 
 
 def make_tiny() -> tuple[VLM, dict[str, Any]]:
-    """The model, always with the same weights, and `image=` and `text=` of a loader for it."""
+    """Make the model with fixed weights, and `image=` and `text=` of a loader for it."""
     config, vocabulary = MODELS["tiny"], Vocabulary.of(None)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng():

@@ -102,7 +102,7 @@ def build(
     ranks: Ranks,
     options: argparse.Namespace,
 ) -> Run:
-    """The model with its optimizer, the same on every rank."""
+    """Make the model with its optimizer, the same on every rank."""
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
         model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
@@ -182,7 +182,7 @@ def make_loader(
 
 
 def kernel_for(name: str, techniques: Techniques, device: torch.device) -> str:
-    """The kernel of attention that was asked for, or the fastest one.
+    """Return the kernel of attention that was asked for, or the fastest one.
 
     Raises:
         ValueError: it cannot train here.
@@ -195,7 +195,7 @@ def kernel_for(name: str, techniques: Techniques, device: torch.device) -> str:
 
 
 def techniques_of(options: argparse.Namespace) -> Techniques:
-    """The switches that were thrown."""
+    """Return the switches that are on."""
     names = [field.name for field in fields(Techniques)]
     return Techniques(**{name: getattr(options, name) for name in names})
 

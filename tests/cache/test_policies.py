@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.cache.expected import MOST_RANKS, expected_hits
+from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.next_use import AHEAD, NEVER, Lru, NextUse
-from datapipe.plan.ragged import Int64
+from datapipe.cache.next_use import AHEAD, MOST_RANKS, NEVER, Lru, NextUse, expected_hits
 
 
 def serve(policy: NextUse | Lru, requests: list[int], sizes: dict[int, int]) -> int:

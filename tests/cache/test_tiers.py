@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipe.array_types import Int64, UInt8
 from datapipe.cache import disk as disk_module
-from datapipe.cache.disk import DiskTier, make_room, note, open_disk
-from datapipe.cache.layout import EntryLayout
-from datapipe.cache.memory import Buffer, EvictedEntries, FixedEntries
+from datapipe.cache.disk import DiskTier, make_room, open_disk, write_about
+from datapipe.cache.entries import fill_members
+from datapipe.cache.layout import EntryLayout, Use
+from datapipe.cache.memory import EvictedEntries, FixedEntries
 from datapipe.cache.next_use import Lru, NextUse
-from datapipe.cache.sample_cache import fill_members
-from datapipe.cache.use import Use
-from datapipe.plan.ragged import Int64
 
 COUNT = 50
 
@@ -30,7 +29,7 @@ def sizes_of(samples: Int64) -> Int64:
     return 64 * (1 + samples % 3)
 
 
-def entry_of(sample: int) -> Buffer:
+def entry_of(sample: int) -> UInt8:
     size = int(sizes_of(np.array([sample]))[0])
     return np.random.default_rng(sample).integers(0, 256, size, np.uint8)
 
@@ -44,36 +43,36 @@ def use(tier: FixedEntries | DiskTier, sample: int) -> Use:
     return Use(sample, memory=place, disk=place)
 
 
-def test_an_arena_gives_back_what_was_kept() -> None:
-    arena = FixedEntries(layout())
+def test_a_fixed_tier_gives_back_what_was_kept() -> None:
+    tier = FixedEntries(layout())
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
-        room = arena.room(use(arena, sample), len(entry))
+        room = tier.room(use(tier, sample), len(entry))
         assert room is not None
         room[:] = entry
-        assert arena.find(use(arena, sample)) is None  # not before it is whole
-        arena.keep(use(arena, sample), room)
+        assert tier.find(use(tier, sample)) is None  # not before it is whole
+        tier.keep(use(tier, sample), room)
     for sample in range(COUNT):
-        found = arena.find(use(arena, sample))
+        found = tier.find(use(tier, sample))
         if sample % 2:
             assert found is None
         else:
             assert (found == entry_of(sample)).all()
 
 
-def test_an_arena_takes_entries_that_were_made_elsewhere() -> None:
-    arena = FixedEntries(layout())
-    arena.keep(use(arena, 5), entry_of(5))
-    assert (arena.find(use(arena, 5)) == entry_of(5)).all()
+def test_a_fixed_tier_takes_entries_that_were_made_elsewhere() -> None:
+    tier = FixedEntries(layout())
+    tier.keep(use(tier, 5), entry_of(5))
+    assert (tier.find(use(tier, 5)) == entry_of(5)).all()
 
 
-def test_an_arena_leaves_out_what_has_no_place() -> None:
-    arena = FixedEntries(layout(budget=1000))
-    out = [sample for sample in range(COUNT) if not arena.wants(use(arena, sample), 64)]
+def test_a_fixed_tier_leaves_out_what_has_no_place() -> None:
+    tier = FixedEntries(layout(budget=1000))
+    out = [sample for sample in range(COUNT) if not tier.wants(use(tier, sample), 64)]
     assert 0 < len(out) < COUNT
-    arena.keep(use(arena, out[0]), entry_of(out[0]))
-    assert arena.find(use(arena, out[0])) is None
-    assert arena.room(use(arena, out[0]), 64) is None
+    tier.keep(use(tier, out[0]), entry_of(out[0]))
+    assert tier.find(use(tier, out[0])) is None
+    assert tier.room(use(tier, out[0]), 64) is None
 
 
 def test_memory_that_is_not_there_is_refused() -> None:
@@ -214,7 +213,7 @@ def test_room_is_made_by_removing_what_was_used_longest_ago(
 ) -> None:
     caplog.set_level(logging.INFO)
     for number, name in enumerate(("old", "used", "new")):
-        note(tmp_path / name, {})
+        write_about(tmp_path / name, {})
         (tmp_path / name / "entries").write_bytes(bytes(100_000))
         os.utime(tmp_path / name, (number, number))
     (tmp_path / "mine").mkdir()  # of somebody else: no cache

@@ -210,6 +210,7 @@ def piped(*arguments, **options):
     return process.wait(), errors
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "arguments",
     [

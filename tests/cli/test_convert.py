@@ -130,6 +130,7 @@ def test_arrays_are_no_shards(run: Run, raw: Path, shards: Path, tmp_path: Path)
     assert "holds arrays" in appended.output
 
 
+@pytest.mark.campaign
 def test_interrupting_and_going_on(shards: Path, tmp_path: Path) -> None:
     """A real process, a real signal."""
     arrays = tmp_path / "arrays"
@@ -141,7 +142,9 @@ def test_interrupting_and_going_on(shards: Path, tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     if process.returncode:  # it may have been quicker
-        assert process.returncode == 130, errors
+        # If the interrupt came within an `exec` of source, as when a dataclass is made during an
+        # import, CPython ends by the signal, whatever the code. A shell shows 130 for both.
+        assert process.returncode in (130, -signal.SIGINT), errors
         assert "the same command goes on" in errors
         assert "Traceback" not in errors
     subprocess.run(command, check=True, capture_output=True)

@@ -12,9 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 import datapipe
-from datapipe.cli.image import parse_image
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
-from datapipe.cli.target import resolve_target
+from datapipe.cli.values import parse_image, resolve_target
 
 
 def keywords(*arguments: Any) -> dict[str, Any]:

@@ -145,6 +145,7 @@ def test_a_folder_that_is_not_there_is_one_message(run: Any, tmp_path: Path) -> 
     assert "no such folder" in result.stderr
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_ctrl_c_ends_it_at_once_and_leaves_nobody_behind(shards: Path, workers: str) -> None:
     process = subprocess.Popen(

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import datapipe
-from datapipe.cli.units import parse_seconds, parse_share
+from datapipe.cli.values import parse_seconds, parse_share
 from datapipe.quantities import take_bytes
 
 SCRIPT = """
@@ -68,6 +68,7 @@ def test_a_dataset_is_tuned_and_the_result_kept(run: Any, read: Any, shards: Pat
     assert loader.options.num_workers == document["num_workers"]
 
 
+@pytest.mark.campaign
 def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
     options = ["--batch-size", "4", "--image", "32", *QUICK, "--report", str(tmp_path / "r.html")]
     result = subprocess.run(
@@ -89,6 +90,7 @@ def test_the_report_is_plain_when_piped(shards: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r.html").read_text("utf-8").startswith("<!doctype html>")
 
 
+@pytest.mark.campaign
 def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
     run: Any, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_wrong_options_are_one_message(
     assert result.stderr.splitlines()[-1] == errors[0]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_ctrl_c_says_what_is_known_and_leaves_no_process(script: Path, workers: str) -> None:
     process = subprocess.Popen(

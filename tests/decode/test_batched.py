@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from datapipe.decode import resize_products
+from datapipe.decode import resize as resize_module
 from datapipe.decode.batched import fit_batch, normalize_batch, resize_batch, zero_outside
 from datapipe.decode.normalize import Normalizer
-from datapipe.decode.resize import resize
+from datapipe.decode.resize import fit_by_products, resize
 from datapipe.errors import PlanError
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -123,7 +123,7 @@ def test_on_the_cpu_batches_are_resized_by_the_loaders_kernel(
 
 def difference(photo: Tensor, height: int, width: int, filter: str) -> Tensor:
     expected = resize(photo, height, width, filter)  # type: ignore[arg-type]
-    got = resize_products.fit_by_products([photo], height, width, filter)[0]  # type: ignore[arg-type]
+    got = fit_by_products([photo], height, width, filter)[0]  # type: ignore[arg-type]
     return (got.int() - expected.int()).abs().float()
 
 
@@ -153,8 +153,8 @@ def test_large_photographs_shrink_as_far_as_one_likes(photos: list[Tensor], filt
 
 def test_an_image_looks_the_same_whatever_its_neighbours(photos: list[Tensor]) -> None:
     small = photos[0][:, :50, :60]
-    alone = resize_products.fit_by_products([small], 64, 64, "bicubic")[0]
-    mixed = resize_products.fit_by_products([photos[2], small, photos[1]], 64, 64, "bicubic")
+    alone = fit_by_products([small], 64, 64, "bicubic")[0]
+    mixed = fit_by_products([photos[2], small, photos[1]], 64, 64, "bicubic")
     off = (mixed[1].int() - alone.int()).abs()
     assert off.max() <= 1  # sums of other lengths may be added up in another order
     assert off.float().mean() < 0.001
@@ -163,19 +163,17 @@ def test_an_image_looks_the_same_whatever_its_neighbours(photos: list[Tensor]) -
 def test_batches_too_large_for_memory_are_resized_in_parts(
     photos: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = resize_products.fit_by_products(photos * 2, 64, 64, "bilinear")
-    monkeypatch.setattr(resize_products, "_AT_ONCE", 12 * photos[1].shape[1] * photos[1].shape[2])
-    parts = resize_products.fit_by_products(photos * 2, 64, 64, "bilinear")
+    together = fit_by_products(photos * 2, 64, 64, "bilinear")
+    monkeypatch.setattr(resize_module, "_AT_ONCE", 12 * photos[1].shape[1] * photos[1].shape[2])
+    parts = fit_by_products(photos * 2, 64, 64, "bilinear")
     assert (parts.int() - together.int()).abs().max() <= 1
     assert parts.float().sub(together.float()).abs().mean() < 0.001
 
 
 def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:
-    expected = resize_products.fit_by_products([photos[0]], 64, 64, "bilinear")
+    expected = fit_by_products([photos[0]], 64, 64, "bilinear")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(
-            resize_products.fit_by_products([photos[0]], 64, 64, "bilinear"), expected
-        )
+        assert torch.equal(fit_by_products([photos[0]], 64, 64, "bilinear"), expected)
 
 
 @on_each_device

@@ -1,6 +1,5 @@
 """Pixels written into a batch: the values, the place, and that kernel and torch give the same."""
 
-import logging
 import subprocess
 import sys
 import threading
@@ -28,20 +27,17 @@ KINDS = [
 @pytest.fixture(params=["torch", "kernel"])
 def writer(request, monkeypatch):
     """Either of the two is used, whatever the tests before have loaded."""
-    background = normalize._Background()
+    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
     if request.param == "kernel":
-        pytest.importorskip("numba")
-        background.kernel = load_kernel()
-    monkeypatch.setattr(normalize, "_background", background)
+        load_kernel()
     return request.param
 
 
 @pytest.fixture
-def background(monkeypatch):
-    """A process that has written nothing yet."""
-    monkeypatch.setattr(normalize, "_background", normalize._Background())
-    monkeypatch.setattr(normalize, "load_kernel", load_kernel.__wrapped__)
-    return normalize._background
+def loader(monkeypatch):
+    """The loader of a process that has written nothing yet."""
+    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    return normalize._loader
 
 
 def picture(height, width, seed=0):
@@ -132,7 +128,6 @@ def test_strides_of_image_and_batch_change_nothing(writer, mean_std, dtype):
 @example(16, 24, torch.float32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))  # lines of a cache, whole
 @example(16, 24, torch.uint8, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
 def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
-    pytest.importorskip("numba")
     kernel = load_kernel()
     normalizer = Normalizer(None if dtype == torch.uint8 else (mean, std), dtype)
     image = picture(height, width, seed=height * width)
@@ -140,7 +135,7 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
     normalizer._with_torch(image, one)
     layout = normalize._layout(image, other)
     assert layout is not None
-    normalizer._with_kernel(kernel.write, image, other, layout)
+    normalizer._with_kernel(kernel, image, other, layout)
     assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
@@ -163,7 +158,6 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
 def test_images_are_gathered_as_they_are_written_one_by_one(
     height, width, dtype, mirrored, before, after, interleaved
 ):
-    pytest.importorskip("numba")
     load_kernel()
     normalizer = Normalizer(None if dtype == torch.uint8 else CLIP, dtype)
     count, length = len(mirrored), 3 * height * width
@@ -217,45 +211,29 @@ def test_threads_share_one_normalizer(writer):
     assert torch.equal(alone, together)
 
 
-def test_the_kernel_is_loaded_once_it_pays(background, monkeypatch):
-    pytest.importorskip("numba")
+def test_the_kernel_is_loaded_once_it_pays(loader, monkeypatch):
     monkeypatch.setattr(normalize, "LOADED_AFTER", 5 * 4 * 4)
     normalizer, image, out = Normalizer(None, torch.uint8), picture(4, 4), torch.empty(3, 4, 4)
     out = out.to(torch.uint8)
     for _ in range(4):
         normalizer.write(image, out)
-    assert background._thread is None
+    assert loader._thread is None
     normalizer.write(image, out)
-    background.wait()
-    assert background.kernel is not None
-    assert background.kernel.write.__name__ == "datapipe.decode.kernels.normalize"
+    loader.wait()
+    assert loader.kernel is not None
+    assert loader.kernel.__name__ == "datapipe.decode.kernels.write"
     used = []
     monkeypatch.setattr(Normalizer, "_with_kernel", lambda self, kernel, *rest: used.append(kernel))
     normalizer.write(image, out)
-    assert used == [background.kernel.write]
+    assert used == [loader.kernel]
 
 
-def test_without_numba_torch_goes_on_and_says_so_once(background, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "datapipe.decode.kernels.normalize", None)
-    monkeypatch.delattr("datapipe.decode.kernels.normalize", raising=False)
-    monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
-    image = picture(4, 4)
-    with caplog.at_level(logging.INFO, logger="datapipe.decode.normalize"):
-        for _ in range(3):
-            out = torch.empty((3, 4, 4), dtype=torch.uint8)
-            Normalizer(None, torch.uint8).write(image, out)
-            background.wait()
-            assert torch.equal(out, image)
-    assert background.kernel is None
-    assert [record.getMessage().count("datapipe[fast]") for record in caplog.records] == [1]
-
-
-def test_a_fork_waits_for_the_kernel_to_be_loaded(background, monkeypatch):
+def test_a_fork_waits_for_the_kernel_to_be_loaded(loader, monkeypatch):
     go_on = threading.Event()
-    monkeypatch.setattr(background, "load", lambda: go_on.wait(60))
+    monkeypatch.setattr(loader, "load", lambda: go_on.wait(60))
     monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
-    background.count(1)
-    waiter = threading.Thread(target=background.wait)
+    loader.count(1)
+    waiter = threading.Thread(target=loader.wait)
     waiter.start()
     waiter.join(0.05)
     assert waiter.is_alive()

@@ -213,6 +213,7 @@ def blocks(draw):
     return b"Exif\0\0" * draw(st.sampled_from([0, 1, 1, 1, 2])) + block
 
 
+@pytest.mark.campaign
 @settings(deadline=None, max_examples=300)
 @given(st.lists(blocks(), min_size=1, max_size=2), st.integers(0, 9), st.booleans())
 def test_odd_metadata_means_what_it_means_to_pillow(encode, made, orientation, has_xmp):

@@ -6,20 +6,19 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from datapipe.diagnosis.loader_rules import Limit, LoaderFigures, find_limit
-from datapipe.diagnosis.usage import Usage
+from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
+from datapipe.diagnosis.loader_rules import Limit, find_limit
+from datapipe.loader.metrics.meter import Stage
 from datapipe.profile.measure.usage import UsageMeter
 
 
-@dataclass(frozen=True)
-class Stage:
-    seconds: float
-    cpu: float
+def stage(seconds: float, cpu: float) -> Stage:
+    return Stage(seconds=seconds, cpu=cpu)
 
 
 def seen(
@@ -33,9 +32,9 @@ def seen(
     return LoaderFigures(usage=usage, seconds=10.0, **{"samples": 1000.0, "workers": 4} | more)  # type: ignore[arg-type]
 
 
-DECODES = {"read": Stage(2.0, 0.5), "decode": Stage(35.0, 28.0), "collate": Stage(3.0, 3.0)}
-READS = {"read": Stage(36.0, 0.5), "decode": Stage(4.0, 4.0)}
-SENDS = {"read": Stage(1.0, 0.5), "transform": Stage(34.0, 0.5), "decode": Stage(4.0, 4.0)}
+DECODES = {"read": stage(2.0, 0.5), "decode": stage(35.0, 28.0), "collate": stage(3.0, 3.0)}
+READS = {"read": stage(36.0, 0.5), "decode": stage(4.0, 4.0)}
+SENDS = {"read": stage(1.0, 0.5), "transform": stage(34.0, 0.5), "decode": stage(4.0, 4.0)}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +156,6 @@ def test_real_kernels_that_release_the_lock_are_limited_by_cores() -> None:
 
 def test_real_waiting_for_what_is_read_is_limited_by_storage() -> None:
     # What the meter of a loader says whose reads sleep.
-    limit = measured(lambda: time.sleep(0.05), stages={"read": Stage(2.0, 0.01)})
+    limit = measured(lambda: time.sleep(0.05), stages={"read": stage(2.0, 0.01)})
     # On a machine that others keep busy, it is their cores that are seen first.
     assert limit.resource == "storage" or limit.figures["others"] > 1

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from datapipe.diagnosis.loader_rules import LoaderFigures, find_limit
+from datapipe.diagnosis.loader_figures import LoaderFigures
+from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.diagnosis.loop_rules import Blocked, LoopFigures, judge
 from datapipe.loader.metrics.meter import Reading, Stage
 

@@ -8,10 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(bash|python)(?: title="([\w.]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.campaign
 def test_every_block_of_the_tutorial_runs(tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
     folder.mkdir()

@@ -198,6 +198,7 @@ def groups(loader: datapipe.Loader, count: int, by_epoch: bool) -> Iterator[list
             group = []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("size", SIZES, ids=" ".join)
 def test_losses_are_those_of_a_plain_loop_and_are_repeated_after_a_stop(
@@ -241,6 +242,7 @@ for number, name in enumerate(tests["NAMES"]):
 """
 
 
+@pytest.mark.campaign
 def test_two_ranks_learn_what_one_does_with_batches_twice_as_large(
     shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +299,7 @@ def test_a_missing_package_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
         runpy.run_path(str(EXAMPLES / f"{name}.py"))
 
 
+@pytest.mark.campaign
 def test_files_run_as_scripts_from_any_folder(tmp_path: Path) -> None:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     scripts = {

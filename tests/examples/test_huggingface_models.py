@@ -23,6 +23,8 @@ pytest.importorskip("transformers")
 
 from examples import huggingface_models as example
 
+pytestmark = pytest.mark.campaign
+
 META = ("key", "valid", "num_items_in_batch")
 DAMAGED = ("000000007", "000000012")  # of one image and of two
 

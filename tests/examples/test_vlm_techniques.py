@@ -18,7 +18,7 @@ from examples.vlm.loop import Run
 
 from .vlm_runs import PACKED, fit
 
-pytestmark = pytest.mark.usefixtures("small_model")
+pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
 
 
 @pytest.mark.parametrize(

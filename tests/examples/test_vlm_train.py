@@ -131,6 +131,7 @@ def test_a_gpu_that_is_not_there_is_said_to_be_missing(shards: Path) -> None:
         program.main([str(shards), "--device", "cuda"])
 
 
+@pytest.mark.campaign
 def test_ranks_learn_together_what_one_process_learns(shards: Path, tmp_path: Path) -> None:
     """With a sample each, some step has a rank without any image."""
     with socket.socket() as free:

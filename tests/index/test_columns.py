@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,6 @@ import pytest
 import datapipe
 from datapipe.errors import DatapipeError, IndexMismatch
 from datapipe.index import columns as columns_module
-from datapipe.index import consolidate as consolidate_module
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import derived
 from datapipe.index.files.sealed_json import unseal
@@ -47,7 +47,7 @@ def test_columns_are_plain_npy_files(packed):
 
 def test_columns_hold_what_the_parquet_index_holds(packed):
     columns = open_dataset(packed).columns
-    tables = [consolidate_module.read_index(path) for path in sorted(packed.glob("*.parquet"))]
+    tables = [read_index(path) for path in sorted(packed.glob("*.parquet"))]
     keys = [key for table in tables for key in table["key"].to_pylist()]
     offsets = [offset for table in tables for row in table["offset"].to_pylist() for offset in row]
     sums = [crc32 for table in tables for row in table["crc32"].to_pylist() for crc32 in row]
@@ -81,14 +81,14 @@ def test_columns_of_a_read_only_dataset_go_to_the_cache(
 ):
     (packed / "columns" / "columns.json").unlink()
     before = contents(packed)
-    mkdtemp = columns_module.tempfile.mkdtemp
+    mkdtemp = tempfile.mkdtemp
 
     def denied(prefix, dir):
         if Path(dir) == packed:
             raise OSError(code, "no writing here")
         return mkdtemp(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(columns_module.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(tempfile, "mkdtemp", denied)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for _ in range(2):
         assert len(as_lists(open_dataset(packed).columns)) == 6
@@ -100,16 +100,16 @@ def test_columns_of_a_read_only_dataset_go_to_the_cache(
 @pytest.fixture
 def nowhere(packed, monkeypatch, tmp_path):
     """Let neither the dataset's folder nor the user's cache folder be written, even by root."""
-    mkdtemp = columns_module.tempfile.mkdtemp
+    mkdtemp = tempfile.mkdtemp
 
     def denied(prefix, dir):
         if Path(dir) == packed:
             raise OSError(errno.EROFS, "Read-only file system")
         return mkdtemp(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(columns_module.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(tempfile, "mkdtemp", denied)
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
-    monkeypatch.setattr(columns_module.tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     shutil.rmtree(packed / "columns")
     return packed
 
@@ -237,7 +237,7 @@ def test_a_pack_of_datapipe_is_not_indexed_as_foreign(packed):
 
 def test_too_many_different_extensions_are_refused_with_an_example(tmp_path, make_tar, monkeypatch):
     make_tar(tmp_path / "x.tar", [(f"clip.{i}", b"") for i in range(3)])
-    monkeypatch.setattr(consolidate_module, "_MOST_EXTENSIONS", 2)
+    monkeypatch.setattr(columns_module, "_MOST_EXTENSIONS", 2)
     with pytest.raises(IndexMismatch, match="different extensions of members, such as '2'"):
         open_dataset(tmp_path)
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import multiprocessing
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -123,14 +124,14 @@ def test_a_folder_that_cannot_be_written_is_replaced_by_the_cache(
     code: int,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    mkdtemp = select.tempfile.mkdtemp
+    mkdtemp = tempfile.mkdtemp
 
     def denied(prefix: str, dir: Path) -> str:
         if dir == tmp_path / "where":
             raise OSError(code, "no writing here")
         return mkdtemp(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(select.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(tempfile, "mkdtemp", denied)
     expected = np.flatnonzero(many.image_width < 300).tolist()
     for messages in (1, 1):
         found = asked(tmp_path / "where", many)
@@ -143,14 +144,14 @@ def test_a_full_disk_is_no_reason_to_go_elsewhere(
     many: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    mkdtemp = select.tempfile.mkdtemp
+    mkdtemp = tempfile.mkdtemp
 
     def full(prefix: str, dir: Path) -> str:
         if dir == tmp_path / "where":
             raise OSError(errno.ENOSPC, "no space")
         return mkdtemp(prefix=prefix, dir=dir)
 
-    monkeypatch.setattr(select.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
     with pytest.raises(OSError, match="no space"):
         asked(tmp_path / "where", many)
     assert not any(path.is_file() for path in (tmp_path / "cache").rglob("*"))

@@ -199,8 +199,7 @@ class Maker:
 
     def _tuned(self) -> Scene:
         self._pack(self._raw, self._dataset)
-        key = self._loader().tuning_key
-        assert key
+        key = self._loader().components().find_tuning_key()
         keep(key, Tuned(num_workers=2, prefetch_factor=3, rate=1.0))
 
         def run() -> str:

@@ -61,11 +61,9 @@ def pair(packed: Path, converted: dict[str, Path]) -> Callable[..., tuple[Loader
 @pytest.fixture(params=["torch", "kernel"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of writing pixels, whatever the tests before have loaded."""
-    background = normalize._Background()
+    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
     if request.param == "kernel":
-        pytest.importorskip("numba")
-        background.kernel = normalize.load_kernel()
-    monkeypatch.setattr(normalize, "_background", background)
+        normalize.load_kernel()
 
 
 CLIP = ImageSpec(size=24, normalize="clip")
@@ -142,7 +140,7 @@ def test_tokens_are_those_of_the_shards(
     common = {"image": CLIP, "text": spec, "meta": meta, "num_workers": 2, **rest}
     shards = datapipe.make_loader(packed, **common)
     arrays = datapipe.make_loader(tmp_path / "arrays", **common)
-    assert (arrays._maker.tokens.stored is not None) == stored  # type: ignore[union-attr]
+    assert (arrays._context.tokens.stored is not None) == stored  # type: ignore[union-attr]
     assert_same_batches(arrays, shards)
 
 

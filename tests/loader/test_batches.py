@@ -301,13 +301,13 @@ def test_a_batch_may_be_written_to(
     options: dict[str, Any],
 ) -> None:
     jobs = []
-    count = Loader.count
+    count = Loader._count
 
     def spy(self: Loader, job: Any) -> None:
         jobs.append(job)
         count(self, job)
 
-    monkeypatch.setattr(Loader, "count", spy)
+    monkeypatch.setattr(Loader, "_count", spy)
     names = ("sample", "images_per_sample", "valid")
     for batch in make(text=text(), meta=names, **options):
         for name in names:

@@ -11,7 +11,7 @@ from datapipe.loader.batch.buffer_pool import BufferPool
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
 def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: torch.dtype) -> None:
     pool = BufferPool(keep=2)
-    tensor = pool.lend((4, 3, 8, 8), dtype)
+    tensor = pool.allocate((4, 3, 8, 8), dtype)
     assert tensor.dtype == dtype
     address = tensor.data_ptr()
     part = tensor[1:2].view(-1)
@@ -21,19 +21,19 @@ def test_memory_comes_back_when_the_last_tensor_that_shares_it_is_gone(dtype: to
     del part
     gc.collect()
     assert pool.idle == 1
-    assert pool.lend((4, 3, 8, 8), dtype).data_ptr() == address
+    assert pool.allocate((4, 3, 8, 8), dtype).data_ptr() == address
 
 
 def test_what_is_still_held_is_not_lent_again() -> None:
     pool = BufferPool(keep=2)
-    held = [pool.lend((100,), torch.float32).fill_(number) for number in range(5)]
+    held = [pool.allocate((100,), torch.float32).fill_(number) for number in range(5)]
     assert len({tensor.data_ptr() for tensor in held}) == 5
     assert [tensor[0].item() for tensor in held] == [0, 1, 2, 3, 4]
 
 
 def test_a_numpy_view_of_a_batch_keeps_its_memory() -> None:
     pool = BufferPool(keep=2)
-    array = pool.lend((10,), torch.float32).numpy()
+    array = pool.allocate((10,), torch.float32).numpy()
     gc.collect()
     assert pool.idle == 0
     del array
@@ -43,7 +43,7 @@ def test_a_numpy_view_of_a_batch_keeps_its_memory() -> None:
 
 def test_idle_memory_is_bounded() -> None:
     pool = BufferPool(keep=3)
-    held = [pool.lend((1000,), torch.uint8) for _ in range(10)]
+    held = [pool.allocate((1000,), torch.uint8) for _ in range(10)]
     held.clear()
     gc.collect()
     assert pool.idle == 3
@@ -51,22 +51,22 @@ def test_idle_memory_is_bounded() -> None:
 
 def test_a_somewhat_larger_buffer_serves_and_a_much_larger_one_does_not() -> None:
     pool = BufferPool(keep=3)
-    address = pool.lend((1000,), torch.uint8).data_ptr()
+    address = pool.allocate((1000,), torch.uint8).data_ptr()
     gc.collect()
-    assert pool.lend((900,), torch.uint8).data_ptr() == address
+    assert pool.allocate((900,), torch.uint8).data_ptr() == address
     gc.collect()
-    assert pool.lend((100,), torch.uint8).data_ptr() != address
+    assert pool.allocate((100,), torch.uint8).data_ptr() != address
 
 
 def test_an_empty_batch_needs_no_memory() -> None:
     pool = BufferPool(keep=1)
-    assert pool.lend((0, 3, 8, 8), torch.float32).shape == (0, 3, 8, 8)
+    assert pool.allocate((0, 3, 8, 8), torch.float32).shape == (0, 3, 8, 8)
     assert pool.idle == 0
 
 
 def test_memory_is_reused_while_older_batches_are_kept_for_good() -> None:
     pool = BufferPool(keep=2)
-    kept = [pool.lend((100,), torch.uint8).fill_(number) for number in range(5)]
-    address = pool.lend((100,), torch.uint8).fill_(9).data_ptr()
-    assert pool.lend((100,), torch.uint8).data_ptr() == address
+    kept = [pool.allocate((100,), torch.uint8).fill_(number) for number in range(5)]
+    address = pool.allocate((100,), torch.uint8).fill_(9).data_ptr()
+    assert pool.allocate((100,), torch.uint8).data_ptr() == address
     assert [int(tensor[0]) for tensor in kept] == [0, 1, 2, 3, 4]

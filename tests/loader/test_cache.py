@@ -229,6 +229,7 @@ assert len(found) == 20 and all(torch.equal(a, b) for a, b in zip(found, expecte
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("limit", "serves"), [("0", False), ("posix_fallocate", False), ("65000", True)]
 )
@@ -256,6 +257,7 @@ def test_a_cache_folder_that_cannot_be_made_does_not_end_training(
     loader.close()
 
 
+@pytest.mark.campaign
 def test_a_killed_process_leaves_a_good_cache(
     packed: Path, make: Make, tmp_path: Path, reads: list[int]
 ) -> None:
@@ -424,10 +426,8 @@ def test_what_was_evicted_is_counted(make: Make) -> None:
 def test_compiled_kernels_restore_the_same_batches(
     make: Make, monkeypatch: pytest.MonkeyPatch, form: str, device: str | None
 ) -> None:
-    pytest.importorskip("numba")
-    background = normalize._Background()
-    background.kernel = normalize.load_kernel()
-    monkeypatch.setattr(normalize, "_background", background)
+    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    normalize.load_kernel()
     options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))
     loader = make(cache=CacheSpec(memory=LOTS), **options)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import gc
-import json
+import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 import datapipe
 from datapipe.decode.batched import normalize_batch
-from datapipe.errors import DatapipeError, PlanError
+from datapipe.errors import PlanError
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 
@@ -75,7 +76,7 @@ def test_batches_on_the_device_have_the_bits_of_a_loader_that_normalises(
     expected = list(make(image=spec))
     feeder = DevicePrefetcher(device, mean_std=MEAN_STD)
     count = 0
-    for batch, other in zip(feeder.feed(make()), expected, strict=True):
+    for batch, other in zip((carry(feeder, b) for b in make()), expected, strict=True):
         assert list(batch) == list(other)
         assert batch["pixel_values"].device.type == device
         assert torch.equal(batch["pixel_values"].cpu(), other["pixel_values"])
@@ -167,76 +168,59 @@ def test_batches_without_images_and_empty_tensors_pass(device: str) -> None:
 # Ahead.
 
 
-def numbered(count: int, log: list[int]) -> Iterator[dict[str, Any]]:
-    for number in range(count):
-        log.append(number)
-        yield {"number": torch.tensor(number)}
+def ahead(feeder: DevicePrefetcher, batches: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Batches on the device, each of them sent before the one before it is given out."""
+    sent: deque[Any] = deque()
+    for batch in batches:
+        sent.append(feeder.send(batch))
+        del batch
+        if len(sent) == 2:
+            yield feeder.receive(sent.popleft())
+    yield from map(feeder.receive, sent)
+
+
+@pytest.fixture
+def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each batch that is sent to a device."""
+    sent: list[int] = []
+    send = DevicePrefetcher.send
+
+    def counted(self: DevicePrefetcher, *args: Any, **options: Any) -> Any:
+        sent.append(1)
+        return send(self, *args, **options)
+
+    monkeypatch.setattr(DevicePrefetcher, "send", counted)
+    return sent
 
 
 @on_each_device
-def test_one_batch_is_on_its_way_while_another_is_used(device: str) -> None:
-    log: list[int] = []
-    taken = []
-    for batch in DevicePrefetcher(device).feed(numbered(4, log)):
-        taken.append((int(batch["number"]), list(log)))
-    assert taken == [(0, [0, 1]), (1, [0, 1, 2]), (2, [0, 1, 2, 3]), (3, [0, 1, 2, 3])]
-
-
-def test_a_batch_is_not_held_back_for_one_that_is_not_ready() -> None:
-    log: list[int] = []
-    now = iter([False, True, False, True, True])
-    fed = DevicePrefetcher("cpu").feed(numbered(4, log), ready=lambda: next(now))
-    seen = [(int(batch["number"]), len(log)) for batch in fed]
-    assert seen == [(0, 1), (1, 3), (2, 3), (3, 4)]
-
-
-def test_an_error_comes_after_the_batches_before_it() -> None:
-    def failing() -> Iterator[dict[str, Any]]:
-        yield from numbered(2, [])
-        raise DatapipeError("the third is bad")
-
-    fed = DevicePrefetcher("cpu").feed(failing())
-    assert [int(next(fed)["number"]), int(next(fed)["number"])] == [0, 1]
-    with pytest.raises(DatapipeError, match="the third is bad"):
-        next(fed)
-
-
-def test_an_error_of_the_first_batch_is_raised_at_once() -> None:
-    def failing() -> Iterator[dict[str, Any]]:
-        raise DatapipeError("the first is bad")
-        yield {}
-
-    with pytest.raises(DatapipeError, match="the first is bad"):
-        next(DevicePrefetcher("cpu").feed(failing()))
-
-
-def test_nothing_comes_of_nothing() -> None:
-    assert list(DevicePrefetcher("cpu").feed([])) == []
-
-
-@on_each_device
-def test_a_run_resumes_exactly_after_the_batches_that_were_received(
-    make: Make, device: str
+def test_one_batch_is_on_its_way_while_another_is_used(
+    make: Make, sends: list[int], device: str
 ) -> None:
-    whole = [batch["key"] for batch in make()]
-    loader = make()
-    fed = DevicePrefetcher(device).feed(loader)
-    first = [next(fed)["key"] for _ in range(3)]
-    state = json.loads(json.dumps(loader.state_dict(step=3)))
-    resumed = make()
-    resumed.load_state_dict(state)
-    rest = [batch["key"] for batch in DevicePrefetcher(device).feed(resumed)]
-    assert first + rest == whole
+    loader = make(device=device)
+    iterator = iter(loader)
+    next(iterator)
+    for number in range(1, 4):
+        deadline = time.monotonic() + 60
+        while not iterator._executor.ready() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        next(iterator)
+        assert len(sends) == number + 2
+    loader.close()
+
+
+def test_a_batch_is_not_held_back_for_one_that_is_not_ready(make: Make, sends: list[int]) -> None:
+    for number, _ in enumerate(make(device="cpu", num_workers=0)):
+        assert len(sends) == number + 1
+    assert sends
 
 
 # Memory.
 
 
 def test_a_batch_belongs_to_whoever_received_it() -> None:
-    fed = DevicePrefetcher("cpu", mean_std=MEAN_STD).feed(
-        {"pixel_values": pixels()} for _ in range(3)
-    )
-    batch = next(fed)
+    feeder = DevicePrefetcher("cpu", mean_std=MEAN_STD)
+    batch = next(ahead(feeder, ({"pixel_values": pixels()} for _ in range(3))))
     seen = weakref.ref(batch["pixel_values"])
     del batch
     gc.collect()
@@ -247,7 +231,7 @@ def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
     pool, lane = BufferPool(keep=2), SlowLane()
     feeder = DevicePrefetcher("cpu")
     feeder._lane = lane
-    host = pool.lend((4, 3, 8, 8), torch.uint8).fill_(7)
+    host = pool.allocate((4, 3, 8, 8), torch.uint8).fill_(7)
     address = host.data_ptr()
     sent = feeder.send({"pixel_values": host})
     del host
@@ -256,7 +240,7 @@ def test_memory_is_not_lent_again_before_it_has_been_copied() -> None:
     del sent
     gc.collect()
     assert pool.idle == 0
-    assert pool.lend((4, 3, 8, 8), torch.uint8).data_ptr() != address
+    assert pool.allocate((4, 3, 8, 8), torch.uint8).data_ptr() != address
     lane.finish()
     feeder.receive(feeder.send({}))
     gc.collect()
@@ -268,7 +252,7 @@ def test_memory_stays_until_it_is_copied_also_where_a_batch_was_refused() -> Non
     feeder = DevicePrefetcher("cpu", mean_std=MEAN_STD)
     feeder._lane = lane
     with pytest.raises(PlanError, match=r"torch.float32 already"):
-        feeder.send({"pixel_values": pool.lend((1, 3, 8, 8), torch.float32)})
+        feeder.send({"pixel_values": pool.allocate((1, 3, 8, 8), torch.float32)})
     gc.collect()
     assert pool.idle == 0
     lane.finish()
@@ -319,7 +303,7 @@ def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host() -> None:
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)
     batches = [{"pixel_values": pixels(number + 1)} for number in range(6)]
     sums = []
-    for batch in feeder.feed(dict(batch) for batch in batches):
+    for batch in ahead(feeder, (dict(batch) for batch in batches)):
         torch.cuda._sleep(20_000_000)  # cycles: the consumer is some ten milliseconds behind
         sums.append(batch["pixel_values"].double().sum())
         del batch  # whose memory must not be lent again before it was added up

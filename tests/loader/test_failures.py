@@ -14,7 +14,7 @@ import torch
 
 import datapipe
 from datapipe import DecodeError, ImageSpec, IndexMismatch, Loader, SampleError, StoreError
-from datapipe.index.consolidate import DTYPES
+from datapipe.index.columns import DTYPES
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.sealed_json import seal, unseal

@@ -116,6 +116,7 @@ accelerator.end_training()
 """
 
 
+@pytest.mark.campaign
 def test_processes_of_accelerate_share_the_epoch_and_one_state(
     packed: Path, tmp_path: Path
 ) -> None:

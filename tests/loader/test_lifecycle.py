@@ -81,6 +81,14 @@ def test_reading_an_epoch_to_its_end_stops_the_workers(make: Make) -> None:
     assert open_shards() == []
 
 
+def test_a_loader_is_closed_at_the_end_of_its_block(make: Make) -> None:
+    with make() as loader:
+        iterator = iter(loader)
+        next(iterator)
+    with pytest.raises(DatapipeError, match="closed"):
+        next(iterator)
+
+
 def test_a_new_iterator_closes_the_one_before_it(make: Make) -> None:
     loader = make()
     first = iter(loader)
@@ -113,6 +121,7 @@ def test_a_loader_dropped_without_being_read_leaves_nothing(make: Make) -> None:
     iter(make())
 
 
+@pytest.mark.campaign
 def test_hundred_short_epochs_do_not_accumulate_anything(make: Make) -> None:
     loader = make(batch_size=37)
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))

@@ -237,6 +237,7 @@ Path(sys.argv[2], f"{trainer.global_rank}.json").write_text(json.dumps(model.see
 """
 
 
+@pytest.mark.campaign
 def test_processes_that_lightning_starts_share_the_epoch(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "train.py"), str(packed), str(tmp_path)]

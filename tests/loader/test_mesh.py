@@ -188,6 +188,7 @@ def ranks(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[s
     return [json.loads(process.communicate(timeout=120)[0]) for process in processes]
 
 
+@pytest.mark.campaign
 def test_tensor_parallel_peers_get_identical_batches(ranks: list[dict[str, Any]]) -> None:
     for name in ("keys", "valid", "pixels"):
         assert ranks[0][name] == ranks[1][name]
@@ -195,6 +196,7 @@ def test_tensor_parallel_peers_get_identical_batches(ranks: list[dict[str, Any]]
     assert ranks[0]["keys"] != ranks[2]["keys"]
 
 
+@pytest.mark.campaign
 def test_data_parallel_peers_share_the_epoch(ranks: list[dict[str, Any]]) -> None:
     seen = [
         key
@@ -207,15 +209,18 @@ def test_data_parallel_peers_share_the_epoch(ranks: list[dict[str, Any]]) -> Non
     assert len(seen) == len(set(seen)) == 37
 
 
+@pytest.mark.campaign
 def test_every_rank_of_a_mesh_learns_that_one_has_another_plan(ranks: list[dict[str, Any]]) -> None:
     assert ["ranks disagree" in rank["one differs"] for rank in ranks] == [True] * 4
 
 
+@pytest.mark.campaign
 def test_a_slice_compares_along_its_own_dimension(ranks: list[dict[str, Any]]) -> None:
     assert [rank["dp peers agree"] for rank in ranks] == [""] * 4
     assert ["ranks disagree" in rank["tp peers differ"] for rank in ranks] == [True] * 4
 
 
+@pytest.mark.campaign
 def test_processes_outside_of_the_mesh_need_not_make_a_loader(ranks: list[dict[str, Any]]) -> None:
     assert [rank.get("a part agrees") for rank in ranks] == ["", "", "", None]
     assert ["ranks disagree" in rank["a part differs"] for rank in ranks[:3]] == [True] * 3

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
-from datapipe.loader.batch.mrope import mrope_positions
+from datapipe.loader.batch.collate import mrope_positions
 from datapipe.testing import assert_same_batches
 
 Make = Callable[..., Loader]

@@ -92,10 +92,11 @@ def test_an_old_name_makes_the_loader_of_the_new_one(
     assert warned[0].filename.startswith(str(Path(__file__).parent))
     after = make(**common, **new)
     assert before.options == after.options
-    assert before.plan_options == after.plan_options
+    assert before.components().schedule.plan == after.components().schedule.plan
     assert before.state_dict() == after.state_dict()
-    assert before.tuning_key == after.tuning_key
-    assert before._schedule.plan_cache == after._schedule.plan_cache
+    keys = [loader.components().find_tuning_key() for loader in (before, after)]
+    assert keys[0] == keys[1]
+    assert before.components().schedule.plan_cache == after.components().schedule.plan_cache
     batches = [list(loader) for loader in (before, after)]
     assert [batch.keys() for batch in batches[0]] == [batch.keys() for batch in batches[1]]
     assert len(batches[0]) > 0
@@ -131,7 +132,7 @@ def test_an_old_name_with_its_default_says_nothing_new(make: Make) -> None:
     defaults: dict[str, Any] = {"max_images": None, "pack_window": 256, "static_shapes": False}
     with pytest.warns(DeprecationWarning, match="old names"):
         loader = make(**defaults, plan_cache=None, max_steps=None)
-    assert loader.plan_options == make().plan_options
+    assert loader.components().schedule.plan == make().components().schedule.plan
 
 
 @pytest.mark.parametrize(

@@ -15,29 +15,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe import PlanError
+from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.workers.ipc import (
-    PLACES,
+    REGIONS,
     Report,
     dump_batch,
     dump_recipe,
     load_batch,
     load_recipe,
 )
-from datapipe.loader.workers.process_worker import PlacePool
-from datapipe.loader.workers.shared_memory import Places, SharedFile
+from datapipe.loader.workers.process_worker import RegionPool
+from datapipe.loader.workers.shared_memory import Regions, SharedFile
 
 MIB = 1 << 20
 
 
-def send(value: Any, make: Callable[[PlacePool], Any] | None = None) -> Any:
+def send(value: Any, make: Callable[[RegionPool], Any] | None = None) -> Any:
     """A value, or what is made of lent tensors, as it comes out on the other side."""
     file = SharedFile(1)
-    places, pool = Places(file, keep=1), PlacePool(file)
-    place = places.take()
-    pool.start(place)
-    content = dump_batch(make(pool) if make else value, pool.place)
-    loaded = load_batch(content, places.buffer(place, max(1, pool.used)))
-    places.give_back(place)
+    regions, pool = Regions(file, keep=1), RegionPool(file)
+    region = regions.allocate()
+    pool.start(region)
+    content = dump_batch(make(pool) if make else value, pool.locate)
+    loaded = load_batch(content, regions.buffer(region, max(1, pool.used)))
+    regions.release(region)
     return loaded
 
 
@@ -64,9 +65,9 @@ def test_tensors_of_any_shape_dtype_and_step_come_out_as_they_were(
 def test_lent_tensors_are_not_copied_and_keep_their_strides() -> None:
     written: list[torch.Tensor] = []
 
-    def make(pool: PlacePool) -> Any:
-        pool.lend((3,), torch.uint8).fill_(1)
-        tensor = pool.lend((2, 4, 4, 3), torch.float32).normal_()
+    def make(pool: RegionPool) -> Any:
+        pool.allocate((3,), torch.uint8).fill_(1)
+        tensor = pool.allocate((2, 4, 4, 3), torch.float32).normal_()
         written.append(tensor)
         return {"image": tensor.permute(0, 3, 1, 2), "last": tensor[1]}
 
@@ -84,73 +85,73 @@ def test_the_strides_of_a_copied_tensor_stay() -> None:
     assert torch.equal(send(expanded), expanded)
 
 
-def test_a_place_is_free_when_the_last_tensor_in_it_is_gone() -> None:
+def test_a_region_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     file = SharedFile(1)
-    places = Places(file, keep=2)
-    place = places.take()
-    tensor = torch.from_numpy(places.buffer(place, MIB))[5:]
-    places.give_back(place)
-    assert places.take() != place
+    regions = Regions(file, keep=2)
+    region = regions.allocate()
+    tensor = torch.from_numpy(regions.buffer(region, MIB))[5:]
+    regions.release(region)
+    assert regions.allocate() != region
     part = tensor.view(-1)[3:4]
     del tensor
     gc.collect()
-    other = places.take()
-    assert other != place
-    places.give_back(other)
+    other = regions.allocate()
+    assert other != region
+    regions.release(other)
     del part
     gc.collect()
-    assert places.take() == place
+    assert regions.allocate() == region
 
 
-def test_places_beyond_those_in_use_give_their_pages_back() -> None:
+def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
     file = SharedFile(1)
-    places = Places(file, keep=2)
+    regions = Regions(file, keep=2)
 
     def used() -> int:
         return os.fstat(file._descriptor).st_blocks * 512
 
     held = []
     for _ in range(10):
-        place = places.take()
-        held.append(places.buffer(place, MIB)[:MIB])
+        region = regions.allocate()
+        held.append(regions.buffer(region, MIB)[:MIB])
         held[-1][:] = 1
-        places.give_back(place)
+        regions.release(region)
     assert used() > 10 * MIB
     held.clear()
     for _ in range(2):
-        places.give_back(places.take())
-    assert places.warm == 2
+        regions.release(regions.allocate())
+    assert regions.warm == 2
     assert used() < 3 * MIB
 
 
-def test_a_larger_batch_finds_room_in_the_place_of_a_smaller_one() -> None:
+def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one() -> None:
     file = SharedFile(1)
-    places, pool = Places(file, keep=1), PlacePool(file)
+    regions, pool = Regions(file, keep=1), RegionPool(file)
     for size in (10, 5 * MIB, 100, 9 * MIB):
-        place = places.take()
-        assert place == 0
-        pool.start(place)
-        first, second = (pool.lend((size,), torch.uint8).fill_(n) for n in (1, 2))
-        content = dump_batch((first, second), pool.place)
-        one, two = load_batch(content, places.buffer(place, pool.used))
+        region = regions.allocate()
+        assert region == 0
+        pool.start(region)
+        first, second = (pool.allocate((size,), torch.uint8).fill_(n) for n in (1, 2))
+        content = dump_batch((first, second), pool.locate)
+        one, two = load_batch(content, regions.buffer(region, pool.used))
         assert (one == 1).all()
         assert (two == 2).all()
         del one, two
-        places.give_back(place)
+        regions.release(region)
 
 
-def test_a_pinned_batch_does_not_hold_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pinned_batch_does_not_hold_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without an accelerator nothing can be pinned; that it is a copy is what matters here.
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     file = SharedFile(1)
-    places, pool = Places(file, keep=1), PlacePool(file)
-    PLACES[-1] = places
-    place = places.take()
-    pool.start(place)
-    written = pool.lend((MIB,), torch.uint8).fill_(3)
-    report = Report(-1, 0, place, dump_batch([written], pool.place), pool.used).pin_memory()
-    places.give_back(place)
-    assert places.take() == place
+    regions, pool = Regions(file, keep=1), RegionPool(file)
+    REGIONS[-1] = regions
+    region = regions.allocate()
+    pool.start(region)
+    written = pool.allocate((MIB,), torch.uint8).fill_(3)
+    report = Report(-1, 0, region, dump_batch([written], pool.locate), pool.used).pin_memory()
+    regions.release(region)
+    assert regions.allocate() == region
     written.fill_(4)
     assert (report.pinned[0] == 3).all()
 
@@ -166,6 +167,19 @@ def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path: Path) -> None:
     loaded = load_recipe(recipe, None)
     assert all(np.array_equal(loaded[name], parts[name]) for name in parts)
     assert not loaded["whole"].flags.owndata
+
+
+class Arena:
+    """Part of a user's transform that looks like a pool of ours."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+
+def test_only_our_own_pool_is_replaced_in_another_process() -> None:
+    loaded = load_recipe(dump_recipe([Arena(), BufferPool(keep=2)]), "pool there")
+    assert isinstance(loaded[0], Arena)
+    assert loaded[1] == "pool there"
 
 
 def test_what_cannot_be_sent_is_refused_with_its_name() -> None:

@@ -26,6 +26,7 @@ def run(body: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -72,6 +73,7 @@ except KeyboardInterrupt:
     assert process.returncode == 0
 
 
+@pytest.mark.campaign
 def test_a_killed_run_goes_on_with_the_batch_that_would_have_come(
     packed: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +109,7 @@ for batch in loader:
     assert log.read_text() == whole.stdout
 
 
+@pytest.mark.campaign
 def test_ctrl_c_is_never_lost_between_loops_that_are_left_early(packed: Path) -> None:
     body = """
 print("running", flush=True)
@@ -133,6 +136,7 @@ while True:
         assert "ignored" not in err
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_a_loader_carried_over_a_fork_says_so(packed: Path, workers: str) -> None:
     body = f"""

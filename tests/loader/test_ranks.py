@@ -128,6 +128,7 @@ def test_ranks_of_a_process_group_share_an_epoch(packed: Path, tmp_path: Path) -
     assert len(seen) == len(set(seen)) == 37
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "other",
     [

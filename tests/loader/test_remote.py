@@ -215,6 +215,7 @@ def test_neighbours_become_one_span_and_strangers_do_not() -> None:
     ]
 
 
+@pytest.mark.campaign
 def test_commands_take_urls(server: Server, packed: Path) -> None:
     said = [
         subprocess.run(

@@ -50,6 +50,7 @@ def test_every_plan_resumes_exactly(make: Make, text: MakeText, options: dict[st
     )
 
 
+@pytest.mark.campaign
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_plans_resume_exactly(make: Make, text: MakeText, data: st.DataObject) -> None:

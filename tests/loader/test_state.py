@@ -37,6 +37,7 @@ def test_a_loader_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
     assert_resumes_exactly(lambda **more: make(**options, **more), world_sizes=world_sizes)
 
 
+@pytest.mark.campaign
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     batch_size=st.integers(1, 9),

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import datapipe
-from datapipe.loader.schedule.unlabelled import _some
+from datapipe.loader.schedule.unlabelled import _looked_at
 
 MakeText = Callable[..., datapipe.TextSpec]
 Warned = Callable[..., list[str]]
@@ -109,8 +109,8 @@ def test_images_without_a_text_are_named_as_such(tmp_path: Path, warned: Warned)
 
 
 def test_a_large_dataset_is_looked_at_in_stretches_over_all_of_it() -> None:
-    numbers = _some(1_000_000_000, None)
+    numbers = _looked_at(1_000_000_000, None)
     assert len(numbers) == 4_096
     assert (numbers[0], numbers[-1]) == (0, 999_999_999)
     assert np.diff(numbers).max() < 16_000_000
-    assert _some(100, lambda places: places * 2).tolist() == list(range(0, 200, 2))
+    assert _looked_at(100, lambda places: places * 2).tolist() == list(range(0, 200, 2))

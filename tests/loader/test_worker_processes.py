@@ -147,10 +147,12 @@ def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Mak
 def test_a_loader_that_is_gone_has_no_workers(make_processes: Make) -> None:
     loader = make_processes()
     next(iter(loader))
-    assert len(processes()) == 2
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
     del loader
     gc.collect()
     assert processes() == set()
+    assert [worker.exitcode for worker in workers] == [0, 0]  # none waited to be killed
 
 
 def test_no_worker_starts_before_a_batch_is_asked_for(make_processes: Make) -> None:
@@ -177,12 +179,12 @@ def test_memory_is_used_again_and_given_back(make_processes: Make) -> None:
     seen = {batch["pixel_values"].data_ptr() for batch in loader}
     assert len(seen) <= 2 * 2 + 2
     held = list(loader)
-    assert loader._production._pool.places.warm >= len(held)  # type: ignore[union-attr]
+    assert loader._jobs._pool.regions.warm >= len(held)  # type: ignore[union-attr]
     valid = [batch["valid"] for batch in held]  # must not hold the images
     del held
     for _ in loader:
         pass
-    assert loader._production._pool.places.warm <= 2 * 2 + 2  # type: ignore[union-attr]
+    assert loader._jobs._pool.regions.warm <= 2 * 2 + 2  # type: ignore[union-attr]
     assert sum(int(flags.sum()) for flags in valid) == 4 * 37
     loader.close()
 
@@ -325,6 +327,7 @@ def test_a_stalled_worker_is_named_with_sample_and_stage(
     assert "sample 000000002 of shard-000000.tar in stage" in caplog.text
 
 
+@pytest.mark.campaign
 def test_a_loader_closed_by_another_thread_says_so(
     make_processes: Make, user_module: Import, tmp_path: Path
 ) -> None:

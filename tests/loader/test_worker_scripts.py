@@ -49,6 +49,7 @@ def test_a_script_without_a_guard_is_not_run_again(packed: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "begun\n19\n", "")
 
 
+@pytest.mark.campaign
 def test_functions_of_a_guarded_script_are_found(packed: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -68,6 +69,7 @@ if __name__ == "__main__":
     assert (done.returncode, done.stdout) == (0, "{'LOUD'}\n"), done.stderr
 
 
+@pytest.mark.campaign
 def test_functions_of_a_script_without_a_guard_end_with_advice(packed: Path) -> None:
     head = "def same(sample, generator):\n    return sample"
     done = run(packed, "print(sum(1 for _ in loader))", head=head, transform="same")
@@ -75,6 +77,7 @@ def test_functions_of_a_script_without_a_guard_end_with_advice(packed: Path) -> 
     assert "if __name__ == '__main__':" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("body", "code"),
     [
@@ -94,6 +97,7 @@ def test_the_interpreter_exits_cleanly_with_workers_running(
     assert alive({int(pid) for pid in done.stdout.split()}) == set()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("arguments", [["-"], ["-c"]])
 def test_functions_that_no_file_holds_end_with_advice(packed: Path, arguments: list[str]) -> None:
     head = "def same(sample, generator):\n    return sample"
@@ -111,6 +115,7 @@ def test_functions_that_no_file_holds_end_with_advice(packed: Path, arguments: l
     assert "put it into a module, or use workers='threads'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "end",
     [
@@ -135,6 +140,7 @@ else:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 18\n", "")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "default", ["torch.set_default_device('meta')", "torch.set_default_dtype(torch.float64)"]
 )
@@ -166,6 +172,7 @@ if __name__ == "__main__":
     assert lines[0].startswith("{'cpu'} {torch.float32} ")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5])
 def test_ctrl_c_while_workers_start_is_reported_once(packed: Path, seconds: float) -> None:
     process = subprocess.Popen(
@@ -196,6 +203,7 @@ def test_ctrl_c_while_workers_start_is_reported_once(packed: Path, seconds: floa
     assert err.splitlines()[-1] == "KeyboardInterrupt"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.3, 0.7])
 def test_ctrl_c_while_the_server_of_workers_imports_is_reported_once(seconds: float) -> None:
     body = """
@@ -225,6 +233,7 @@ time.sleep(60)
     assert err.count("Traceback") == 1, err
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGKILL, -signal.SIGKILL)]
 )

@@ -20,7 +20,7 @@ from datapipe.monitor.loop_timer import STEP, TRANSFER
 
 @pytest.fixture(autouse=True)
 def nothing_was_said_before() -> None:
-    gpu._say_once.cache_clear()
+    gpu._log_once.cache_clear()
 
 
 class FakeMark:

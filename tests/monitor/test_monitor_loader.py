@@ -17,6 +17,8 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.store.shards import ShardStore
 from datapipe.testing import assert_resumes_exactly
 
+pytestmark = pytest.mark.campaign  # measures real time
+
 SLOW = 0.02  # seconds for a sample; a step takes 1 ms
 
 

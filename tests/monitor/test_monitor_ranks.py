@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import json, sys, time
 import torch
@@ -27,6 +29,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.campaign
 def test_a_rank_that_waits_for_another_is_communication_bound(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)

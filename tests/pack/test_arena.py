@@ -8,26 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.errors import DecodeError
-from datapipe.pack.input.raw_sample import Blob, Inline
+from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.workers.write_buffer import WriteBuffer
 
 SEGMENT = 4096
 
 
 class Segments:
-    """Small ones, and all that was given away."""
+    """Small segments, and all data that was sent."""
 
     def __init__(self):
-        self.given = []
-        self.taken = 0
+        self.sent = []
 
     def take(self):
-        self.taken += 1
         return memoryview(bytearray(b"\xff" * SEGMENT))
 
-    def full(self, data, *, own):
+    def send(self, data, own):
         assert own or len(data) <= SEGMENT
-        self.given.append(bytes(data))
+        self.sent.append(bytes(data))
 
 
 @given(
@@ -38,13 +36,13 @@ class Segments:
 )
 def test_kept_samples_follow_each_other_and_discarded_ones_leave_no_trace(samples):
     segments = Segments()
-    arena = WriteBuffer(segments)
+    arena = WriteBuffer(segments.take, segments.send)
     expected = []
     for number, (sizes, keep) in enumerate(samples):
         arena.begin()
         for member, size in enumerate(sizes):
             name, content = f"{number}.{member}", bytes([number % 251 + 1]) * size
-            view = arena.read(Inline(content, name))
+            view = arena.read(InlineBlob(content, name))
             place = arena.close_member(name, size)
             assert place % 512 == 0
             assert bytes(view) == content
@@ -57,13 +55,13 @@ def test_kept_samples_follow_each_other_and_discarded_ones_leave_no_trace(sample
         else:
             arena.discard()
     arena.flush()
-    with tarfile.open(fileobj=BytesIO(b"".join(segments.given) + bytes(1024))) as tar:
+    with tarfile.open(fileobj=BytesIO(b"".join(segments.sent) + bytes(1024))) as tar:
         assert [(info.name, tar.extractfile(info).read()) for info in tar] == expected
 
 
 def test_a_member_may_be_replaced_by_another_of_any_size():
     segments = Segments()
-    arena = WriteBuffer(segments)
+    arena = WriteBuffer(segments.take, segments.send)
     for size in (10, 5000, 0):
         arena.begin()
         arena.put(b"x" * 1000)
@@ -71,13 +69,13 @@ def test_a_member_may_be_replaced_by_another_of_any_size():
         arena.close_member("a.jpg", len(view))
         arena.commit()
     arena.flush()
-    with tarfile.open(fileobj=BytesIO(b"".join(segments.given) + bytes(1024))) as tar:
+    with tarfile.open(fileobj=BytesIO(b"".join(segments.sent) + bytes(1024))) as tar:
         assert [tar.extractfile(info).read() for info in tar] == [b"y" * 10, b"y" * 5000, b""]
 
 
 def test_a_file_that_ends_too_early_is_told(tmp_path):
     (tmp_path / "a").write_bytes(b"short")
-    arena = WriteBuffer(Segments())
+    arena = WriteBuffer(Segments().take, Segments().send)
     arena.begin()
     with pytest.raises(DecodeError, match="ends too early"):
         arena.read(Blob(tmp_path / "a", 0, 10))

@@ -1,4 +1,4 @@
-"""What lies in a folder beside the data that was taken is counted and said."""
+"""Files of a folder beside the packed data are counted and named."""
 
 import json
 

@@ -42,7 +42,7 @@ IMAGES = [image(522418), image(318219), image(184613)]
 
 
 def read(raw, **options):
-    """What is read with the first caption of each image, unless another mode is given."""
+    """Return the inputs with the first caption of each image, unless another mode is given."""
     return list(READER.read(raw, ReadOptions(**{"captions": "first"} | options)))
 
 
@@ -369,6 +369,7 @@ def write_large(path, images, captions_each):
     return path
 
 
+@pytest.mark.campaign
 def test_memory_stays_flat_however_many_annotations(tmp_path):
     path = write_large(tmp_path / "captions.json", 5_000, 10)
     (tmp_path / "000000000000.jpg").touch()

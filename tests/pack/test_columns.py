@@ -1,4 +1,4 @@
-"""What the columns of a table become: turns, a caption, or a refusal that names the remedy."""
+"""Meaning of the columns of a table: turns, a caption, or a refusal that names the remedy."""
 
 import base64
 import json

@@ -133,6 +133,7 @@ def _decodes(content: bytes) -> bool:
     return True
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", _MODES, ids=["decode", "header", "max-side"])
 def test_every_image_file_is_packed_or_rejected(tmp_path, options):
     cases = image_cases()
@@ -247,6 +248,7 @@ def test_files_that_vanish_shrink_or_are_locked_are_rejected(tmp_path, make_fold
     }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("depth", [100, 440, 460, 480, 490, 500, 2000])
 @pytest.mark.parametrize("odd", ["1", "NaN"])
 def test_a_record_that_is_too_deep_ends_nothing_but_itself(tmp_path, depth, odd):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.input.raw_sample import Blob, Inline, Reject
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, Reject
 from datapipe.pack.records.images.fields import (
     image_blob,
     image_list,
@@ -57,7 +57,7 @@ def test_paths_start_at_the_root(value, path, name):
     ],
 )
 def test_bytes_are_taken_as_they_are_held(value):
-    assert image_blob(value, ROOT, "x#1") == Inline(DATA, "x#1")
+    assert image_blob(value, ROOT, "x#1") == InlineBlob(DATA, "x#1")
 
 
 @pytest.mark.parametrize(

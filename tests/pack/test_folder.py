@@ -1,4 +1,4 @@
-"""What becomes of each file of a folder: images, their texts here or elsewhere, other files."""
+"""Outcomes of the files of a folder: images, their texts here or elsewhere, other files."""
 
 import zipfile
 
@@ -22,7 +22,7 @@ def make(raw, files):
 
 
 def read(raw, include=None):
-    """What a folder gives: captions and records by image, rejects by source, and notes."""
+    """Return captions and records by image, rejects by source, and notes of a folder."""
     notes = Notes()
     samples, rejects = {}, {}
     for taken in READER.read(raw, ReadOptions(include=include, notes=notes)):

@@ -1,4 +1,4 @@
-"""What image libraries say while packing is named and counted, and never printed raw."""
+"""Messages of image libraries while packing are named and counted, and never printed raw."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Where the images of records lie: found if one folder holds them, asked about if several do."""
+"""Folders of the images of records: found if one folder holds them, asked about if several do."""
 
 import io
 import json

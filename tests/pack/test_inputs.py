@@ -1,4 +1,4 @@
-"""Which raw data an output belongs to, and what is odd about some of it."""
+"""Raw data that an output belongs to, odd data included."""
 
 import io
 import json
@@ -11,8 +11,8 @@ import tarfile
 import pytest
 
 from datapipe import IndexMismatch, PackError
-from datapipe.pack import pack_job
 from datapipe.pack.pack_dataset import pack_dataset
+from datapipe.pack.writers.shards import ShardWriter
 
 
 def test_a_finished_pack_is_not_mistaken_for_one_of_other_raw_data(tmp_path, make_folder):
@@ -144,9 +144,7 @@ def test_rejects_that_were_mended_leave_no_trace(tmp_path, make_folder, monkeypa
     for image, content in zip(images, whole, strict=True):
         image.write_bytes(content)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            pack_job.ShardWriter, "finish", _fail_at_the_second(pack_job.ShardWriter.finish)
-        )
+        patch.setattr(ShardWriter, "finish", _fail_at_the_second(ShardWriter.finish))
         with pytest.raises(KeyboardInterrupt):
             pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)
     pack_dataset(raw, tmp_path / "out", max_rejects=1, shard_size=2)

@@ -129,7 +129,7 @@ ANY = st.recursive(
 
 
 def mostly(good):
-    """What is good; once in eight times anything."""
+    """Return a strategy of good values; one time in eight, of any value."""
     return st.integers(0, 7).flatmap(lambda die: good if die else ANY)
 
 

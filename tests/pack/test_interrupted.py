@@ -102,6 +102,7 @@ def interrupted(tmp_path, raw):
     return tmp_path / "out"
 
 
+@pytest.mark.campaign
 def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
     tmp_path, raw, whole, contents, monkeypatch
 ):
@@ -113,6 +114,7 @@ def test_a_pack_killed_at_any_system_call_is_finished_by_the_same_command(
         assert contents(out) == whole, f"killed at call {out.name}"
 
 
+@pytest.mark.campaign
 def test_a_pack_of_many_workers_killed_at_50_random_points_is_finished(
     tmp_path, make_folder, make_broken, contents, monkeypatch
 ):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PackError
-from datapipe.pack.records.streams import json_stream
+from datapipe.pack.records.streams import json_cursor
 from datapipe.pack.records.streams.json_stream import read_member_arrays
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
@@ -33,10 +33,10 @@ WHOLE = json.dumps(
 )
 
 
-def entries_of(content, read=json_stream._READ, names=NAMES, **options):
-    """What is read of a file that is read so many bytes at a time."""
+def entries_of(content, read=json_cursor._READ, names=NAMES, **options):
+    """Return the entries of a file that is read so many bytes at a time."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "_READ", read)
+        patch.setattr(json_cursor, "_READ", read)
         path = Path(folder) / "data.json"
         path.write_bytes(content)
         return list(read_member_arrays(path, names, **options))
@@ -107,7 +107,7 @@ def test_a_file_broken_anywhere_is_refused_or_read_as_json_reads_it():
             entries_of(broken.encode(), 7)
 
 
-@pytest.mark.parametrize("read", [1, 3, json_stream._READ])
+@pytest.mark.parametrize("read", [1, 3, json_cursor._READ])
 @pytest.mark.parametrize(
     ("text", "reason", "place"),
     [

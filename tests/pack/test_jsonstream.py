@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
-from datapipe.pack.records.streams import json_stream
+from datapipe.pack.records.streams import json_cursor, json_stream
 from datapipe.pack.records.streams.json_stream import NotRecordsError, count_marks, read_json
 
 texts = st.text(st.characters(blacklist_categories=("Cs",)), max_size=12)
@@ -22,10 +22,10 @@ values = st.recursive(
 )
 
 
-def records_of(content, read=json_stream._READ, name="data.json"):
+def records_of(content, read=json_cursor._READ, name="data.json"):
     """The records of a file that is read so many characters at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "_READ", read)
+        patch.setattr(json_cursor, "_READ", read)
         return list(read_json(io.BytesIO(content), Path(name), name))
 
 
@@ -46,7 +46,7 @@ def test_json_lines_give_what_json_reads(records):
 def test_an_array_of_many_reads_is_read_once():
     array = [{"id": number, "text": "ü" * (number % 50)} for number in range(40_000)]
     content = json.dumps(array, ensure_ascii=False).encode()
-    assert len(content) > 2 * json_stream._READ
+    assert len(content) > 2 * json_cursor._READ
     assert records_of(content) == array
 
 
@@ -85,7 +85,7 @@ def test_a_broken_line_costs_only_itself(line, reason, place):
     assert records == [{"a": 1}, {"a": 2}]
 
 
-@pytest.mark.parametrize("read", [1, json_stream._READ])
+@pytest.mark.parametrize("read", [1, json_cursor._READ])
 def test_a_record_of_another_encoding_costs_only_itself_in_an_array(read):
     content = '[{"a": "ü"},\n'.encode() + '{"a": "größe"},\n'.encode("latin-1") + b'{"a": "b"}]'
     first, broken, last = records_of(content, read)
@@ -114,7 +114,7 @@ def test_an_object_of_any_size_is_refused_without_being_read(monkeypatch):
         next(read_json(file, Path("data.json"), "data.json"))
 
 
-@pytest.mark.parametrize("read", [1, 3, json_stream._READ])
+@pytest.mark.parametrize("read", [1, 3, json_cursor._READ])
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -1,4 +1,4 @@
-"""Which files of a folder are one dataset, and where their image paths start."""
+"""Files of a folder that are one dataset, and the folders their image paths start from."""
 
 import json
 import uuid

@@ -32,6 +32,7 @@ def write_folder(raw, samples, jpeg):
         (raw / f"{number:09d}.jpg").symlink_to(raw.parent / "a.jpg")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("write", [write_records, write_folder])
 def test_ten_times_the_samples_take_no_more_memory(tmp_path, jpeg, write):
     peaks = []

@@ -26,6 +26,7 @@ def test_names_come_back_in_the_order_of_their_bytes(run, given_names):
     assert list(map(os.fsencode, names)) == sorted(given_names)
 
 
+@pytest.mark.campaign
 def test_a_million_names_take_little_memory():
     tracemalloc.start()
     names = SortedNames()

@@ -1,4 +1,4 @@
-"""What a pack may be told, what it recognises by itself, and what it refuses before it starts."""
+"""Options of a pack, recognition of formats, and refusals before anything is read."""
 
 import pytest
 

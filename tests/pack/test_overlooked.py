@@ -1,4 +1,4 @@
-"""What a person means by a dataset and no reader takes is named, with what to do."""
+"""Data that no reader takes is named, with a remedy."""
 
 import io
 import json

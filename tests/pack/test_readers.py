@@ -1,4 +1,4 @@
-"""What each raw format becomes: images, texts and metadata survive, under plain names."""
+"""Outcome of each raw format: images, texts and metadata survive, under plain names."""
 
 import re
 

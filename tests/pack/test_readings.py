@@ -1,4 +1,4 @@
-"""Which reading of a folder is taken where loose images lie beside records or tars."""
+"""Choice of a reading of a folder where loose images lie beside records or tars."""
 
 import json
 

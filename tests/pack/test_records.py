@@ -14,7 +14,7 @@ import pytest
 
 from datapipe import pack_dataset
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.input.raw_sample import Inline, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
 from datapipe.pack.records.streams import containers, parquet_records
 from datapipe.pack.records.streams.record_files import (
     find_records,
@@ -184,7 +184,10 @@ def test_columns_of_all_types_are_read_by_name(tmp_path):
         "zone": "2024-05-06T07:08:09+00:00", "day": "2024-01-01", "price": "1.50", "kind": "cat",
         "map": [["x", 1]], "half": 0.5, "a": 1,
     }  # fmt: skip
-    assert first[1] == (("image.bin", Inline(b"1", "image")), ("many.bin", Inline(b"2", "many")))
+    assert first[1] == (
+        ("image.bin", InlineBlob(b"1", "image")),
+        ("many.bin", InlineBlob(b"2", "many")),
+    )
     assert second[0] == dict.fromkeys(table.column_names) | {"many": [], "a": 2}
     json.dumps([first[0], second[0]], allow_nan=False)
 

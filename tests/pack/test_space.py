@@ -1,4 +1,4 @@
-"""Whether the output fits is judged before anything is written."""
+"""Free space is compared with the output before anything is written."""
 
 import shutil
 

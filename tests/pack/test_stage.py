@@ -1,4 +1,4 @@
-"""What packing to a URL does with options and places, whatever is behind the URL."""
+"""Packing to a URL: options and folders, whatever is behind the URL."""
 
 import shutil
 

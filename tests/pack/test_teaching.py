@@ -1,4 +1,4 @@
-"""What training will see: the counts of a report, its warnings, and the samples it writes out."""
+"""Training's view of a pack: counts of a report, its warnings, and samples written out."""
 
 import json
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from datapipe import PackError, pack_dataset
-from datapipe.pack.input.raw_sample import Blob, Inline, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, RawSample, Reject
 from datapipe.pack.workers import pool as team_module
 from datapipe.pack.workers.pool import PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
@@ -23,14 +23,14 @@ def inputs(jpeg, number):
         if i % 11 == 3:
             yield Reject(f"#{i}", "given up", "DecodeError")
         elif i % 7 == 5:
-            yield RawSample(f"#{i}", (RawImage(Inline(b"no image", f"{i}.jpg")),))
+            yield RawSample(f"#{i}", (RawImage(InlineBlob(b"no image", f"{i}.jpg")),))
         else:
             big = SEGMENT + i if i % 50 == 1 else 400_000 if i % 5 == 1 else 10 * i
             yield RawSample(
                 f"#{i}",
-                (RawImage(Inline(jpeg(i), "photo")),),
+                (RawImage(InlineBlob(jpeg(i), "photo")),),
                 caption=f"caption {i}",
-                others=(("bin", Inline(bytes([i % 256]) * big, "bin")),),
+                others=(("bin", InlineBlob(bytes([i % 256]) * big, "bin")),),
             )
 
 
@@ -103,7 +103,9 @@ def test_few_inputs_start_no_process(tmp_path, make_folder, monkeypatch):
 
 
 def test_inputs_that_hold_many_bytes_are_handed_out_few_at_a_time():
-    held = [RawSample(f"#{i}", others=(("bin", Inline(bytes(1 << 20), "b")),)) for i in range(20)]
+    held = [
+        RawSample(f"#{i}", others=(("bin", InlineBlob(bytes(1 << 20), "b")),)) for i in range(20)
+    ]
     chunks = [len(chunk) for chunk, _ in team_module._chunks(held, 0)]
     assert chunks == [4] * 5
 
@@ -121,6 +123,7 @@ def test_modules_beside_the_caller_are_not_taken_for_those_of_python(tmp_path, m
     subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)
 
 
+@pytest.mark.campaign
 def test_workers_end_with_a_parent_that_is_killed(tmp_path, make_folder, jpeg):
     raw = make_folder(tmp_path / "raw", 1)
     for number in range(3000):

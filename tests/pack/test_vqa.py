@@ -360,6 +360,7 @@ def test_questions_of_a_split_without_answers_are_refused(make):
 # --- large files --------------------------------------------------------------------------------
 
 
+@pytest.mark.campaign
 def test_memory_stays_flat_however_many_questions(tmp_path):
     many = 20_000
     questions = [

@@ -4,13 +4,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
-from datapipe.plan.batching import cut_batches, padded_tokens
+from datapipe.plan.batching import cut_batches
 
 LENGTHS = np.random.default_rng(3).integers(1, 500, 1000)
 
 
-def longest(order: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    return np.maximum.reduceat(LENGTHS[order], offsets[:-1])
+def padded_tokens(
+    order: np.ndarray, offsets: np.ndarray, lengths: np.ndarray = LENGTHS
+) -> np.ndarray:
+    longest = [max(batch) for batch in np.split(lengths[order], offsets[1:-1]) if len(batch)]
+    return np.diff(offsets) * np.array(longest, np.int64)
 
 
 @given(
@@ -19,7 +22,6 @@ def longest(order: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     max_tokens=st.none() | st.integers(256, 4000),
     buckets=st.integers(1, 9) | st.sets(st.integers(1, 200), min_size=1).map(sorted),
     key=st.none() | st.integers(0, 2**64 - 1),
-    multiple_of=st.sampled_from([1, 8, 64]),
 )
 @settings(deadline=None, max_examples=300)
 def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
@@ -28,7 +30,6 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
     max_tokens: int | None,
     buckets: int | list[int],
     key: int | None,
-    multiple_of: int,
 ) -> None:
     if batch_size is None and max_tokens is None:
         batch_size = 7
@@ -39,14 +40,13 @@ def test_every_sample_is_in_one_batch_and_no_batch_is_too_large(
         max_tokens=max_tokens,
         buckets=buckets,
         key=key,
-        multiple_of=multiple_of,
     )
     assert order.dtype == offsets.dtype == np.int64
     assert sorted(order.tolist()) == list(range(len(lengths)))
     assert offsets[0] == 0
     assert offsets[-1] == len(lengths)
     assert (np.diff(offsets) >= 1).all()
-    padded = padded_tokens(order, offsets, tokens, multiple_of=multiple_of)
+    padded = padded_tokens(order, offsets, tokens)
     assert (padded >= np.diff(np.append(0, np.cumsum(tokens[order]))[offsets])).all()
     if batch_size is not None:
         assert (np.diff(offsets) <= batch_size).all()
@@ -63,7 +63,7 @@ def test_only_the_last_batch_of_a_block_is_short() -> None:
 def test_buckets_keep_samples_of_similar_length_together() -> None:
     def padding(buckets: int) -> float:
         order, offsets = cut_batches(LENGTHS, batch_size=50, buckets=buckets, key=1)
-        return 1 - LENGTHS.sum() / padded_tokens(order, offsets, LENGTHS).sum()
+        return 1 - LENGTHS.sum() / padded_tokens(order, offsets).sum()
 
     assert padding(1) > 0.4
     assert padding(10) < 0.15
@@ -85,35 +85,17 @@ def test_the_order_inside_a_bucket_is_the_one_given_or_a_random_one() -> None:
 
 
 def test_a_token_budget_makes_batches_as_large_as_it_allows() -> None:
-    order, offsets = cut_batches(LENGTHS, max_tokens=4000, buckets=20, key=1, multiple_of=8)
-    padded = padded_tokens(order, offsets, LENGTHS, multiple_of=8)
+    order, offsets = cut_batches(LENGTHS, max_tokens=4000, buckets=20, key=1)
+    padded = padded_tokens(order, offsets)
     assert padded.mean() > 0.85 * 4000
     # The first sample of the next batch would have been one too many.
-    rounded = -(-longest(order, offsets) // 8) * 8
-    following = -(-LENGTHS[order[offsets[1:-1]]] // 8) * 8
-    grown = (np.diff(offsets)[:-1] + 1) * np.maximum(rounded[:-1], following)
+    samples = np.diff(offsets)[:-1]
+    longest = np.maximum(padded[:-1] // samples, LENGTHS[order[offsets[1:-1]]])
+    grown = (samples + 1) * longest
     assert (grown > 4000).all()
 
 
-def test_a_token_budget_counts_the_multiple_that_a_batch_is_padded_to() -> None:
-    lengths = np.array([65, 65, 65])
-    assert cut_batches(lengths, max_tokens=256, buckets=1)[1].tolist() == [0, 3]
-    assert cut_batches(lengths, max_tokens=256, buckets=1, multiple_of=64)[1].tolist() == [0, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": 8}, "sample 1 has 9 tokens and .* max_tokens=8; raise it to at least 9"),
-        ({"max_tokens": 15, "multiple_of": 8}, "sample 1 has 9 tokens, 16 as a multiple of 8,"),
-        ({}, "need a batch_size, max_tokens, or both"),
-        ({"batch_size": 0}, "batch_size 0"),
-        ({"max_tokens": 0}, "max_tokens 0"),
-        ({"batch_size": 2, "multiple_of": 0}, "multiple_of 0"),
-        ({"batch_size": 2, "buckets": 0}, "buckets 0"),
-        ({"batch_size": 2, "buckets": [5, 5]}, "ascending"),
-    ],
-)
-def test_impossible_batches_are_refused(options: dict[str, object], message: str) -> None:
+def test_a_sample_over_the_token_budget_is_refused() -> None:
+    message = "sample 1 has 9 tokens and .* max_tokens=8; raise it to at least 9"
     with pytest.raises(PlanError, match=message):
-        cut_batches(np.array([3, 9]), **({"buckets": 1} | options))  # type: ignore[arg-type]
+        cut_batches(np.array([3, 9]), max_tokens=8, buckets=1)

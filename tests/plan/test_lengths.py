@@ -1,22 +1,9 @@
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
-from datapipe.plan.lengths import label_spans, planned
+from datapipe.plan.lengths import planned
 from datapipe.plan.ragged import edges
 
 NONE = np.array([], np.int64)
-
-
-@given(st.lists(st.booleans(), max_size=30))
-def test_label_spans_are_the_runs_of_trained_tokens(trained: list[bool]) -> None:
-    spans = label_spans(np.array(trained, np.bool_))
-    assert spans.dtype == np.int32
-    again = np.zeros(len(trained), np.bool_)
-    for start, stop in spans:
-        again[start:stop] = True
-    assert again.tolist() == trained
-    assert (spans[1:, 0] > spans[:-1, 1]).all()
 
 
 def test_a_text_that_cannot_be_used_stays_so() -> None:

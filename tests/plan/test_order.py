@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
-from datapipe.plan.order import Order, Permutation, Sequential, ShardOrder
+from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.rng import mix, mix_array
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -36,10 +36,12 @@ def test_the_inverse_finds_the_position_of_a_sample(
     positions = np.minimum([int(share * size) for share in shares], size - 1)
     assert order.inverse(order(positions)).tolist() == positions.tolist()
     assert order(order.inverse(positions)).tolist() == positions.tolist()
+    assert int(order.inverse(int(order(positions[0])))) == positions[0]
+    assert order.inverse([]).tolist() == []
 
 
+Order = Permutation | ShardOrder
 ORDERS: list[Callable[[], Order]] = [
-    lambda: Sequential(1000),
     lambda: Permutation(1000, key=5),
     lambda: Permutation(100_000, key=5),
     lambda: ShardOrder([300, 0, 200, 500] * 9, key=5, shards_mixed=2),
@@ -57,16 +59,15 @@ def test_a_position_has_the_same_sample_whatever_is_asked_with_it(
         [whole[999], whole[0]],
     ]
     assert int(order(17)) == whole[17]
-    assert int(order.inverse(whole[17])) == 17
-    assert order([]).tolist() == order.inverse([]).tolist() == []
+    assert order([]).tolist() == []
 
 
 @pytest.mark.parametrize("make", ORDERS)
 def test_asking_leaves_the_question_as_it_was(make: Callable[[], Order]) -> None:
     positions = np.arange(1000)
-    for answer in (make()(positions), make().inverse(positions)):
-        answer += 1
-        assert positions.tolist() == list(range(1000))
+    samples = make()(positions)
+    samples += 1
+    assert positions.tolist() == list(range(1000))
 
 
 def test_the_order_of_a_seed_never_changes_between_releases() -> None:
@@ -82,9 +83,10 @@ def test_positions_past_the_end_are_refused(make: Callable[[], Order]) -> None:
     order = make()
     for wrong in (-1, order.size):
         with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
-            order([wrong])
-        with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
-            order.inverse([0, wrong])
+            order([0, wrong])
+        if isinstance(order, Permutation):
+            with pytest.raises(IndexError, match=f"0 ... {order.size - 1}"):
+                order.inverse([0, wrong])
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50))
@@ -122,16 +124,12 @@ def test_neighbours_in_the_dataset_are_neighbours_in_the_order_no_more_than_othe
 
 @settings(deadline=None)
 @given(counts=COUNTS, key=KEYS, mixed=st.integers(1, 50))
-def test_a_shard_order_has_every_sample_once_and_an_inverse(
-    counts: list[int], key: int, mixed: int
-) -> None:
+def test_a_shard_order_has_every_sample_once(counts: list[int], key: int, mixed: int) -> None:
     order = ShardOrder(counts, key, shards_mixed=mixed)
     every = np.arange(sum(counts))
     samples = order(every)
     assert order.size == len(every)
     assert np.sort(samples).tolist() == every.tolist()
-    assert order.inverse(samples).tolist() == every.tolist()
-    assert order(order.inverse(every)).tolist() == every.tolist()
 
 
 @settings(deadline=None)

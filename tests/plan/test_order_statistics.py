@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from datapipe.array_types import Int64
 from datapipe.plan import order as order_module
-from datapipe.plan.order import Int64, Permutation, ShardOrder
+from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.rng import derive
 
 SIZE = 100_000
@@ -176,6 +177,7 @@ def test_an_order_that_only_turns_from_epoch_to_epoch_is_noticed() -> None:
     assert all(abs(statistic(move)) > LIMIT for statistic in (serial_correlation, runs, gaps))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("size", [100, 5000])
 @pytest.mark.parametrize("place", [0, 0.5, 1])
 def test_any_sample_may_stand_first_in_the_middle_or_last(size: int, place: float) -> None:

@@ -1,8 +1,5 @@
 import itertools
-import logging
 import sys
-from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
-from datapipe.plan import packing, packing_reference
+from datapipe.plan import packing, packing_kernel, packing_reference
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
 from datapipe.plan.packing_reference import LONGEST_SEARCH, MOST_IMAGES, UNLIMITED
 
+KERNEL = packing_kernel.__name__
 Case = tuple[np.ndarray, np.ndarray, int, int, int, int]
 
 
@@ -50,8 +48,8 @@ def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> N
 @given(case=cases())
 @settings(deadline=None, max_examples=300)
 def test_the_compiled_packer_and_its_twin_agree_bit_for_bit(case: Case) -> None:
-    kernel = pytest.importorskip("datapipe.plan.packing_kernel")
-    for ours, theirs in zip(packing_reference.pack(*case), kernel.pack(*case), strict=True):
+    both = packing_reference.pack(*case), packing_kernel.pack(*case)
+    for ours, theirs in zip(*both, strict=True):
         assert ours.dtype == theirs.dtype == np.int64
         assert ours.tolist() == theirs.tolist()
 
@@ -59,12 +57,10 @@ def test_the_compiled_packer_and_its_twin_agree_bit_for_bit(case: Case) -> None:
 @pytest.mark.parametrize("capacity", [4096, LONGEST_SEARCH + 50_000])
 @pytest.mark.parametrize("limited", [False, True])
 def test_packer_and_twin_agree_on_real_lengths(capacity: int, limited: bool) -> None:
-    kernel = pytest.importorskip("datapipe.plan.packing_kernel")
     lengths, images = vlm_lengths(4000, capacity)
     arguments = (lengths, images, capacity, 256, 10 if limited else UNLIMITED, UNLIMITED)
-    for ours, theirs in zip(
-        packing_reference.pack(*arguments), kernel.pack(*arguments), strict=True
-    ):
+    both = packing_reference.pack(*arguments), packing_kernel.pack(*arguments)
+    for ours, theirs in zip(*both, strict=True):
         assert ours.tolist() == theirs.tolist()
 
 
@@ -227,28 +223,6 @@ def test_impossible_limits_are_refused(options: dict[str, object], message: str)
             pack([4, 5], 10, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def without_numba(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "datapipe.plan.packing_kernel", raising=False)
-    monkeypatch.setattr(packing, "_packed", packing.BLOCK + 1)  # else it does not ask for numba yet
-    packing.compiled.cache_clear()
-    yield
-    packing.compiled.cache_clear()
-
-
-@pytest.mark.usefixtures("without_numba")
-def test_without_numba_the_twin_packs_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    lengths, _ = vlm_lengths(10_000, 4096)
-    with caplog.at_level(logging.INFO, "datapipe"):
-        for _ in range(2):
-            order, _ = pack_units(lengths, 4096)
-    zeros = np.zeros_like(lengths)
-    twin = packing_reference.pack(lengths, zeros, 4096, 256, UNLIMITED, UNLIMITED)[0]
-    assert order.tolist() == twin.tolist()
-    assert [record.message.count("datapipe[fast]") for record in caplog.records] == [1]
-
-
 def vlm_lengths(samples: int, capacity: int) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and images of samples that fit: captions and documents, images of 144 tokens."""
     random = np.random.default_rng(7)
@@ -284,28 +258,22 @@ PACKS_OF_SEED_1: dict[int | None, list[list[int]]] = {
 }
 
 
-def test_the_first_block_of_a_process_does_not_wait_for_the_compiled_packer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    loaded = []
-
-    def compiled() -> packing.Packer:
-        loaded.append(True)
-        return packing.packing_reference.pack
-
-    compiled.cache_info = lambda: SimpleNamespace(currsize=len(loaded))  # type: ignore[attr-defined]
-    monkeypatch.setattr(packing, "compiled", compiled)
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has packed nothing yet."""
     monkeypatch.setattr(packing, "_packed", 0)
+    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
+
+
+@pytest.mark.usefixtures("new_process")
+def test_the_first_block_of_a_process_does_not_wait_for_the_compiled_packer() -> None:
     lengths = np.full(packing.BLOCK // 2, 100)
-    for blocks in (1, 2, 3):
-        for small in range(5):
-            pack_units(lengths[: 1000 + small], 4096)
+    for half in (1, 2, 3):
         pack_units(lengths, 4096)
-        assert bool(loaded) == (blocks > 2)
+        assert (KERNEL in sys.modules) == (half > 2)
 
 
+@pytest.mark.usefixtures("new_process")
 def test_many_blocks_at_once_are_worth_the_compiled_packer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_packed", 0)
-    packing.compiled.cache_clear()
+    monkeypatch.delattr(packing.packing_reference, "pack")
     pack_lengths(np.full(packing.BLOCK + 1, 1000), 4000)
-    assert packing.compiled.cache_info().currsize

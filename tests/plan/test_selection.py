@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datapipe.array_types import UInt8
 from datapipe.errors import PlanError
 from datapipe.plan import selection as selection_module
-from datapipe.plan.selection import Selection, UInt8, build_directory
+from datapipe.plan.selection import Selection, build_directory
 
 
 @st.composite
@@ -51,20 +52,6 @@ def test_rank_counts_the_selected_samples_before_each(chosen: np.ndarray) -> Non
     selection = Selection(pack(chosen), len(chosen))
     expected = np.concatenate(([0], np.cumsum(chosen)))
     assert selection.rank(np.arange(len(chosen) + 1)).tolist() == expected.tolist()
-
-
-@settings(deadline=None)
-@given(chosen=chosen_samples())
-def test_a_selection_contains_what_was_selected(chosen: np.ndarray) -> None:
-    selection = Selection(pack(chosen), len(chosen))
-    assert selection.contains(np.arange(len(chosen))).tolist() == chosen.tolist()
-    assert [sample in selection for sample in range(-2, len(chosen) + 2)] == [
-        False,
-        False,
-        *chosen.tolist(),
-        False,
-        False,
-    ]
 
 
 @settings(deadline=None)
@@ -116,8 +103,6 @@ def test_what_is_not_there_is_refused() -> None:
     for wrong in (-1, 21):
         with pytest.raises(IndexError, match=f"{wrong} does not lie in 0 ... 20"):
             selection.rank([0, wrong])
-    with pytest.raises(IndexError, match=r"0 \.\.\. 19"):
-        selection.contains([20])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.plan import summary as summary_module
-from datapipe.plan.groups import TEXT_LINEAR, TEXT_QUADRATIC
+from datapipe.plan.groups import TEXT_LINEAR
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Exclusion, Position, Share, Step, walk
 from datapipe.plan.summary import PlanSummary, summarise
@@ -68,7 +68,7 @@ def cost(share: Share) -> int:
     sizes = share.units.sizes
     assert sizes is not None
     tokens = sizes.tokens.tolist()
-    return sum(TEXT_LINEAR * length + TEXT_QUADRATIC * length**2 for length in tokens)
+    return sum(TEXT_LINEAR * length + length**2 for length in tokens)
 
 
 def imbalance(costs: list[int]) -> float:

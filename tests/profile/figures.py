@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from datapipe.diagnosis.usage import Usage
+from datapipe.diagnosis.loader_figures import Usage
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.profile.measure.roofline import Ceiling, Roofline
 from datapipe.profile.measure.stage_benchmark import Alone
@@ -65,13 +65,11 @@ def alone(parts: Mapping[str, tuple[float, float]], **more: Any) -> Alone:
     return Alone(
         stages={
             name: StageCost(
-                stage=name,
                 samples=100,
-                seconds=seconds / 10,
                 cpu=cpu / 10,
                 bytes_in=100 * 1000,
                 bytes_out=100 * 1000,
-                times=(seconds / 1000,) * 100,
+                times=[seconds / 1000] * 100,
                 whole_batches=name in ("collate", "transfer"),
             )
             for name, (seconds, cpu) in parts.items()

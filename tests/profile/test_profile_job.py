@@ -122,6 +122,7 @@ CASES = [
 ]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", CASES)
 def test_every_kind_of_loader_can_be_profiled(
     endless: Make, options: dict[str, Any], tmp_path: Path

@@ -20,6 +20,8 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.profile.pipeline import find_bottleneck, run_pipeline
 from datapipe.store.shards import ShardStore
 
+pytestmark = pytest.mark.campaign  # measures real time
+
 Make = Callable[..., datapipe.Loader]
 SECONDS = 0.7
 

@@ -17,18 +17,17 @@ from typer.testing import CliRunner
 import datapipe
 from datapipe import ImageSpec, Loader
 from datapipe.cli.command import app
-from datapipe.cli.image import parse_image
+from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.transform import make_transform
-from datapipe.profile.costs import Measured, compare_images
-from datapipe.profile.image_remedies import convert_command, sufficient_side
+from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
+from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
 from datapipe.profile.measure.parts import ReadSample
 from datapipe.profile.measure.stage_benchmark import measure_alone
 from datapipe.profile.measure.stage_cost import COLD, latency_share
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.profile.remedy import Forecast, Remedy, rank
 
 from .figures import alone, roofline, run
 

@@ -11,18 +11,24 @@ from typing import Any
 import pytest
 
 from datapipe import Loader
-from datapipe.profile.costs import share_of_lock
 from datapipe.profile.measure import roofline as module
-from datapipe.profile.measure.roofline import DEEP, Roofline, measure_roofline
+from datapipe.profile.measure.roofline import (
+    DEEP,
+    Roofline,
+    measure_roofline,
+    run_threads,
+    share_of_lock,
+)
 from datapipe.profile.measure.stage_benchmark import measure_alone
-from datapipe.profile.measure.thread_scaling import crowd
+
+pytestmark = pytest.mark.campaign  # measures real time
 
 Make = Callable[..., Loader]
 
 
 def measured(loader: Loader) -> Roofline:
     alone = measure_alone(loader, samples=24, seconds=1.0)
-    return measure_roofline(loader.components().maker, alone, cores=2, readers=2, seconds=0.1)
+    return measure_roofline(loader.components().context, alone, cores=2, readers=2, seconds=0.1)
 
 
 def asleep(number: int) -> Iterator[int]:
@@ -32,7 +38,7 @@ def asleep(number: int) -> Iterator[int]:
 
 
 def test_threads_that_wait_do_twice_as_much_together() -> None:
-    assert crowd(asleep, 4, 0.3).rate > 2 * crowd(asleep, 1, 0.3).rate
+    assert run_threads(asleep, 4, 0.3).rate > 2 * run_threads(asleep, 1, 0.3).rate
 
 
 def test_what_a_thread_raises_comes_out_and_the_others_end() -> None:
@@ -43,7 +49,7 @@ def test_what_a_thread_raises_comes_out_and_the_others_end() -> None:
         yield from asleep(number)
 
     with pytest.raises(ZeroDivisionError):
-        crowd(work, 3, 60.0)
+        run_threads(work, 3, 60.0)
 
 
 def test_an_interrupt_leaves_no_thread_behind() -> None:
@@ -54,7 +60,7 @@ def test_an_interrupt_leaves_no_thread_behind() -> None:
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        crowd(work, 3, 60.0)
+        run_threads(work, 3, 60.0)
     assert threading.active_count() <= before
 
 
@@ -65,7 +71,7 @@ def test_work_that_cannot_be_set_up_ends_all_threads() -> None:
         yield from asleep(number)
 
     with pytest.raises(ZeroDivisionError):
-        crowd(work, 3, 60.0)
+        run_threads(work, 3, 60.0)
 
 
 def test_a_loader_of_images_has_ceilings_for_storage_kernels_and_memory(endless: Make) -> None:
@@ -111,11 +117,11 @@ def test_a_transform_that_holds_the_lock_is_told_from_one_that_does_not(
 
     loader = endless(transform=transform)
     alone = measure_alone(loader, samples=8, seconds=1.0)
-    held = share_of_lock(loader.components().maker, alone, seconds=0.6)
+    held = share_of_lock(loader.components().context, alone, seconds=0.6)
     assert held > 0.5 if holds else held < 0.4
 
 
 def test_without_a_transform_no_lock_is_held(endless: Make) -> None:
     loader = endless()
     alone = measure_alone(loader, samples=8, seconds=1.0)
-    assert share_of_lock(loader.components().maker, alone, seconds=0.1) == 0.0
+    assert share_of_lock(loader.components().context, alone, seconds=0.1) == 0.0

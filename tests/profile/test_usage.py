@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from datapipe.cpus import available_cpus
-from datapipe.diagnosis.usage import Usage
-from datapipe.profile.measure.processes import bytes_read, own_tree
-from datapipe.profile.measure.usage import UsageMeter
+from datapipe.diagnosis.loader_figures import Usage
+from datapipe.profile.measure.usage import UsageMeter, bytes_read, own_tree
+
+pytestmark = pytest.mark.campaign  # measures real time
 
 BURN = "import time\nwhile time.process_time() < {seconds}: pass"
 

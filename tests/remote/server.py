@@ -93,11 +93,15 @@ def serving(folder: Path) -> Iterator[Server]:
         yield server
 
 
+class _Listener(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # of 5, the default, connections beyond wait a second for another try
+
+
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Answer requests on a free port of this machine, each in a thread; the URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        http.daemon_threads = True
+    with _Listener(("127.0.0.1", 0), handler) as http:
         thread = threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

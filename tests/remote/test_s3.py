@@ -176,6 +176,7 @@ def test_what_was_damaged_there_meanwhile_is_sent_again(
     assert there(server) == published(local, contents, without="shardindex.json")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("point", [2, 5, 8])
 def test_a_pack_that_was_killed_goes_on(
     pack: Any, server: S3Server, raw: Path, local: Path, contents: Any, tmp_path: Path, point: int

@@ -6,14 +6,16 @@ from itertools import accumulate
 
 import pytest
 
-from datapipe.tune.arrivals import Pass, count
+from datapipe.tune.arrivals import LoaderPass, count
 
 
-def passed(gaps: list[float], *, skip: int, began: float = 0.0, ended: bool = False) -> Pass:
+def passed(gaps: list[float], *, skip: int, began: float = 0.0, ended: bool = False) -> LoaderPass:
     """Batches that come so many seconds after each other, taken at once."""
     got = [began + at for at in accumulate(gaps)]
     asked = [began, *got[:-1]]
-    return Pass(began=began, asked=asked, got=got, samples=[2] * len(got), skip=skip, ended=ended)
+    return LoaderPass(
+        began=began, asked=asked, got=got, samples=[2] * len(got), skip=skip, ended=ended
+    )
 
 
 def test_start_and_warm_up_are_left_out() -> None:
@@ -59,7 +61,9 @@ def test_whole_passes_count_from_their_start_without_the_first() -> None:
 
 
 def test_at_the_speed_of_training_waits_and_work_make_up_the_time() -> None:
-    part = Pass(began=0, asked=[0, 3, 5.0, 7.5], got=[2, 3.5, 5.0, 8.5], samples=[1] * 4, skip=1)
+    part = LoaderPass(
+        began=0, asked=[0, 3, 5.0, 7.5], got=[2, 3.5, 5.0, 8.5], samples=[1] * 4, skip=1
+    )
     segment = count([part], group=4, paced=True, whole=False)
     assert segment.waits == (0.5, 0.0, 1.0)
     assert segment.busy == 1 + 1.5 + 2.5

@@ -8,9 +8,16 @@ from statistics import NormalDist
 
 import pytest
 
-from datapipe.diagnosis.usage import Usage
-from datapipe.tune.choose import choose, settled
-from datapipe.tune.effects import Effects, Observation, fit, inner_noise, student
+from datapipe.diagnosis.loader_figures import Usage
+from datapipe.tune.effects import (
+    Effects,
+    Observation,
+    choose,
+    fit,
+    inner_noise,
+    settled,
+    student,
+)
 from datapipe.tune.setting import Setting
 from datapipe.tune.sweep import Sweep, Tools
 from datapipe.tune.trial import Trial

@@ -23,6 +23,7 @@ def _answers(run: Any, cases: list[Case]) -> tuple[list[str], float]:
     return wrong, most
 
 
+@pytest.mark.campaign
 def test_of_a_hundred_sweeps_95_find_the_right_setting_and_none_exceeds_its_budget(
     run: Any,
 ) -> None:
@@ -33,6 +34,7 @@ def test_of_a_hundred_sweeps_95_find_the_right_setting_and_none_exceeds_its_budg
     assert most <= 1.2
 
 
+@pytest.mark.campaign
 def test_the_setting_that_suffices_for_training_is_found_within_the_budget(run: Any) -> None:
     cases = paced()
     wrong, most = _answers(run, cases)

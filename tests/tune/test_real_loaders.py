@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 import datapipe
 from datapipe.loader.tuned_settings import recall
 from datapipe.tune.arrivals import samples_of
-from datapipe.tune.page import write_report
+from datapipe.tune.report import write_report
+
+pytestmark = pytest.mark.campaign  # measures real time
 
 
 class Numbers(Dataset[torch.Tensor]):
@@ -86,8 +88,7 @@ def test_what_is_found_for_a_datapipe_loader_is_taken_by_auto(
     loader = make(num_workers="auto", prefetch_factor="auto")
     assert loader.options.num_workers == result.num_workers
     assert loader.options.prefetch_factor == 3
-    assert loader.tuning_key is not None
-    kept = recall(loader.tuning_key)
+    kept = recall(loader.components().find_tuning_key())
     assert kept is not None
     assert (kept.rate, kept.step_time) == (result.rate, None)
     assert result.samples_rate == pytest.approx(4 * result.rate, rel=0.01)
@@ -97,13 +98,14 @@ def test_a_result_for_a_step_time_says_so(make: Callable[..., datapipe.Loader]) 
     result = datapipe.tune_workers(
         make, num_workers=(1,), prefetch_factor=(2,), budget=3.0, step_time=0.01
     )
-    key = make(num_workers=1).tuning_key
+    key = make(num_workers=1).components().find_tuning_key()
     assert key is not None
     kept = recall(key)
     assert kept is not None
     assert kept.step_time == result.step_time == 0.01
 
 
+@pytest.mark.campaign
 def test_each_kind_of_workers_keeps_its_own(make: Callable[..., datapipe.Loader]) -> None:
     datapipe.tune_workers(
         make,
@@ -112,12 +114,13 @@ def test_each_kind_of_workers_keeps_its_own(make: Callable[..., datapipe.Loader]
         variants=[{"workers": "threads"}, {"workers": "processes"}],
         budget=7.0,
     )
-    keys = {make(workers=kind).tuning_key for kind in ("threads", "processes")}
+    keys = {make(workers=kind).components().find_tuning_key() for kind in ("threads", "processes")}
     assert len(keys) == 2
     assert any(key is not None and recall(key) is not None for key in keys)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.campaign
 def test_a_loader_that_is_slow_by_sleeping_is_given_more_workers() -> None:
     class Sleeps(Dataset[int]):
         def __len__(self) -> int:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import datapipe
-from datapipe.diagnosis.usage import Usage
+from datapipe.diagnosis.loader_figures import Usage
 from datapipe.tune.job import tune_workers
 from datapipe.tune.result import TuneResult
 

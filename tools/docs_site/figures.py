@@ -221,7 +221,7 @@ def _remedies(content: dict[str, Any]) -> str:
 
 
 def _records(content: Any) -> str:
-    """A list of flat records as it lies in the file; numbers rounded to four digits."""
+    """Format a list of flat records as in the file; numbers rounded to four digits."""
     rows = content
     if isinstance(content, dict):
         rows = content.get("rows") or content.get("rounds") or content.get("results")

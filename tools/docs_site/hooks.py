@@ -1,4 +1,4 @@
-"""What MkDocs calls: adds generated pages, draws figures, and turns links between files into links
+"""Hooks of MkDocs: they add generated pages, draw figures, and turn links between files into links
 between pages.
 """
 

@@ -1,7 +1,7 @@
-"""Batches of encoded images to pixels by NVIDIA DALI, meaning what `decode_rgb` means.
+"""Batches of encoded images to pixels by NVIDIA DALI, with the meaning of `decode_rgb`.
 
-DALI gets the JPEGs that it reads as the CPU kernels do (`dali_jpeg.py`). These kernels decode the
-others beside it, and the whole batch where DALI refuses it: DALI does not say which image it was.
+DALI gets the JPEGs that it reads as the CPU kernels do (`jpeg.py`). These kernels decode the others
+meanwhile, and the whole batch if DALI refuses it: DALI does not say which image was at fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datapipe.decode.check import check_image
 from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
-from datapipe.decode.dali.pipeline import DaliBatch, DaliPipeline
+from datapipe.decode.dali.pipeline import NOTHING, DaliPipeline, Entry
 from datapipe.decode.image import Decoded, check_indexed, check_size
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
@@ -28,18 +28,18 @@ from datapipe.index.rows import ImageSize
 
 
 class DaliDecoder:
-    """Decodes batches of images with DALI. Thread-safe; DALI itself takes one batch at a time.
+    """Decoder of batches of images with DALI. Thread-safe; DALI itself takes one batch at a time.
 
     Args:
         spec: of images of one size: resize="stretch", "pad" or "crop".
-        device: "cpu", or "mixed" to decode on a GPU, with its JPEG decoder where it has one.
+        device: "cpu", or "mixed" to decode on a GPU, with its JPEG decoder if it has one.
         device_id: of the GPU; None is torch's current one.
         batch_size: most images of a batch.
-        threads: of DALI, and as many more for what the CPU kernels decode.
+        threads: of DALI, and as many more for the CPU kernels.
         options: of decoding on a GPU.
-        check: whether libjpeg-turbo reads the compressed data of every JPEG first, at a third to a
-            half of the price of decoding it. DALI shows most damage as pixels. What datapipe packed
-            was read then; that a JPEG was cut off is noticed without this.
+        check: whether libjpeg-turbo reads the compressed data of every JPEG first, in a third to a
+            half of the time of decoding it. DALI shows most damage as pixels. Images that datapipe
+            packed were read then; a JPEG that was cut off is noticed without this.
 
     Raises:
         PlanError: DALI is not installed or has no such device, or the graph does not do `spec`.
@@ -61,14 +61,14 @@ class DaliDecoder:
         self.device = _torch_device(device, device_id)
         self.batch_size = _at_least("batch_size", batch_size, 1)
         self.check = check
-        how = GraphOptions(
+        graph_options = GraphOptions(
             device=device,
             device_id=self.device.index,
             batch_size=batch_size,
             threads=_at_least("threads", threads, 1),
             decoding=options or DaliOptions(),
         )
-        self._pipeline = DaliPipeline(spec, how)
+        self._pipeline = DaliPipeline(spec, graph_options)
         self._kernels = make_transform(spec)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="datapipe-dali")
 
@@ -83,12 +83,12 @@ class DaliDecoder:
         Args:
             images: encoded, 0 to `batch_size` of them.
             draws: random numbers of each image, for crop and mirroring; None for neither.
-            sizes: (width, height) that each upright image has by the index; None where nobody
-                knows. One of another size fails.
+            sizes: (width, height) of each upright image in the index; None if unknown. An image of
+                another size fails.
 
         Returns:
             `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
-            own, with zeros for images that failed; and what was wrong with those, by place.
+            own, with zeros for images that failed; and the errors of those, by index.
 
         Raises:
             PlanError: there are more than `batch_size` images.
@@ -102,49 +102,51 @@ class DaliDecoder:
             )
         draws = [None] * len(images) if draws is None else draws
         errors: dict[int, DecodeError] = {}
-        batch = DaliBatch()
-        given: list[int] = []
-        others: dict[int, Future[Decoded]] = {}
-        for place, (image, draw) in enumerate(zip(images, draws, strict=True)):
+        batch: list[Entry] = [NOTHING] * len(images)
+        by_dali: list[int] = []
+        by_kernels: dict[int, Future[Decoded]] = {}
+        for index, (image, draw) in enumerate(zip(images, draws, strict=True)):
+            size = None if sizes is None else sizes[index]
             try:
-                size = None if sizes is None else sizes[place]
-                if self._give(batch, image, draw, size):
-                    given.append(place)
-                else:
-                    others[place] = self._pool.submit(self._kernels.decode, image, size)
+                entry = self._entry(image, draw, size)
             except DecodeError as error:
-                errors[place] = error
-                batch.add_nothing()
+                errors[index] = error
+                continue
+            if entry is None:
+                by_kernels[index] = self._pool.submit(self._kernels.decode, image, size)
+            else:
+                batch[index] = entry
+                by_dali.append(index)
         if self.check:
-            given = self._check(batch, given, errors)
-        shared = self._pipeline.run(batch) if given else None
+            by_dali = self._check(batch, by_dali, errors)
+        shared = self._pipeline.run(batch) if by_dali else None
         if shared is None:
             shape = (len(images), 3, self.spec.height, self.spec.width)
             out = torch.zeros(shape, dtype=self.spec.out_dtype, device=self.device)
-            for n in given:
-                size = None if sizes is None else sizes[n]
-                others[n] = self._pool.submit(self._kernels.decode, images[n], size)
+            for index in by_dali:
+                size = None if sizes is None else sizes[index]
+                by_kernels[index] = self._pool.submit(self._kernels.decode, images[index], size)
         else:
-            # DALI's memory on a GPU knows nothing of torch's streams: it could be written anew
-            # while a kernel of theirs still reads it. On the CPU it is the tensor's alone.
+            # torch's streams do not know DALI's memory on a GPU: it could be overwritten while a
+            # kernel of theirs still reads it. On the CPU it belongs to the tensor alone.
             out = shared.to(self.spec.out_dtype, copy=self._on_gpu)
-        for place, future in others.items():
+        for index, future in by_kernels.items():
             try:
-                self._place(future.result(), out[place : place + 1], draws[place])
+                self._place(future.result(), out[index : index + 1], draws[index])
             except DecodeError as error:
-                errors[place] = error
-        for place in errors:
-            out[place].zero_()
+                errors[index] = error
+        for index in errors:
+            out[index].zero_()
         if self._on_gpu:
             torch.cuda.current_stream(self.device).synchronize()
         return out, dict(sorted(errors.items()))
 
     def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
-        """Where the pixels of an upright image of this size go."""
+        """Return the placement of an upright image of this size."""
         return placement(self.spec, width, height, draw)
 
     def close(self) -> None:
-        """End all threads and give DALI's memory back. Batches stay what they are."""
+        """End all threads and free DALI's memory. Batches stay as they are."""
         self._pipeline.close()
         self._pool.shutdown()
 
@@ -152,10 +154,8 @@ class DaliDecoder:
     def _on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def _give(
-        self, batch: DaliBatch, image: bytes, draw: Draw | None, size: ImageSize | None
-    ) -> bool:
-        """Add an image to what DALI gets, or nothing in its place; whether it was the image.
+    def _entry(self, image: bytes, draw: Draw | None, size: ImageSize | None) -> Entry | None:
+        """Return what DALI gets of an image, or None if the CPU kernels have to decode it.
 
         Raises:
             DecodeError: its header says that it cannot be decoded, or that it is not of this size.
@@ -166,26 +166,22 @@ class DaliDecoder:
         check_size(info, self.spec.refuse_above)
         plain = plain_jpeg(image, info)
         if plain is None:
-            batch.add_nothing()
-            return False
+            return None
         mirror = draw is not None and draw.mirrors(self.spec.flip)
-        batch.add(plain, window(self.spec, *info.upright, draw), mirror)
-        return True
+        return plain, window(self.spec, *info.upright, draw), mirror
 
     def _check(
-        self, batch: DaliBatch, given: list[int], errors: dict[int, DecodeError]
+        self, batch: list[Entry], indices: list[int], errors: dict[int, DecodeError]
     ) -> list[int]:
-        """Take damaged images out of a batch, into `errors`; those of `given` that stay."""
-        checks = {
-            place: self._pool.submit(_check_whole, batch.entries[place][0]) for place in given
-        }
-        for place, check in checks.items():
+        """Take damaged images out of a batch, into `errors`. Return the indices of the others."""
+        checks = {index: self._pool.submit(_check_whole, batch[index][0]) for index in indices}
+        for index, check in checks.items():
             try:
                 check.result()
             except DecodeError as error:
-                errors[place] = error
-                batch.take_back(place)
-        return [place for place in given if place not in errors]
+                errors[index] = error
+                batch[index] = NOTHING
+        return [index for index in indices if index not in errors]
 
     def _place(self, image: Decoded, out: Tensor, draw: Draw | None) -> None:
         if not self._on_gpu:

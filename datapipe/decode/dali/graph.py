@@ -1,7 +1,7 @@
-"""The one graph that DALI runs, for CPU and GPU, and where each image goes in it.
+"""The one graph that DALI runs, for CPU and GPU, and the window of each image in it.
 
-Decode, resize a part of the image, put the result into its window, normalise, channels first. What
-differs from image to image is worked out here, from its size alone, and fed in beside the bytes.
+The graph decodes, resizes a part of the image, puts the result into its window, normalises, and
+puts channels first. The window follows from an image's size alone, and is fed in beside the bytes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Literal
 import torch
 
 from datapipe.decode.dali.options import DaliOptions
+from datapipe.decode.forms.fixed import resized_part
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.geometry.crop import Box, Draw, middle_box, random_box
+from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import contain, cover
 
 MODES = ("stretch", "pad", "crop")
-"""Values of `ImageSpec.resize` that the graph does."""
+"""Values of `ImageSpec.resize` that the graph supports."""
 
 IMAGES, WINDOWS, MIRRORS = "images", "windows", "mirrors"
-"""Names of what is fed in."""
+"""Names of the graph's inputs."""
 
 Window = tuple[float, float, float, float, float, float, float, float]
 """See `window`."""
@@ -35,7 +35,7 @@ ONE_PIXEL: Window = (1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOptions:
-    """How the graph runs; see `DaliDecoder`."""
+    """Options of the graph; see `DaliDecoder`."""
 
     device: Literal["cpu", "mixed"]
     device_id: int | None
@@ -45,7 +45,7 @@ class GraphOptions:
 
 
 def installed() -> bool:
-    """Whether DALI can be imported; it is not imported."""
+    """Return whether DALI can be imported, without importing it."""
     try:
         return find_spec("nvidia.dali") is not None
     except ModuleNotFoundError:  # there is no package `nvidia` either
@@ -53,7 +53,7 @@ def installed() -> bool:
 
 
 def check_supported(spec: ImageSpec) -> None:
-    """Refuse what the graph cannot do.
+    """Refuse a spec that the graph does not support.
 
     Raises:
         PlanError: `resize` is none of `MODES`.
@@ -66,45 +66,36 @@ def check_supported(spec: ImageSpec) -> None:
 
 
 def window(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Window:
-    """Which part of an upright image is resized to what, and where that goes.
-
-    The same part and size as `FixedTransform` takes, to a fraction of a pixel.
+    """Return which part of an upright image is resized, its new size and its position.
 
     Returns:
         (height, width) of the result; (top, left, bottom, right) of the part, in pixels of the
-        image; and where the result lies in what is left of the output beside it, down and across,
-        0 at the start to 1 at the end.
+        image; and the result's position in the output, down and across, from 0 at the start to 1
+        at the end.
     """
-    out_height, out_width = spec.height, spec.width
-    if draw is not None and spec.random_crop is not None:
-        return _of_box(spec, random_box(width, height, spec.random_crop, draw))
-    if spec.resize == "crop":
-        inner = (spec.crop_from or out_height, spec.crop_from or out_width)
-        middle = middle_box(width, height, inner=inner)
-        down, across = cover(middle.width, middle.height, inner=inner)
-        top, left = (down - out_height) // 2, (across - out_width) // 2
-        scale_y, scale_x = middle.height / down, middle.width / across
-        return (
-            *(float(out_height), float(out_width)),
-            *(middle.top + top * scale_y, middle.left + left * scale_x),
-            middle.top + (top + out_height) * scale_y,
-            middle.left + (left + out_width) * scale_x,
-            *(0.0, 0.0),
-        )
+    box, down, across = resized_part(spec, width, height, draw)
     if spec.resize == "pad":
-        down, across = contain(width, height, outer=(out_height, out_width))
-        beside_y, beside_x = out_height - down, out_width - across
+        beside_y, beside_x = spec.height - down, spec.width - across
         return (
             *(float(down), float(across)),
             *(0.0, 0.0, float(height), float(width)),
             (beside_y // 2) / beside_y if beside_y else 0.0,
             (beside_x // 2) / beside_x if beside_x else 0.0,
         )
-    return _of_box(spec, Box(0, 0, width, height))
+    box = box or Box(0, 0, width, height)
+    top, left = (down - spec.height) // 2, (across - spec.width) // 2
+    scale_y, scale_x = box.height / down, box.width / across
+    return (
+        *(float(spec.height), float(spec.width)),
+        *(box.top + top * scale_y, box.left + left * scale_x),
+        box.top + (top + spec.height) * scale_y,
+        box.left + (left + spec.width) * scale_x,
+        *(0.0, 0.0),
+    )
 
 
 def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None) -> Placement:
-    """Where the pixels of an upright image go."""
+    """Return the placement of an upright image in the output."""
     down, across, top, left, bottom, right, beside_y, beside_x = window(spec, width, height, draw)
     scale_x, scale_y = across / (right - left), down / (bottom - top)
     placed = Placement(
@@ -118,7 +109,7 @@ def placement(spec: ImageSpec, width: int, height: int, draw: Draw | None = None
 
 
 def build(spec: ImageSpec, options: GraphOptions) -> Any:
-    """A pipeline that was built: `[n, 3, height, width]` out, uint8 or float32.
+    """Build a pipeline with output `[n, 3, height, width]`, uint8 or float32.
 
     Raises:
         PlanError: DALI is not installed, or has no device to run on.
@@ -134,10 +125,10 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
         batch_size=options.batch_size,
         num_threads=options.threads,
         device_id=options.device_id,
-        # One batch goes in and the same comes out; who wants more at a time has more callers.
+        # One batch goes in and the same comes out; several callers have several batches.
         prefetch_queue_depth=1,
-        # Gives outputs memory of their own, which lives as long as somebody reads it, and goes on
-        # after a bad image.
+        # Outputs have memory of their own, which lives as long as their tensors, and the pipeline
+        # goes on after a bad image.
         exec_dynamic=True,
     )
     try:
@@ -153,15 +144,15 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What DALI says of the cause, without the Python it was defined in."""
+    """Return what DALI says of the cause, without the Python source of its operator."""
     lines = [line.strip() for line in str(error).splitlines()]
     lines = [line for line in lines if line and not line.startswith(("File ", "which was used"))]
-    told = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
-    return told[0] if told else type(error).__name__
+    causes = lines[lines.index("encountered:") + 1 :] if "encountered:" in lines else lines
+    return causes[0] if causes else type(error).__name__
 
 
 def _dali(module: str = "") -> Any:
-    # Without types: DALI may not be installed, and what it states of them says little.
+    # Without types: DALI may not be installed, and its types say little.
     return import_module(f"nvidia.dali.{module}" if module else "nvidia.dali")
 
 
@@ -184,14 +175,14 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
         antialias=True,
     )
     mean, std = spec.mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-    plain = spec.out_dtype == torch.uint8
-    scale = 1.0 if plain else 255.0
+    is_uint8 = spec.out_dtype == torch.uint8
+    scale = 1.0 if is_uint8 else 255.0
     mirror: Any = {}
     if spec.flip > 0:
         mirror = {"mirror": fn.external_source(name=MIRRORS, dtype=types.INT32, ndim=0)}
     return fn.crop_mirror_normalize(
         fitted,
-        dtype=types.UINT8 if plain else types.FLOAT,
+        dtype=types.UINT8 if is_uint8 else types.FLOAT,
         output_layout="CHW",
         crop_h=float(spec.height),
         crop_w=float(spec.width),
@@ -218,15 +209,6 @@ def _decoder_options(options: GraphOptions) -> dict[str, Any]:
         "preallocate_height_hint": options.decoding.preallocate_height,
         # Chroma as libjpeg-turbo scales it up, so that all devices show the same.
         "jpeg_fancy_upsampling": True,
-        # Every rank of a machine would tie its threads to the same first cores.
+        # Every rank of a machine would bind its threads to the same first cores.
         "affine": False,
     }
-
-
-def _of_box(spec: ImageSpec, box: Box) -> Window:
-    return (
-        *(float(spec.height), float(spec.width)),
-        *(float(box.top), float(box.left)),
-        *(float(box.top + box.height), float(box.left + box.width)),
-        *(0.0, 0.0),
-    )

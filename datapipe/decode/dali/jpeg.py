@@ -1,10 +1,10 @@
-"""JPEGs that DALI reads as the CPU kernels do, in a form that leaves it no choice.
+"""JPEGs that DALI reads as the CPU kernels do, without the segments that it may misread.
 
 DALI and the decoders of a GPU read the rare parts of the format in their own ways: colours stored
-as RGB are guessed at, an orientation of a wrong type is taken, and of two EXIF segments DALI 2.4
-measures the image by one and turns it by the other, which corrupts memory and ends the process.
-So only plain JPEGs are given to it, and of what stands before the pixels only what the pixels
-depend on (ITU-T T.81 annex B), with the orientation as `probe` understood it.
+as RGB are guessed, an orientation of a wrong type is used, and of two EXIF segments DALI 2.4
+measures the image by one and turns it by the other, which corrupts memory and ends the process. So
+it gets plain JPEGs alone, and of their headers only the segments that pixels depend on (ITU-T T.81
+annex B), with the orientation of `probe`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 from datapipe.index.images.header import ImageInfo
 
-# Markers of ITU-T T.81, table B.1. Extended, arithmetic and lossless frames, and all that is rarer
-# still, are left to the CPU kernels.
+# Markers of ITU-T T.81, table B.1. The CPU kernels decode extended, arithmetic and lossless frames,
+# and all that is rarer still.
 _BASELINE, _PROGRESSIVE = 0xC0, 0xC2
 _DHT, _DQT, _DRI = 0xC4, 0xDB, 0xDD
 _JFIF, _ADOBE = 0xE0, 0xEE
@@ -29,7 +29,7 @@ _YCC = 1  # colour transform of an Adobe segment (T.872, 6.5.3)
 
 
 def plain_jpeg(data: bytes, info: ImageInfo) -> bytes | None:
-    """The JPEG as DALI may see it, or None where the CPU kernels have to decide.
+    """Return the JPEG for DALI, or None if the CPU kernels have to decode it.
 
     Plain is a baseline or progressive JPEG of 8 bits, grey or YCbCr, of a usual subsampling, whose
     segments follow each other without a gap and which has tables and an end. One that was cut off
@@ -38,10 +38,10 @@ def plain_jpeg(data: bytes, info: ImageInfo) -> bytes | None:
 
     Args:
         data: the JPEG.
-        info: what `probe(data)` says.
+        info: from `probe(data)`.
 
     Returns:
-        `data` itself where it holds nothing but what pixels depend on; else a copy without EXIF,
+        `data` itself if it holds only segments that pixels depend on; else a copy without EXIF,
         colour profile, comments and the like, and with the orientation, if there is one, in an
         EXIF segment of our own.
     """
@@ -75,7 +75,7 @@ def _plain(data: bytes, info: ImageInfo) -> bytes | None:
             return None
     if not seen >= {_DHT, _DQT, _SCAN} or data.rfind(_END, end) < 0:
         return None
-    if not _is_usual(frame, scan, jfif, transform):
+    if not _is_unambiguous(frame, scan, jfif, transform):
         return None
     if copied == len(_START) and info.orientation == 1:
         return data
@@ -84,7 +84,7 @@ def _plain(data: bytes, info: ImageInfo) -> bytes | None:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(marker, start, end) of each segment up to the header of the first scan, or to a gap."""
+    """Yield (marker, start, end) of each segment up to the first scan's header, or to a gap."""
     marker, end = 0, len(_START)
     while marker != _SCAN and data[end] == 0xFF:
         start, marker = end, data[end + 1]
@@ -95,21 +95,21 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
         yield marker, start, end
 
 
-def _is_usual(frame: bytes, scan: bytes, jfif: bool, transform: int | None) -> bool:
-    """Whether every decoder agrees on colours and sampling.
+def _is_unambiguous(frame: bytes, scan: bytes, jfif: bool, transform: int | None) -> bool:
+    """Return whether all decoders agree on colours and sampling.
 
     Args:
         frame: the frame's segment from its marker's second byte.
         scan: contents of the first scan's header.
         jfif: whether there is a JFIF segment, which says grey or YCbCr.
-        transform: of the Adobe segment; None where there is none.
+        transform: of the Adobe segment; None without one.
     """
     if not frame or frame[3] != 8:
         return False
     count = frame[8]
     if len(frame) != 9 + 3 * count:
         return False
-    components = [frame[place : place + 3] for place in range(9, len(frame), 3)]
+    components = [frame[start : start + 3] for start in range(9, len(frame), 3)]
     if frame[0] == _BASELINE and scan[0] != count:
         return False  # a scan for each component
     samplings = [sampling for _, sampling, _ in components]
@@ -123,6 +123,6 @@ def _is_usual(frame: bytes, scan: bytes, jfif: bool, transform: int | None) -> b
 
 
 def _exif(orientation: int) -> bytes:
-    """An APP1 segment that says nothing but an orientation (Exif 2.32, section 4.6)."""
+    """Return an APP1 segment with nothing but an orientation (Exif 2.32, section 4.6)."""
     tiff = struct.pack(">2sHI H HHIHH I", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
     return struct.pack(">HH", 0xFFE1, 8 + len(tiff)) + b"Exif\0\0" + tiff

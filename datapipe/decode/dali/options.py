@@ -1,4 +1,4 @@
-"""How DALI decodes on a GPU; does not need DALI itself."""
+"""Options of decoding with DALI, which this module does not import."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datapipe.errors import PlanError
 
 @dataclass(frozen=True, kw_only=True)
 class DaliOptions:
-    """How DALI decodes: `make_loader(decoder=DaliOptions(...))`. On the CPU they change nothing.
+    """Options of DALI: `make_loader(decoder=DaliOptions(...))`. On the CPU they change nothing.
 
     Args:
         hw_decoder_load: share of the JPEGs that a GPU's own JPEG decoder takes, 0 to 1; the rest
@@ -20,6 +20,10 @@ class DaliOptions:
 
     Raises:
         PlanError: a value is out of range.
+
+    Examples:
+        >>> dali = datapipe.DaliOptions(hw_decoder_load=0.9)
+        >>> loader = datapipe.make_loader("shards/", batch_size=4, decoder=dali)  # doctest: +SKIP
     """
 
     hw_decoder_load: Share = 0.65

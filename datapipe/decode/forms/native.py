@@ -6,30 +6,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.decode.forms.fitting import check_rows, fit
-from datapipe.decode.image import Decoded, Encoded, decode_for
+from datapipe.array_types import Int64
+from datapipe.decode.forms.image_transform import ImageTransform, check_rows
+from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import Int64, native_size, one
-from datapipe.index.rows import ImageSize
+from datapipe.geometry.sizes import native_size, one
 
 
-class NativeTransform:
-    """`pixel_values` of [patches, 3 * temporal * patch**2]; see `ImageTransform`.
+class NativeTransform(ImageTransform):
+    """Form with `pixel_values` of [patches, 3 * temporal * patch**2].
 
-    Patches that become one token stand together, `merge * merge` of them; these blocks, the patches
-    in a block and the values of a patch (channel, frame, row, column) follow each other as in
+    The `merge * merge` patches of one token are a block. Blocks, the patches of a block and the
+    values of a patch (channel, frame, row, column) are in the order of
     Qwen2-VL's `Qwen2VLImageProcessor`. `facts` has `image_grid_thw`, int64 [images, 3]: frames, and
     patches down and across, of each image.
     """
 
-    def __init__(self, spec: ImageSpec) -> None:
-        self.spec = spec
-        self.dtype = spec.out_dtype
+    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
+        super().__init__(spec, normalizer)
         self._patch, self._merge = spec.patch_side, spec.merge
-        self._normalizer = Normalizer(spec.mean_std, self.dtype)
 
     def rows(self, widths: Int64, heights: Int64) -> Int64:
         across, down = self._grids(widths, heights)
@@ -40,28 +38,17 @@ class NativeTransform:
         return counts
 
     def token_grids(self, widths: Int64, heights: Int64) -> Int64:
-        """Rows and columns of each of n images in tokens, which stand row by row: int64 [n, 2]."""
+        """Return the rows and columns of tokens of each of n images, row by row: int64 [n, 2]."""
         across, down = self._grids(widths, heights)
         return np.stack([down // self._merge, across // self._merge], axis=1)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return (3 * self.spec.temporal * self._patch**2,)
 
-    def values(self, widths: Int64, heights: Int64) -> Int64:
-        return self.rows(widths, heights) * self.row_shape(widths, heights)[0]
-
-    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
-        rows = int(self.rows(*one(width, height))[0])
-        return rows, 3 * self.spec.temporal * self._patch**2
-
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         across, down = self._grids(widths, heights)
         grids = np.stack([np.ones_like(down), down, across], axis=1)
         return {"image_grid_thw": torch.from_numpy(grids)}
-
-    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
-        target = self._size if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         shape = (len(values), 3, -1)
@@ -69,16 +56,16 @@ class NativeTransform:
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         patch, merge, frames = self._patch, self._merge, self.spec.temporal
-        height, width = self._size(image.height, image.width)
+        height, width = self._target(image.height, image.width)
         down, across = height // patch, width // patch
         check_rows(image, out, (down * across, 3 * frames * patch * patch))
-        fitted, placement = fit(image, height, width, self.spec)
+        fitted, placement = self._fit(image, height, width)
         blocks = out.view(
             *(down // merge, across // merge, merge, merge),  # blocks, and patches in a block
             *(3, frames, patch, patch),
         )
-        # Row of blocks by row of blocks, whose values stay in the cache until they are put in
-        # order: less than half the time that the whole image takes at once.
+        # One row of blocks at a time, whose values stay in the cache until they are put in order:
+        # less than half the time that the whole image takes at once.
         band = torch.empty(3, merge * patch, width, dtype=self.dtype, device="cpu")
         values = band.view(3, merge, patch, across // merge, merge, patch)
         ordered = values.permute(3, 1, 4, 0, 2, 5).unsqueeze(4).expand(blocks.shape[1:])
@@ -88,7 +75,7 @@ class NativeTransform:
         return placement
 
     def _grids(self, widths: Int64, heights: Int64) -> tuple[Int64, Int64]:
-        """Patches across and down each image."""
+        """Return the patches across and down each image."""
         least, most = self.spec.pixel_limits
         across, down = native_size(
             widths,
@@ -99,6 +86,6 @@ class NativeTransform:
         )
         return across // self._patch, down // self._patch
 
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._grids(*one(width, height))
         return int(down[0]) * self._patch, int(across[0]) * self._patch

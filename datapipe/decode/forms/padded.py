@@ -6,38 +6,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.decode.forms.fitting import check_rows, fit, fixed_tokens
-from datapipe.decode.image import Decoded, Encoded, decode_for
+from datapipe.array_types import Int64
+from datapipe.decode.forms.image_transform import ImageTransform, check_rows
+from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import Int64, native_size, one, shortest
-from datapipe.index.rows import ImageSize
+from datapipe.geometry.sizes import native_size, one, shortest
 
 
-class PaddedTransform:
-    """`pixel_values` of [images, 3, H, W] of the largest, zeros to the right and below.
+class PaddedTransform(ImageTransform):
+    """Form with `pixel_values` of [images, 3, H, W] of the largest, zeros to the right and below.
 
-    `facts` has `image_sizes`, int64 [images, 2]: height and width of each image in it. See
-    `ImageTransform`.
+    `facts` has `image_sizes`, int64 [images, 2]: height and width of each image in it.
     """
 
-    def __init__(self, spec: ImageSpec) -> None:
-        self.spec = spec
-        self.dtype = spec.out_dtype
+    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
+        super().__init__(spec, normalizer)
         self._unit = spec.patch_side * spec.merge
         self._least = self._unit if spec.resize == "dynamic" else spec.height
-        self._normalizer = Normalizer(spec.mean_std, self.dtype)
-
-    def rows(self, widths: Int64, heights: Int64) -> Int64:
-        return np.ones(len(widths), np.int64)
 
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         across, down = self._sizes(widths, heights)
         if self.spec.resize == "dynamic":
             return (across // self._unit) * (down // self._unit)
-        return fixed_tokens(self.spec, across, down)
+        return self._patch_tokens(across, down)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         across, down = self._sizes(widths, heights)
@@ -48,16 +42,9 @@ class PaddedTransform:
         across, down = self._sizes(widths, heights)
         return 3 * down * across
 
-    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
-        return 1, 3, *self._size(height, width)
-
     def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
         across, down = self._sizes(widths, heights)
         return {"image_sizes": torch.from_numpy(np.stack([down, across], axis=1))}
-
-    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
-        target = self._size if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
 
     def finish(self, values: Tensor, out: Tensor) -> None:
         _, _, height, width = values.shape
@@ -66,10 +53,10 @@ class PaddedTransform:
         out[0, :, :height, width:] = 0
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
-        height, width = self._size(image.height, image.width)
+        height, width = self._target(image.height, image.width)
         if out.ndim != 4 or len(out) != 1 or out.shape[2] < height or out.shape[3] < width:
             check_rows(image, out, (1, 3, height, width))
-        fitted, placement = fit(image, height, width, self.spec)
+        fitted, placement = self._fit(image, height, width)
         self._normalizer.write(fitted, out[0, :, :height, :width])
         out[0, :, height:] = 0
         out[0, :, :height, width:] = 0
@@ -83,6 +70,6 @@ class PaddedTransform:
             widths, heights, multiple_of=self._unit, min_pixels=least, max_pixels=most
         )
 
-    def _size(self, height: int, width: int) -> tuple[int, int]:
+    def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._sizes(*one(width, height))
         return int(down[0]), int(across[0])

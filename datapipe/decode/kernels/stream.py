@@ -1,10 +1,8 @@
-"""Compiled copies past the processor's caches, which keep what the interpreter works with,
-and pixels taken apart.
+"""Compiled copies past the processor's caches, and separation of interleaved pixels.
 
-A batch is larger than a core's caches, and nobody reads it before all of it is written. Ordinary
-stores would fetch each line of it from memory first, push everything else out, and leave it to
-whoever comes next to fetch that again: after a copy of five megabytes, Python runs at a third of
-its speed. Non-temporal stores do neither.
+A batch is larger than a core's caches, and is read only once all of it is written. Ordinary stores
+would fetch each line of it from memory first, and push everything else out of the caches: after a
+copy of five megabytes, Python runs at a third of its speed. Non-temporal stores do neither.
 
 See the Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter on cacheability
 control; LLVM leaves the hint out where a processor has no such stores.
@@ -12,41 +10,22 @@ control; LLVM leaves the hint out where a processor has no such stores.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic_of_numba
+
+from datapipe.compiled import compiled
 
 LINE = 64
 """Bytes of a cache line, which such stores write as a whole."""
 
 PIXELS = 32
-"""Pixels that are taken apart at once: a 256-bit register of each channel."""
+"""Pixels that are separated at once: a 256-bit register of each channel."""
 
-_log = logging.getLogger(__name__)
-_Function = TypeVar("_Function", bound=Callable[..., object])
 _intrinsic: Callable[..., Any] = _intrinsic_of_numba  # whose types hide that calls differ
-
-
-def compiled(signature: Any) -> Callable[[_Function], _Function]:
-    """Compile a function for these types now, or take it from numba's cache.
-
-    `signature` is a string, or what numba makes of one.
-    """
-
-    def compile(function: _Function) -> _Function:
-        try:
-            return cast(_Function, numba.njit(signature, cache=True, nogil=True)(function))
-        except RuntimeError as error:
-            # numba found no folder to write to: each process compiles for itself.
-            _log.info("the kernels of images are compiled anew in each process: %s", error)
-            return cast(_Function, numba.njit(signature, nogil=True)(function))
-
-    return compile
 
 
 @_intrinsic
@@ -74,10 +53,10 @@ def _store_byte(typing: Any, target: Any, source: Any) -> Any:
 
 @_intrinsic
 def _split_pixels(typing: Any, red: Any, green: Any, blue: Any, source: Any) -> Any:
-    """Take `PIXELS` interleaved pixels apart, all between addresses.
+    """Separate `PIXELS` interleaved pixels, all between addresses.
 
-    Written as one load and three shuffles, which LLVM knows instructions for; from a loop over
-    every third byte it makes code of a third of the speed.
+    One load and three shuffles are instructions that LLVM knows; a loop over every third byte has a
+    third of the speed.
     """
 
     def build(context: Any, builder: Any, signature: Any, addresses: Any) -> None:
@@ -88,7 +67,7 @@ def _split_pixels(typing: Any, red: Any, green: Any, blue: Any, source: Any) -> 
 
 
 def _apart(builder: Any, source: Any, pixels: int) -> list[Any]:
-    """Red, green and blue of interleaved pixels at an address."""
+    """Load red, green and blue of interleaved pixels at an address."""
     byte, index = ir.IntType(8), ir.IntType(32)
     wide = ir.VectorType(byte, 3 * pixels)
     values = builder.load(builder.inttoptr(source, wide.as_pointer()), align=1)
@@ -126,7 +105,7 @@ def stream_pixels(typing: Any, target: Any, plane: Any, source: Any) -> Any:
 
 @_intrinsic
 def stream_floats(typing: Any, target: Any, plane: Any, source: Any, scale: Any, shift: Any) -> Any:
-    """As `stream_pixels`, as float32: x * scale + shift, in two roundings.
+    """Copy as `stream_pixels`, as float32: x * scale + shift, in two roundings.
 
     `scale` and `shift` are three each.
     """
@@ -146,7 +125,7 @@ def stream_floats(typing: Any, target: Any, plane: Any, source: Any, scale: Any,
 
 @_intrinsic
 def stream_plane(typing: Any, target: Any, source: Any, scale: Any, shift: Any) -> Any:
-    """`LINE` values of one channel as `stream_floats` writes them."""
+    """Write `LINE` values of one channel as `stream_floats` does."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> None:
         target, source, scale, shift = values
@@ -160,7 +139,7 @@ def stream_plane(typing: Any, target: Any, source: Any, scale: Any, shift: Any) 
 
 
 def _spread(builder: Any, value: Any) -> Any:
-    """A float32 in every lane of a line."""
+    """Repeat a float32 in every lane of a line."""
     floats, index = ir.VectorType(ir.FloatType(), LINE), ir.IntType(32)
     nothing = ir.Constant(floats, ir.Undefined)
     first = builder.insert_element(nothing, value, ir.Constant(index, 0))
@@ -170,7 +149,7 @@ def _spread(builder: Any, value: Any) -> Any:
 
 @_intrinsic
 def finish(typing: Any) -> Any:
-    """Whoever is told afterwards that something was written sees it: such stores may be late."""
+    """Wait for the stores past the caches, which other threads may see late."""
 
     def build(context: Any, builder: Any, signature: Any, nothing: Any) -> None:
         builder.fence("seq_cst")
@@ -194,10 +173,7 @@ def stream(target: int, source: int, size: int) -> None:
 
 @compiled("void(intp, intp, intp, intp)")
 def split(target: int, stride: int, source: int, pixels: int) -> None:
-    """Take interleaved pixels at an address apart.
-
-    Red goes to the target, green and blue `stride` and twice as many bytes behind it.
-    """
+    """Separate interleaved pixels: red to the target, green and blue `stride` and twice that on."""
     green, blue = target + stride, target + 2 * stride
     whole = pixels // PIXELS * PIXELS
     for at in range(0, whole, PIXELS):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from datapipe.array_types import UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
@@ -34,8 +35,6 @@ _THREADS = 4
 
 Kind = str | tuple[str, tuple[int, ...]]
 """The dtype of a file's values in NumPy's notation, or with the shape of a row: `("<f8", (4,))`."""
-
-UInt32 = npt.NDArray[np.uint32]
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> int:
@@ -129,17 +128,17 @@ class CheckedColumn(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, place: Any) -> Any:
-        self.compare(place)
-        return self.values[place]
+    def __getitem__(self, index: Any) -> Any:
+        self.compare(index)
+        return self.values[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         self.compare(slice(None))
         return self.values if dtype is None else self.values.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = (np.asarray(one) if isinstance(one, CheckedColumn) else one for one in inputs)
-        return getattr(ufunc, method)(*plain, **options)
+        arrays = (np.asarray(arg) if isinstance(arg, CheckedColumn) else arg for arg in inputs)
+        return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the array; all but those of its type and size compare it first."""
@@ -149,22 +148,22 @@ class CheckedColumn(NDArrayOperatorsMixin):
             self.compare(slice(None))
         return getattr(self.values, name)
 
-    def compare(self, place: Any, width: int = 1) -> None:
+    def compare(self, index: Any, width: int = 1) -> None:
         """Compare the blocks of some values.
 
         Args:
-            place: an integer, a slice, a mask or an array of integers; of a tuple, its first item.
+            index: an integer, a slice, a mask or an array of integers; of a tuple, its first item.
             width: values from each of the integers on.
 
         Raises:
             IndexMismatch: one is not what was written.
         """
-        if isinstance(place, tuple):  # further axes lie inside of a row
-            place = place[0]
+        if isinstance(index, tuple):  # further axes lie inside of a row
+            index = index[0]
         item = self.values.strides[0]
         blocks: Any
-        if isinstance(place, slice):
-            start, stop, step = place.indices(len(self.values))
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.values))
             if step < 0:
                 start, stop = stop + 1, start + 1
             if stop <= start:
@@ -174,7 +173,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
                 return
             blocks = np.arange(first, last + 1)
         else:
-            numbers = np.asarray(place)
+            numbers = np.asarray(index)
             if numbers.dtype == bool:
                 numbers = np.flatnonzero(numbers)
             numbers = numbers.astype(np.int64).ravel()

@@ -10,13 +10,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError
+from datapipe.index.files.crc32 import crc32
+from datapipe.index.files.sealed_json import seal, unseal
 
 logger = logging.getLogger(__name__)
 
-UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors of a dataset's own folder for which `cache_folder` is used instead."""
+T = TypeVar("T")
+
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)  # of a dataset's own folder
 
 
 def cache_folder() -> Path:
@@ -45,13 +49,44 @@ def cache_folder() -> Path:
     return own  # it cannot be written; the error of the write names it
 
 
-@contextmanager
-def writing_instead_of(home: Path, folder: Path) -> Iterator[None]:
-    """Name both folders where neither a dataset's own nor the cache folder can be written.
+def open_or_build(
+    folder: Path,
+    elsewhere: Callable[[], Path],
+    content: str,
+    *,
+    open_at: Callable[[Path], T | None],
+    build: Callable[[Path], T],
+) -> T:
+    """Open derived files, or build them: in `folder`, or elsewhere if that cannot be written.
+
+    Args:
+        folder: beside the dataset.
+        elsewhere: returns the folder in the cache folder.
+        content: of the folder, for a warning.
+        open_at: returns None where there is nothing that can be used.
+        build: makes the files in a folder and returns them opened.
 
     Raises:
-        DatapipeError: an `OSError` came up inside.
+        DatapipeError: neither folder can be written.
     """
+    if (found := open_at(folder)) is not None:
+        return found
+    try:
+        return build(folder)
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+    cached = elsewhere()
+    if (found := open_at(cached)) is not None:
+        return found
+    logger.warning("%s cannot be written; its %s go to %s", folder.parent, content, cached)
+    with writing_instead_of(folder.parent, cached.parent):
+        return build(cached)
+
+
+@contextmanager
+def writing_instead_of(home: Path, folder: Path) -> Iterator[None]:
+    """Raise a `DatapipeError` that names both folders for any `OSError` inside."""
     try:
         yield
     except OSError as error:
@@ -62,23 +97,66 @@ def writing_instead_of(home: Path, folder: Path) -> Iterator[None]:
         ) from error
 
 
-def put_in_place(temporary: Path, folder: Path, is_current: Callable[[], bool]) -> None:
-    """Rename a finished folder to its name; several processes may do this at once.
+@contextmanager
+def new_folder(
+    folder: Path, is_current: Callable[[], bool], *, within: Path | None = None
+) -> Iterator[Path]:
+    """Make a folder that appears under its name, whole, when the block ends without an error.
+
+    Several processes may do this at once. An older or damaged folder of that name is removed.
 
     Args:
-        temporary: the finished folder, on the same disk.
-        folder: its name. An older or damaged folder of that name is removed.
+        folder: its name.
         is_current: whether `folder` is what was to be made: another process was quicker.
-
-    Raises:
-        OSError: it cannot be renamed for another reason.
+        within: where it is made, on the same disk; beside `folder` by default.
     """
-    for _ in range(3):
-        try:
-            temporary.rename(folder)
-            return
-        except OSError:
-            if is_current():
+    within = within or folder.parent
+    within.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=within))
+    try:
+        yield temporary
+        temporary.chmod(0o755)
+        for attempt in range(4):
+            try:
+                temporary.rename(folder)
                 return
-            shutil.rmtree(folder, ignore_errors=True)
-    temporary.rename(folder)
+            except OSError:
+                if attempt == 3:
+                    raise
+                if is_current():
+                    return
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_about(path: Path, about: dict[str, Any], *, indent: int | None = None) -> None:
+    """Write the description of a folder into it: `about`, and the sizes of its files."""
+    sizes = {file.name: file.stat().st_size for file in sorted(path.parent.iterdir())}
+    path.write_text(seal({**about, "sizes": sizes}, indent=indent), encoding="utf-8")
+
+
+def read_about(path: Path, version: int) -> dict[str, Any] | None:
+    """Return the description that `write_about` wrote.
+
+    None if it is missing, torn or of another version, or if a file is not the one described: all
+    sizes are compared, and the checksums of those in `crc32_of`.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    try:
+        about = unseal(content)
+        if about["version"] != version:
+            return None
+        for name, size in about["sizes"].items():
+            if path.with_name(name).stat().st_size != size:
+                raise ValueError(f"{name} has not the {size:,} bytes that were written")
+        for name, expected in about.get("crc32_of", {}).items():
+            if crc32(path.with_name(name).read_bytes()) != expected:
+                raise ValueError(f"{name} is not what was written")
+    except (OSError, ValueError, LookupError) as error:
+        logger.warning("%s is damaged or of an older version (%s)", path, error)
+        return None
+    return about

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import IndexMismatch
+from datapipe.index.files.crc32 import crc32
 
 HEADER = 128
 """Bytes before the first value, as NumPy aligns it; enough for any length."""
 
 
 def header(dtype: str, length: int, row: tuple[int, ...] = ()) -> bytes:
-    """What comes before so many rows: version 1.0 of the format, padded to `HEADER` bytes."""
+    """Return the header of `length` rows: version 1.0 of the format, padded to `HEADER` bytes."""
     kind = np.dtype(dtype).str
     text = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {(length, *row)!r}, }}"
     magic = b"\x93NUMPY\x01\x00"
@@ -37,23 +40,43 @@ class NpyFile:
         dtype: of its values, in NumPy's notation.
         row: shape of an item.
         length: items to keep of what the file holds; 0 begins anew.
+        end: the last of these items in a file of offsets.
+        crc32: checksum of these items; it is kept up to date. None for no checksum.
     """
 
     def __init__(
-        self, path: Path, dtype: str, row: tuple[int, ...] = (), *, length: int = 0
+        self,
+        path: Path,
+        dtype: str,
+        row: tuple[int, ...] = (),
+        *,
+        length: int = 0,
+        end: int = 0,
+        crc32: int | None = None,
     ) -> None:
         self._dtype = np.dtype(dtype)
         self._row = row
         self.length = length
+        self.crc32 = crc32
+        self._end = end
         self._file = path.open("r+b" if length else "wb")
         self._file.write(header(dtype, length, row))
-        self._file.seek(HEADER + length * self._bytes)
+        self._file.seek(HEADER + length * self._dtype.itemsize * math.prod(row))
         self._file.truncate()
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Add items."""
-        self._file.write(np.ascontiguousarray(values, self._dtype).data)
+        data = np.ascontiguousarray(values, self._dtype).data
+        self._file.write(data)
+        if self.crc32 is not None and len(values):
+            self.crc32 = crc32(data, self.crc32)
         self.length += len(values)
+
+    def append_ends(self, counts: npt.NDArray[Any]) -> None:
+        """Add to a file of offsets where further runs of so many items end."""
+        ends = self._end + np.cumsum(counts, dtype=np.int64)
+        self.append(ends)
+        self._end = int(ends[-1]) if len(ends) else self._end
 
     def sync(self) -> None:
         """Make what was added durable."""
@@ -66,9 +89,20 @@ class NpyFile:
         self._file.write(header(self._dtype.str, self.length, self._row))
         self._file.close()
 
-    @property
-    def _bytes(self) -> int:
-        return self._dtype.itemsize * math.prod(self._row)
+
+@contextmanager
+def npy_files(
+    folder: Path, dtypes: Mapping[str, str], offsets: Iterable[str]
+) -> Iterator[dict[str, NpyFile]]:
+    """Open a new file `NAME.npy` in a folder for each name of `dtypes`; `offsets` begin with 0."""
+    with ExitStack() as stack:
+        files = {
+            name: stack.enter_context(closing(NpyFile(folder / f"{name}.npy", dtype)))
+            for name, dtype in dtypes.items()
+        }
+        for name in offsets:
+            files[name].append(np.zeros(1, np.int64))
+        yield files
 
 
 def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
@@ -78,11 +112,7 @@ def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
         ValueError: it holds something else.
         OSError: it cannot be read.
     """
-    size = os.stat(path).st_size
-    length, rest = divmod(size - HEADER, np.dtype(dtype).itemsize * math.prod(row))
-    with path.open("rb") as file:
-        if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
-            raise ValueError(f"{path} is not the array that was written")
+    length = _length(path, dtype, row)
     if not length:
         return np.zeros((0, *row), dtype)
     # A plain array over the map: indexing numpy's memmap subclass costs several times more.
@@ -95,15 +125,23 @@ def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[mmap.mma
     Raises:
         IndexMismatch: it holds something else.
     """
+    try:
+        length = _length(path, dtype, row)
+    except ValueError:
+        raise IndexMismatch(
+            f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
+            "written here; restore it, or convert the shards again into a new folder"
+        ) from None
     with path.open("rb") as file:
-        head = file.read(HEADER)
-        size = os.fstat(file.fileno()).st_size
-        bytes_of_row = np.dtype(dtype).itemsize * math.prod(row)
-        length, rest = divmod(size - HEADER, bytes_of_row)
-        if rest or length < 0 or head != header(dtype, length, row):
-            raise IndexMismatch(
-                f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
-                "written here; restore it, or convert the shards again into a new folder"
-            )
-        mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return mapped, np.frombuffer(mapped, dtype, offset=HEADER).reshape(length, *row)
+
+
+def _length(path: Path, dtype: str, row: tuple[int, ...]) -> int:
+    """Return how many rows a file has; raise ValueError if its header says something else."""
+    size = os.stat(path).st_size - HEADER
+    length, rest = divmod(size, np.dtype(dtype).itemsize * math.prod(row))
+    with path.open("rb") as file:
+        if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
+            raise ValueError(f"{path} is not the array that was written")
+    return length

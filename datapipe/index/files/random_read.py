@@ -1,4 +1,4 @@
-"""Values of some samples out of columns that may be larger than memory."""
+"""Reads of single values out of columns that may be larger than memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.array_types import Int64
 from datapipe.index.files.block_checksums import CheckedColumn
 from datapipe.index.files.read_at import read_at
 
@@ -16,7 +17,7 @@ _LARGE = 256 << 20  # bytes of a column; smaller ones may stay in memory whole
 Values = npt.NDArray[Any]
 
 
-def gather(column: Any, numbers: npt.NDArray[np.int64]) -> Values:
+def gather(column: Any, numbers: Int64) -> Values:
     """Return `column[numbers]`, for a column that may be memory-mapped.
 
     Values at random lie on as many pages. Through a mapping each of them costs a fault, counts as
@@ -31,7 +32,7 @@ def gather(column: Any, numbers: npt.NDArray[np.int64]) -> Values:
     return values
 
 
-def gather_counts(offsets: Any, numbers: npt.NDArray[np.int64]) -> Values:
+def gather_counts(offsets: Any, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
     if isinstance(offsets, CheckedColumn):
         offsets.compare(numbers, width=2)
@@ -45,23 +46,21 @@ def gather_counts(offsets: Any, numbers: npt.NDArray[np.int64]) -> Values:
     return counts
 
 
-def _read(
-    column: Values, mapped: tuple[str, int], numbers: npt.NDArray[np.int64], width: int
-) -> Values:
-    """`width` values from each number on: [n, width]."""
+def _read(column: Values, mapped: tuple[str, int], numbers: Int64, width: int) -> Values:
+    """Read `width` values from each number on: [n, width]."""
     path, start = mapped
     size = width * column.itemsize
     # Neighbours share pages, and a disk likes an order.
     order = np.argsort(numbers, kind="stable")
-    places: list[int] = (start + column.itemsize * numbers[order]).tolist()
-    parts = read_at(path, places, size)
+    starts: list[int] = (start + column.itemsize * numbers[order]).tolist()
+    parts = read_at(path, starts, size)
     values = np.empty((len(numbers), width), column.dtype)
     values[order] = np.frombuffer(b"".join(parts), column.dtype).reshape(-1, width)
     return values
 
 
 def _file(column: Values) -> tuple[str, int] | None:
-    """Path of the file that a large column is mapped from, whole, and where its values start."""
+    """Return the file that a large column is mapped from, whole, and the offset of its values."""
     if column.nbytes <= _LARGE:
         return None
     base: Any = column

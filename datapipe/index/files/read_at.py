@@ -30,16 +30,18 @@ def read_at(path: str | os.PathLike[str], offsets: Sequence[int], size: int) -> 
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         for first in range(0, len(offsets), _AT_ONCE):
-            some = offsets[first : first + _AT_ONCE]
+            chunk = offsets[first : first + _AT_ONCE]
             if slow:
-                for offset in some:
+                for offset in chunk:
                     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)
             spent = 0.0
-            for start in range(0, len(some), _HANDED_OVER):
+            for start in range(0, len(chunk), _HANDED_OVER):
                 began = time.perf_counter()
-                read = [os.pread(descriptor, size, at) for at in some[start : start + _HANDED_OVER]]
+                read = [
+                    os.pread(descriptor, size, at) for at in chunk[start : start + _HANDED_OVER]
+                ]
                 spent += time.perf_counter() - began
                 yield from read
-            slow = slow or spent > _SLOW * len(some)
+            slow = slow or spent > _SLOW * len(chunk)
     finally:
         os.close(descriptor)

@@ -14,7 +14,7 @@ _FIELD = "crc32"
 def seal(document: Mapping[str, Any], *, indent: int | None = None) -> str:
     """Return a document as JSON with a checksum of its other fields as the last one.
 
-    Example:
+    Examples:
         >>> seal({"version": 1})
         '{"version": 1, "crc32": 37714638}'
     """
@@ -28,7 +28,7 @@ def unseal(content: str | bytes) -> dict[str, Any]:
     Raises:
         ValueError: it is not JSON, no object, or not what was written.
 
-    Example:
+    Examples:
         >>> unseal(seal({"version": 1}))
         {'version': 1}
     """
@@ -43,7 +43,7 @@ def unseal(content: str | bytes) -> dict[str, Any]:
 def unseal_lines(content: bytes) -> tuple[list[dict[str, Any]], list[int]]:
     """Return the documents of a file with one a line, and the offset where each line ends.
 
-    What a crash tore and what is damaged ends them: all behind it is left out.
+    They end at the first line that a crash tore or that is damaged.
     """
     held: list[dict[str, Any]] = []
     ends: list[int] = []

@@ -1,6 +1,6 @@
 """Formats of raw images beside those that shards hold, and what packing makes of each.
 
-A shard holds what every loader decodes without further packages (`imageinfo.FORMATS`). Everything
+A shard holds what every loader decodes without further packages (`header.FORMATS`). Everything
 else that Pillow or pillow-heif opens is encoded anew while packing, so that no training machine
 meets a format that it cannot read. What neither opens is rejected by name.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RawFormat:
     """A format of raw images.
 
@@ -31,65 +31,43 @@ class RawFormat:
 
 
 _RARE = "rare"  # called by their extensions in messages
-_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_HEIC_MARKS = tuple(b"ftyp" + brand for brand in b"heic heix heim heis hevc hevx mif1 msf1".split())
+_CAMERAS = ("cr2", "cr3", "nef", "nrw", "arw", "srf", "sr2", "dng", "orf", "rw2", "raf", "pef")
+_OTHERS = (
+    *("blp", "cur", "dcx", "flc", "fli", "ftc", "ftu", "gbr", "im", "msp", "pcd", "pict", "pxr"),
+)
 
 RAW_FORMATS = (
     # Other names of formats that shards hold: JPEG with further frames, animated PNG, JPEG 2000.
-    RawFormat(name="MPO", extensions=("mpo",), becomes="kept"),
-    RawFormat(name="APNG", extensions=("apng",), becomes="kept"),
-    RawFormat(name="JPEG 2000", extensions=("jpx", "jpf", "jpc", "j2c"), becomes="kept"),
+    RawFormat("MPO", ("mpo",), "kept"),
+    RawFormat("APNG", ("apng",), "kept"),
+    RawFormat("JPEG 2000", ("jpx", "jpf", "jpc", "j2c"), "kept"),
     # A lossless copy of a photograph of a phone would take five times the bytes.
-    RawFormat(
-        name="HEIC",
-        extensions=("heic", "heif", "hif"),
-        becomes="jpg",
-        plugin="HEIF",
-        marks=tuple(b"ftyp" + brand for brand in _HEIC_BRANDS),
-    ),
+    RawFormat("HEIC", ("heic", "heif", "hif"), "jpg", "HEIF", _HEIC_MARKS),
     # Pixels without loss, and PNG holds them without loss.
-    RawFormat(name="ICO", extensions=("ico",), becomes="png", plugin="ICO", marks=(b"\0\0\1\0",)),
-    RawFormat(name="ICNS", extensions=("icns",), becomes="png", plugin="ICNS", marks=(b"icns",)),
-    RawFormat(name="TGA", extensions=("tga", "icb", "vda", "vst"), becomes="png", plugin="TGA"),
-    RawFormat(name="PSD", extensions=("psd",), becomes="png", plugin="PSD", marks=(b"8BPS",)),
-    RawFormat(name="PCX", extensions=("pcx",), becomes="png", plugin="PCX"),
-    RawFormat(name="SGI", extensions=("sgi",), becomes="png", plugin="SGI", marks=(b"\1\xda",)),
-    RawFormat(
-        name="Sun raster", extensions=("ras",), becomes="png", plugin="SUN", marks=(b"Y\xa6j\x95",)
-    ),
-    RawFormat(name="DDS", extensions=("dds",), becomes="png", plugin="DDS", marks=(b"DDS ",)),
-    RawFormat(name="QOI", extensions=("qoi",), becomes="png", plugin="QOI", marks=(b"qoif",)),
-    RawFormat(name="XBM", extensions=("xbm",), becomes="png", plugin="XBM"),
-    RawFormat(name="XPM", extensions=("xpm",), becomes="png", plugin="XPM", marks=(b"/* XPM */",)),
+    RawFormat("ICO", ("ico",), "png", "ICO", (b"\0\0\1\0",)),
+    RawFormat("ICNS", ("icns",), "png", "ICNS", (b"icns",)),
+    RawFormat("TGA", ("tga", "icb", "vda", "vst"), "png", "TGA"),
+    RawFormat("PSD", ("psd",), "png", "PSD", (b"8BPS",)),
+    RawFormat("PCX", ("pcx",), "png", "PCX"),
+    RawFormat("SGI", ("sgi",), "png", "SGI", (b"\1\xda",)),
+    RawFormat("Sun raster", ("ras",), "png", "SUN", (b"Y\xa6j\x95",)),
+    RawFormat("DDS", ("dds",), "png", "DDS", (b"DDS ",)),
+    RawFormat("QOI", ("qoi",), "png", "QOI", (b"qoif",)),
+    RawFormat("XBM", ("xbm",), "png", "XBM"),
+    RawFormat("XPM", ("xpm",), "png", "XPM", (b"/* XPM */",)),
     # Not read by Pillow, or only with another program, or without a defined picture.
-    RawFormat(
-        name="JPEG XL",
-        extensions=("jxl",),
-        becomes="",
-        marks=(b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n"),
-    ),
-    RawFormat(name="SVG", extensions=("svg", "svgz"), becomes=""),
-    RawFormat(name="EPS", extensions=("eps",), becomes="", marks=(b"%!PS",)),
-    RawFormat(name="WMF", extensions=("wmf", "emf"), becomes=""),
-    RawFormat(name="OpenEXR", extensions=("exr",), becomes="", marks=(b"v/1\1",)),
-    RawFormat(name="Radiance HDR", extensions=("hdr",), becomes="", marks=(b"#?RADIANCE",)),
-    RawFormat(name="PFM", extensions=("pfm",), becomes=""),
-    RawFormat(name="GIMP", extensions=("xcf",), becomes="", marks=(b"gimp xcf",)),
-    RawFormat(name="FITS", extensions=("fits", "fit"), becomes="", marks=(b"SIMPLE  =",)),
-    RawFormat(
-        name="camera raw",
-        extensions=(
-            *("cr2", "cr3", "nef", "nrw", "arw", "srf", "sr2", "dng", "orf", "rw2", "raf", "pef"),
-        ),
-        becomes="",
-    ),
-    RawFormat(
-        name=_RARE,
-        extensions=(
-            *("blp", "cur", "dcx", "flc", "fli", "ftc", "ftu", "gbr", "im", "msp", "pcd", "pict"),
-            "pxr",
-        ),
-        becomes="",
-    ),
+    RawFormat("JPEG XL", ("jxl",), "", marks=(b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")),
+    RawFormat("SVG", ("svg", "svgz"), ""),
+    RawFormat("EPS", ("eps",), "", marks=(b"%!PS",)),
+    RawFormat("WMF", ("wmf", "emf"), ""),
+    RawFormat("OpenEXR", ("exr",), "", marks=(b"v/1\1",)),
+    RawFormat("Radiance HDR", ("hdr",), "", marks=(b"#?RADIANCE",)),
+    RawFormat("PFM", ("pfm",), ""),
+    RawFormat("GIMP", ("xcf",), "", marks=(b"gimp xcf",)),
+    RawFormat("FITS", ("fits", "fit"), "", marks=(b"SIMPLE  =",)),
+    RawFormat("camera raw", _CAMERAS, ""),
+    RawFormat(_RARE, _OTHERS, ""),
 )
 """Every such format."""
 
@@ -106,7 +84,7 @@ def raw_format(start: bytes, name: str = "") -> RawFormat | None:
         start: its first bytes, 32 or more where there are as many.
         name: its file's name, or any text that ends like one.
 
-    Example:
+    Examples:
         >>> raw_format(b"8BPS" + bytes(28)).name
         'PSD'
     """
@@ -114,14 +92,14 @@ def raw_format(start: bytes, name: str = "") -> RawFormat | None:
         at = 4 if form.plugin == "HEIF" else 0
         if start.startswith(form.marks, at):
             return form
-    named = _BY_EXTENSION.get(name.rpartition(".")[2].lower())
-    return None if named is None or named.marks else named
+    form_of_name = _BY_EXTENSION.get(name.rpartition(".")[2].lower())
+    return None if form_of_name is None or form_of_name.marks else form_of_name
 
 
 def unsupported_image(ext: str) -> str:
     """Return why files of an extension are rejected, although they are images; "" for all others.
 
-    Example:
+    Examples:
         >>> unsupported_image("jxl")
         'JPEG XL images are not supported; convert them to PNG'
     """

@@ -1,4 +1,4 @@
-"""What an encoded image says of itself in its header: format, size, orientation.
+"""Headers of encoded images: format, size, orientation.
 
 JPEG and PNG headers are parsed here, since millions of them are read while packing; every other
 format goes through Pillow, which reads headers without decoding.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from PIL import Image
@@ -61,6 +62,15 @@ _STANDALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})
 _APP1, _SCAN = 0xE1, 0xDA
 _SCAN_OR_APP1 = re.compile(rb"\xff[\xda\xe1]")
 _PNG_TEXTS = frozenset({b"tEXt", b"zTXt", b"iTXt"})
+_MISTAKEN = (
+    ((b"<!doctype html", b"<html"), "it is an HTML page"),
+    ((b"<?xml", b"<svg"), "it is XML or SVG"),
+    ((b"{", b"["), "it looks like JSON"),
+    (
+        b"version https://git-lfs.",
+        "it is a Git LFS pointer; fetch the file itself with `git lfs pull`",
+    ),
+)
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 
 
@@ -91,7 +101,7 @@ class ImageInfo:
 
     @property
     def upright(self) -> tuple[int, int]:
-        """(width, height) in pixels once the orientation is applied."""
+        """Width and height in pixels once the orientation is applied."""
         if self.orientation >= 5:
             return self.height, self.width
         return self.width, self.height
@@ -165,8 +175,7 @@ def _earlier(data: bytes) -> int:
 
 def _probe_jpeg(data: bytes | memoryview, *, complete: bool) -> ImageInfo:
     position = 2
-    exif: bytes | None = None
-    xmp: tuple[int, int] | None = None
+    segments: list[tuple[int, int]] = []  # that may hold metadata
     while True:
         if data[position] != 0xFF:
             # Stray bytes between segments: libjpeg passes over them with a warning.
@@ -189,65 +198,53 @@ def _probe_jpeg(data: bytes | memoryview, *, complete: bool) -> ImageInfo:
         if length < 2:
             raise DecodeError(f"JPEG segment of length {length} at byte {position}")
         if marker == _APP1:
-            exif, xmp = _metadata(data, position, length, exif, xmp)
+            segments.append((position + 4, position + 2 + length))
         position += 2 + length
     height, width = struct.unpack_from(">HH", data, position + 5)
     if not width or not height:
         raise DecodeError(f"JPEG header gives {width}x{height} pixels")
     scalable = marker in _SCALABLE and data[position + 4] == 8
     components = data[position + 9]
-    exif, xmp = _behind_frame(data, position, exif, xmp, complete=complete)
-    turned = 1
-    if exif is not None or xmp is not None:
-        turned = orientation(exif, data[slice(*xmp)] if xmp else None)
+    segments += _behind_frame(data, position, complete=complete)
+    turned = _turned(data, segments) if segments else 1
     return ImageInfo("jpg", width, height, turned, components, scalable)
 
 
-def _metadata(
-    data: bytes | memoryview,
-    position: int,
-    length: int,
-    exif: bytes | None,
-    xmp: tuple[int, int] | None,
-) -> tuple[bytes | None, tuple[int, int] | None]:
-    """Return EXIF and the range of XMP with what the APP1 segment at `position` adds to them."""
-    start, end = position + 4, position + 2 + length
-    if data[start : start + 6] == b"Exif\0\0":
-        # Several segments are one block to Pillow.
-        if exif is None:
-            return bytes(data[start:end]), xmp
-        return exif + data[start + 6 : end], xmp
-    if data[start : start + len(XMP_IN_JPEG)] == XMP_IN_JPEG:
-        return exif, (start + len(XMP_IN_JPEG), end)
-    return exif, xmp
+def _turned(data: bytes | memoryview, segments: Iterable[tuple[int, int]]) -> int:
+    """Return the orientation that the APP1 segments of a JPEG amount to."""
+    exif: bytes | None = None
+    xmp = None
+    for start, end in segments:
+        if data[start : start + 6] == b"Exif\0\0":
+            # Several segments are one block to Pillow.
+            exif = bytes(data[start:end]) if exif is None else exif + data[start + 6 : end]
+        elif data[start : start + len(XMP_IN_JPEG)] == XMP_IN_JPEG:
+            xmp = data[start + len(XMP_IN_JPEG) : end]
+    return 1 if exif is None and xmp is None else orientation(exif, xmp)
 
 
 def _behind_frame(
-    data: bytes | memoryview,
-    position: int,
-    exif: bytes | None,
-    xmp: tuple[int, int] | None,
-    *,
-    complete: bool,
-) -> tuple[bytes | None, tuple[int, int] | None]:
-    """Return EXIF and the range of XMP with what stands between frame header and first scan.
+    data: bytes | memoryview, position: int, *, complete: bool
+) -> list[tuple[int, int]]:
+    """Return the ranges of APP1 segments between frame header and first scan.
 
     Raises:
         NeedMoreData: only without `complete`, where the first scan is not in `data`.
     """
+    segments: list[tuple[int, int]] = []
     found = _SCAN_OR_APP1.search(data, position)
     if found and data[found.end() - 1] == _SCAN:
-        return exif, xmp
+        return segments
     try:
         while (marker := data[position + 1]) not in (0xD9, _SCAN) and data[position] == 0xFF:
             (length,) = struct.unpack_from(">H", data, position + 2)
             if marker == _APP1 and position + 2 + length <= len(data):
-                exif, xmp = _metadata(data, position, length, exif, xmp)
+                segments.append((position + 4, position + 2 + length))
             position += 2 + length
     except (IndexError, struct.error):
         if not complete:
             raise NeedMoreData from None
-    return exif, xmp
+    return segments
 
 
 def _probe_png(data: bytes | memoryview) -> ImageInfo:
@@ -320,14 +317,9 @@ def _probe_other(data: bytes | memoryview) -> ImageInfo:
 def _looks_like(data: bytes | memoryview) -> str:
     data = bytes(data[:256])
     head = data.lstrip().lower()
-    if head.startswith((b"<!doctype html", b"<html")):
-        return "it is an HTML page"
-    if head.startswith((b"<?xml", b"<svg")):
-        return "it is XML or SVG"
-    if head.startswith((b"{", b"[")):
-        return "it looks like JSON"
-    if head.startswith(b"version https://git-lfs."):
-        return "it is a Git LFS pointer; fetch the file itself with `git lfs pull`"
+    for marks, words in _MISTAKEN:
+        if head.startswith(marks):
+            return words
     if data[4:12] in (b"ftypavif", b"ftypavis") and "AVIF" not in OPENED:
         return "it is AVIF, which this Pillow was not built to read; pip install --upgrade pillow"
     if not data.strip(b"\0"):

@@ -6,44 +6,25 @@ give equal bytes, and writing them again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
-
-import pyarrow as pa
 
 from datapipe.errors import IndexMismatch
-from datapipe.index.consolidate import checked_index
-from datapipe.index.manifest import Manifest, Shard
-from datapipe.index.sidecars.dali import DaliIndexes
-from datapipe.index.sidecars.energon import EnergonMetadata
-from datapipe.index.sidecars.wids import WidsList
+from datapipe.index.manifest import Manifest
+from datapipe.index.parquet import checked_index
+from datapipe.index.sidecars.readers import DaliIndexes, EnergonMetadata, Sidecars, WidsList
 
-KINDS = ("dali", "wids", "energon")
-"""Readers whose sidecars can be written."""
-
-
-class Sidecar(Protocol):
-    """The sidecars of one reader."""
-
-    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
-        """Write what belongs to one shard, whose index is `table`; returns the files written."""
-        ...
-
-    def finish(self) -> list[Path]:
-        """Write what belongs to the whole dataset, once all shards were added, in their order."""
-        ...
-
-
-_SIDECARS: dict[str, Callable[[Path], Sidecar]] = {
+_SIDECARS: dict[str, type[Sidecars]] = {
     "dali": DaliIndexes,
     "wids": WidsList,
     "energon": EnergonMetadata,
 }
+KINDS = tuple(_SIDECARS)
+"""Readers whose sidecars can be written."""
 
 
 def parse_sidecars(text: str) -> tuple[str, ...]:
-    """`"wids,dali"` is `("dali", "wids")`: sorted, each once.
+    """Return the names in a list such as "wids,dali": sorted, each once.
 
     Raises:
         IndexMismatch: it names others than `KINDS`.
@@ -56,7 +37,7 @@ def parse_sidecars(text: str) -> tuple[str, ...]:
 def write_sidecars(
     folder: Path, manifest: Manifest, kinds: Iterable[str], *, home: Path | None = None
 ) -> list[Path]:
-    """Write sidecars for the shards in `folder`; returns the files written.
+    """Write sidecars for the shards in `folder`; return the files written.
 
     Memory stays at one shard's index. A file appears whole or not at all, those of the whole
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
@@ -92,7 +73,7 @@ def write_sidecars(
 
 
 def present_sidecars(folder: Path) -> tuple[str, ...]:
-    """The kinds of sidecars that `folder` has."""
+    """Return the kinds of sidecars that `folder` has."""
     marks = {
         "dali": (path for path in folder.rglob("*.idx") if not path.name.endswith(".tar.idx")),
         "wids": folder.glob("shardindex.json"),

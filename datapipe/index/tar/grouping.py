@@ -1,4 +1,4 @@
-"""Samples out of the members of a tar that someone else wrote, by their names.
+"""Grouping of the members of foreign tars into samples, by their names.
 
 Source: `group_by_keys` of webdataset 1.0, which takes every change of the key for the next sample
 and refuses a name that comes twice in one.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 
 from datapipe.index.images.header import is_stored_image
 from datapipe.index.tar.headers import TarMember
@@ -44,7 +46,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The samples of a tar, and what is in none of them.
+    """The samples of a tar, and the members that are in none of them.
 
     Attributes:
         samples: in order of their first members.
@@ -62,7 +64,7 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 
 def is_no_data(name: str) -> bool:
-    """Whether an operating system left a member there: `._0.jpg` and `__MACOSX/` of macOS."""
+    """Return whether an operating system left a member there: `._0.jpg`, `__MACOSX/` of macOS."""
     folder, _, file = name.rpartition("/")
     if file.startswith("._") or file in _SYSTEM_FILES:
         return True
@@ -70,14 +72,11 @@ def is_no_data(name: str) -> bool:
 
 
 def group_members(members: Iterable[TarMember]) -> Grouped:
-    """Gather a tar's members by key, wherever they stand in the tar.
+    """Gather the members of a tar by key, wherever they stand in the tar.
 
     Members of a key that come again with the same kinds of members are the next sample of that
     key, as for WebDataset. Any other member whose name the sample has already is left out. What is
     no data is passed over.
-
-    Args:
-        members: in the order of the tar.
     """
     found = Grouped()
     by_key: dict[str, list[Group]] = {}
@@ -113,28 +112,23 @@ _Part = Sequence[tuple[str, TarMember]]
 def _runs(
     members: Iterable[TarMember], left_out: list[tuple[str, str]]
 ) -> Iterator[tuple[str, _Part]]:
-    """Members of the same key that follow each other; those without a key are left out."""
-    run: list[tuple[str, TarMember]] = []
-    last = ""
-    for member in members:
-        if is_no_data(member.name):
-            continue
-        parts = split_name(member.name)
-        if parts is None:
-            left_out.append((member.name, "name has no key and extension"))
-            continue
-        key, ext = parts
-        if run and key != last:
-            yield last, run
-            run = []
-        last = key
-        run.append((ext, member))
-    if run:
-        yield last, run
+    """Yield runs of members of the same key; members without a key are left out."""
+
+    def named() -> Iterator[tuple[str, str, TarMember]]:
+        for member in members:
+            if is_no_data(member.name):
+                continue
+            if parts := split_name(member.name):
+                yield *parts, member
+            else:
+                left_out.append((member.name, "name has no key and extension"))
+
+    for key, run in groupby(named(), key=itemgetter(0)):
+        yield key, [(ext, member) for _, ext, member in run]
 
 
 def _repeats(run: _Part, before: list[Group]) -> list[_Part]:
-    """The samples that a run holds: one, or several where it repeats as a whole; else none."""
+    """Return the samples that a run holds: one, or several if it repeats as a whole; else none."""
     if len({ext for ext, _ in run}) == len(run):
         return [run]
     for name in (str, _kind):  # `a.jpg a.txt a.png a.txt` repeats as well
@@ -160,7 +154,7 @@ def _cut(run: _Part, name: Callable[[str], str]) -> list[_Part]:
 
 
 def _is_several(group: Group) -> bool:
-    """Whether names with dots made one sample of several: two images each have a text beside."""
+    """Return whether names with dots made one sample of several: two images each have a text."""
     if len(group.members) < 4:
         return False
     parts = [ext.lower().rpartition(".") for ext in _extensions(group)]
@@ -185,10 +179,10 @@ def _comes_again(part: _Part, before: list[Group]) -> bool:
 
 def _why(samples: int) -> str:
     if samples == 1:
-        what = "with other members, so that what belongs together cannot be told"
-        return f"the tar holds a sample of this name before, {what}; {_REMEDY}"
-    what = "so that to which of them it belongs cannot be told"
-    return f"the tar holds {samples:,} samples of this name before, {what}; {_REMEDY}"
+        held = "a sample of this name before, with other members, so that what belongs together"
+    else:
+        held = f"{samples:,} samples of this name before, so that to which of them it belongs"
+    return f"the tar holds {held} cannot be told; {_REMEDY}"
 
 
 def _with_extensions(group: Group) -> _Part:
@@ -204,7 +198,7 @@ def _kinds(part: _Part) -> frozenset[str]:
 
 
 def _kind(ext: str) -> str:
-    """What an extension stands for: `jpg` and `png` are both images, of no name."""
+    """Return the kind of an extension: `jpg` and `png` are both images, of no name."""
     prefix, _, last = ext.lower().rpartition(".")
     if is_stored_image(last):
         return f"{prefix}.image"

@@ -1,4 +1,4 @@
-"""Find the members of a tar file by reading its headers, whoever wrote it.
+"""A reader of the headers of tar files, which finds their members.
 
 Understands ustar with prefixes, GNU long names and base-256 sizes, and PAX headers.
 Source: POSIX.1-2001 pax(1), "ustar Interchange Format"; GNU tar manual, "Basic Tar Format".
@@ -7,6 +7,7 @@ Source: POSIX.1-2001 pax(1), "ustar Interchange Format"; GNU tar manual, "Basic 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,10 +42,10 @@ class TarMember:
 
 
 class TarScanner:
-    """Iterates over the regular files of one tar, and reads beginnings of them on the way.
+    """An iterator over the regular files of one tar, which can be read on the way.
 
     Use as a context manager. Hard links are members like the files they link to. `unread` lists
-    what else was passed over, apart from folders, as (name, reason).
+    other members, apart from folders, as (name, reason).
 
     Args:
         path: of the tar.
@@ -74,7 +75,7 @@ class TarScanner:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes at `offset`, fewer at the end of the file."""
+        """Return `size` bytes at `offset`, fewer at the end of the file."""
         start = offset - self._window_start
         if start >= 0 and start + size <= len(self._window):
             return self._window[start : start + size]
@@ -144,15 +145,12 @@ class TarScanner:
                     yield TarMember(name, data, size)
                 override = {}
             else:
-                yield from self._other(
-                    kind, header, override.get("path") or _name(header), override
-                )
+                yield from self._other(kind, header, override)
                 override = {}
             position = data + -(-size // BLOCK) * BLOCK
 
-    def _other(
-        self, kind: bytes, header: bytes, name: str, override: dict[str, str]
-    ) -> Iterator[TarMember]:
+    def _other(self, kind: bytes, header: bytes, override: dict[str, str]) -> Iterator[TarMember]:
+        name = override.get("path") or _name(header)
         target = override.get("linkpath") or _text(header[157:257])
         if kind == b"1" and target == name and name in self._places:
             return  # GNU tar was given the file twice, and links it to itself
@@ -208,19 +206,19 @@ class TarScanner:
 
 
 def check_ends(paths: Sequence[Path]) -> None:
-    """Refuse tars that are empty or cut off, before hours of work on the others; reads their ends.
+    """Refuse tars that are empty or cut off, before hours of work on the others.
+
+    Only tars that do not end in zeros are read.
 
     Raises:
         StoreError: with the first of them, and how many there are.
     """
     suspects = [path for path in paths if not _ends_in_zeros(path)]
-    for number, path in enumerate(suspects):
+    for more, path in zip(range(len(suspects) - 1, -1, -1), suspects, strict=True):
         try:
             with TarScanner(path) as tar:
-                for _ in tar:
-                    pass
+                deque(tar, maxlen=0)
         except StoreError as error:
-            more = len(suspects) - number - 1
             if not more:
                 raise
             raise StoreError(

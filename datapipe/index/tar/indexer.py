@@ -1,4 +1,4 @@
-"""Index tar files that someone else wrote, without rewriting them.
+"""The index of tar files that someone else wrote, made without rewriting them.
 
 One pass over a tar finds where every member lies and takes its checksum. Image headers and texts
 are parsed on the way; pixels are not decoded.
@@ -21,7 +21,7 @@ from typing import Any
 from datapipe.declared import checked
 from datapipe.errors import DecodeError, IndexMismatch
 from datapipe.index.files.derived import writing_instead_of
-from datapipe.index.images.header import NeedMoreData, is_stored_image, probe
+from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
@@ -30,6 +30,7 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     write_manifest,
 )
+from datapipe.index.members import member_kind
 from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tar.grouping import Group, group_members, split_name
@@ -37,7 +38,6 @@ from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
 from datapipe.progress import Progress
 from datapipe.text.sample_text import (
-    TEXT_EXTENSIONS,
     find_texts,
     named_texts_count,
     parse_json,
@@ -77,9 +77,9 @@ def index_shards(
             are missing or changed since they were indexed and `force` is not given.
         StoreError: a shard is compressed, damaged, empty or cut off.
 
-    Example:
-        >>> index_shards("their-tars/").samples  # doctest: +SKIP
-        100000
+    Examples:
+        >>> index_shards("tars/").samples
+        8
     """
     tars = tars_at(folder)
     refuse_unfinished(tars.folder)
@@ -113,11 +113,7 @@ def index_shards(
 
 
 def check_same(tars: Tars, manifest: Manifest) -> None:
-    """Make sure that `tars` are those that were indexed, by name and size.
-
-    Raises:
-        IndexMismatch: they are others.
-    """
+    """Raise `IndexMismatch` unless `tars` are those that were indexed, by name and size."""
     before = {shard.name: shard.bytes for shard in manifest.shards}
     sizes = (path.stat().st_size for path in tars.shards)
     now = dict(zip(tars.names(), sizes, strict=True))
@@ -161,7 +157,7 @@ def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
 def _index_one(
     path: Path, name: str, home: Path, progress: Progress, stop: threading.Event
 ) -> tuple[Shard, list[str], list[Skipped]]:
-    """Write the index of one shard; return its entry, the keys that come again, what is skipped."""
+    """Write the index of one shard; return its entry, keys that come again, skipped members."""
     rows, skipped = scan_shard(path, name, progress, stop)
     index = f"{name.removesuffix('.tar')}.index.parquet"
     target = home / index
@@ -186,19 +182,18 @@ def scan_shard(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[list[Row], list[Skipped]]:
-    """Rows of one foreign shard called `name`, and the members that fit in none.
+    """Return the rows of one foreign shard called `name`, and the members that fit in none.
 
     Args:
         path: of the shard.
         name: of the shard.
         progress: counts samples and bytes.
-        stop: ends the scan early, with what was found so far, once it is set.
+        stop: once it is set, ends the scan early with the samples found so far.
 
     Raises:
         IndexMismatch: most of its samples have their text where a loader does not read it.
     """
-    facts: dict[int, Any] = {}
-    sums: dict[int, int] = {}
+    facts: dict[int, tuple[Any, int]] = {}
     skipped: list[Skipped] = []
     with TarScanner(path, window=WHOLE) as tar:
 
@@ -207,8 +202,7 @@ def scan_shard(
             for member in tar:
                 if stop is not None and stop.is_set():
                     return
-                facts[member.offset] = _peek(tar, member)
-                sums[member.offset] = tar.checksum(member)
+                facts[member.offset] = _peek(tar, member), tar.checksum(member)
                 if progress:
                     progress.advance(0, of_total=member.offset + member.size - reached)
                 reached = member.offset + member.size
@@ -220,7 +214,7 @@ def scan_shard(
     rows = []
     unread = ""
     for group in found.samples:
-        row = _row(group, facts, sums, name, skipped)
+        row = _row(group, facts, name, skipped)
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -237,57 +231,55 @@ def scan_shard(
 
 
 def _peek(tar: TarScanner, member: TarMember) -> Any:
-    """ImageSize of an image, content of a text, None of other members; DecodeError if broken."""
+    """Return the size of an image, the content of a text, or a DecodeError; else None."""
     parts = split_name(member.name)
     if parts is None:
         return None
-    ext = parts[1].lower()
+    kind = member_kind(parts[1])
     try:
-        if is_stored_image(ext):
+        if kind == "image":
             head = tar.read(member.offset, min(member.size, _PEEK))
             try:
                 info = probe(head, complete=len(head) == member.size)
             except NeedMoreData:
                 info = probe(tar.read(member.offset, member.size))
             return ImageSize(*info.upright, info.orientation)
-        if ext in TEXT_EXTENSIONS:
-            return parse_text(tar.read(member.offset, member.size))
-        if ext == "json":
-            return parse_json(tar.read(member.offset, member.size))
+        if kind:
+            parse = parse_text if kind == "text" else parse_json
+            return parse(tar.read(member.offset, member.size))
     except DecodeError as error:
         return error
     return None
 
 
 def _row(
-    group: Group,
-    facts: dict[int, Any],
-    sums: dict[int, int],
-    shard: str,
-    skipped: list[Skipped],
+    group: Group, facts: dict[int, tuple[Any, int]], shard: str, skipped: list[Skipped]
 ) -> Row | str:
-    """The row of a sample, or why it is left out: its text is not where a loader reads it."""
+    """Return the row of a sample, or why it is left out: no loader reads where its text is.
+
+    `facts` are what `_peek` found and the checksum of each member, by offset.
+    """
     images, caption, record = [], None, None
     listed = []
     for member in group.members:
         ext = (split_name(member.name) or ("", ""))[1]
-        fact = facts[member.offset]
-        listed.append(Member(ext, member.offset, member.size, sums[member.offset]))
+        fact, checksum = facts[member.offset]
+        listed.append(Member(ext, member.offset, member.size, checksum))
         if isinstance(fact, DecodeError):
             skipped.append(Skipped(shard, member.name, fact.reason))
-        if is_stored_image(ext):
+        kind = member_kind(ext)
+        if kind == "image":
             images.append(fact if isinstance(fact, ImageSize) else ImageSize(0, 0))
-        elif isinstance(fact, DecodeError):
-            continue
-        elif ext.lower() in TEXT_EXTENSIONS:
-            caption = fact if caption is None else caption
-        elif ext.lower() == "json":
-            record = fact if record is None else record
+        elif not isinstance(fact, DecodeError):
+            if kind == "text" and caption is None:
+                caption = fact
+            elif kind == "json" and record is None:
+                record = fact
     exts = [member.ext for member in listed]
     texts = find_texts(exts)
     # Packing reads these texts, or refuses them. A loader would pass over them without a word.
     if texts.named and named_texts_count(len(texts.named), record):
-        names = " and ".join(f"`{exts[place]}`" for place in texts.named)
+        names = " and ".join(f"`{exts[number]}`" for number in texts.named)
         return texts.unclear or (
             f"its text is in {names}, which is read when the tars are packed; run `datapipe pack`"
         )
@@ -298,7 +290,7 @@ def _row(
 
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
-    """Let one process at a time index into `home`; the lock dies with its holder."""
+    """Hold the lock of `home`, so that one process at a time indexes; it dies with its holder."""
     with (home / ".index.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

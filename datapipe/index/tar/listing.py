@@ -1,4 +1,4 @@
-"""The tars of someone else that are a dataset: those in a folder, or a list of them.
+"""Foreign tars that are a dataset: those in a folder, or a list of them.
 
 A list is written as webdataset's users write it: `data/train-{000000..000099}.tar`, several parts
 with `::` between them, patterns such as `data/*.tar`.
@@ -23,6 +23,7 @@ from datapipe.index.files.derived import cache_folder
 logger = logging.getLogger(__name__)
 
 _COMPRESSED = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
+_TOOLS = {".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
 _SIGNS = re.compile(r"::|[{}*?\[]")
 _URL_SIGNS = re.compile(r"::|\{.*\}|\*")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -48,7 +49,7 @@ class Tars:
     listed: bool
 
     def names(self) -> list[str]:
-        """Names of the shards, relative to the folder, with forward slashes."""
+        """Return the names of the shards, relative to the folder, with forward slashes."""
         return [path.relative_to(self.folder).as_posix() for path in self.shards]
 
 
@@ -68,7 +69,7 @@ def names_shards(path: object) -> bool:
 
 
 def tars_at(path: str | os.PathLike[str]) -> Tars:
-    """The tars in a folder, or those that a list or the name of one tar names.
+    """Return the tars in a folder, or those that a list or the name of one tar names.
 
     Raises:
         IndexMismatch: some are missing, compressed, elsewhere, or have a name that cannot be
@@ -77,15 +78,7 @@ def tars_at(path: str | os.PathLike[str]) -> Tars:
     if names_shards(path) or (str(path).endswith(".tar") and Path(path).is_file()):
         return _listed(os.fspath(path))
     folder = Path(path)
-    return Tars(name=str(path), folder=folder, shards=tuple(find_shards(folder)), listed=False)
-
-
-def find_shards(folder: Path) -> list[Path]:
-    """The tar files of a folder and of those below it, in order of name; hidden ones are left out.
-
-    Raises:
-        IndexMismatch: some are compressed, or have a name that cannot be written down.
-    """
+    # Those of folders below, too, in order of name; hidden ones are left out.
     visible = [
         path
         for path in sorted((*folder.rglob("*.tar*"), *folder.rglob("*.tgz")))
@@ -94,13 +87,13 @@ def find_shards(folder: Path) -> list[Path]:
     _refuse_compressed(str(folder), visible)
     shards = [path for path in visible if path.suffix == ".tar"]
     _refuse_unwritable(shards)
-    return shards
+    return Tars(name=str(path), folder=folder, shards=tuple(shards), listed=False)
 
 
 def index_home(tars: Tars) -> Path:
-    """Where the index of foreign tars goes: beside them, if that can be written.
+    """Return where the index of foreign tars goes: beside them, if that can be written.
 
-    That of a list goes to a hidden folder of its own, since a folder has lists as many as you like.
+    The index of a list goes to a hidden folder of its own, since a folder may have many lists.
     """
     folder = tars.folder.resolve()
     names = "\n".join(tars.names()).encode() if tars.listed else b""
@@ -113,11 +106,8 @@ def index_home(tars: Tars) -> Path:
     return elsewhere
 
 
-# --- lists ------------------------------------------------------------------------------------
-
-
 def expand(text: str) -> list[str]:
-    """The names that a list stands for, in its order, as webdataset expands it.
+    """Return the names that a list stands for, in its order, as webdataset expands it.
 
     Raises:
         IndexMismatch: a variable is not set, or a pattern fits no file.
@@ -126,13 +116,13 @@ def expand(text: str) -> list[str]:
 
     names: list[str] = []
     for part in filter(None, text.split("::")):
-        named = part
+        expanded_part = part
         for _ in range(_DEPTH):
-            before, named = named, _VARIABLE.sub(_variable, named)
-            if named == before:
+            before, expanded_part = expanded_part, _VARIABLE.sub(_variable, expanded_part)
+            if expanded_part == before:
                 break
         try:
-            expanded = list(braceexpand(named))
+            expanded = list(braceexpand(expanded_part))
         except ValueError as error:
             raise IndexMismatch(f"{text}: {error}; close every brace that is opened") from None
         for name in expanded:
@@ -172,7 +162,7 @@ def _listed(text: str) -> Tars:
 
 
 def _fitting(name: str) -> list[str]:
-    """The files that a pattern fits, by name; a name that is none as it is."""
+    """Return the files that a pattern fits, by name; a name without a pattern as it is."""
     name = _FILE.sub("", name, count=1)
     if not glob.has_magic(name) or os.path.exists(name) or _URL.match(name):
         return [name]
@@ -195,33 +185,26 @@ def _variable(match: re.Match[str]) -> str:
     return os.environ[variable]
 
 
-# --- what is refused --------------------------------------------------------------------------
-
-
 def refuse_urls(names: list[str]) -> None:
-    """Refuse tars that are not files here, with what to do.
-
-    Raises:
-        IndexMismatch: some are not.
-    """
-    far = [name for name in names if _URL.match(name)]
-    if not far:
+    """Raise `IndexMismatch`, with what to do, for tars that are not local files."""
+    url = next((name for name in names if _URL.match(name)), None)
+    if url is None:
         return
-    if far[0].startswith("pipe:"):
+    if url.startswith("pipe:"):
         raise IndexMismatch(
-            f"{far[0]}: commands are not run; run it yourself into a file (`> shard.tar`) and give "
+            f"{url}: commands are not run; run it yourself into a file (`> shard.tar`) and give "
             "the files"
         )
     raise IndexMismatch(
-        f"{far[0]}: tars behind a URL are read only where their index lies beside them; "
-        f"download the {len(names):,} tars ({download_command(far[0])}) and give the files, or run "
+        f"{url}: tars behind a URL are read only where their index lies beside them; "
+        f"download the {len(names):,} tars ({download_command(url)}) and give the files, or run "
         "`datapipe index` where they are files, copy dataset.json and the index files to the URL "
         "and give make_loader the URL of the folder"
     )
 
 
 def download_command(url: str) -> str:
-    """A command that fetches what lies in the folder of a URL, or the file of an address."""
+    """Return a command that fetches the files in the folder of a URL, or the file of one."""
     parent = url.rpartition("/")[0]
     protocol = url.partition("://")[0].lower()
     if protocol == "s3":
@@ -236,17 +219,13 @@ def download_command(url: str) -> str:
 def _refuse_compressed(said: str, paths: list[Path]) -> None:
     compressed = [path for path in paths if path.name.lower().endswith(_COMPRESSED)]
     if compressed:
+        tool = _TOOLS.get(compressed[0].suffix.lower(), "gunzip")
         raise IndexMismatch(
             f"{said}: {len(compressed)} shards are compressed (for example "
             f"{compressed[0].name}), and samples cannot be read from the middle of them; "
-            f"decompress them first, for example with `{_tool(compressed[0])}` (images gain "
-            "nothing from it), or move them elsewhere"
+            f"decompress them first, for example with `{tool} {shlex.quote(str(compressed[0]))}` "
+            "(images gain nothing from it), or move them elsewhere"
         )
-
-
-def _tool(path: Path) -> str:
-    tools = {".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd"}
-    return f"{tools.get(path.suffix.lower(), 'gunzip')} {shlex.quote(str(path))}"
 
 
 def _refuse_unwritable(shards: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""Token columns: what a tokenizer and a template make of each sample's text, counted once.
+"""Token columns: counts of the tokens of each text, made once per tokenizer and template.
 
 They lie beside the index as plain `.npy` files, one folder for each digest of a tokenizer and a
 template, that notes the manifest they were counted for. Opening those of a billion samples maps
@@ -12,22 +12,20 @@ import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from datapipe.array_types import Int32, Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles
-from datapipe.index.files.crc32 import crc32
-from datapipe.index.files.derived import cache_folder
-from datapipe.index.files.sealed_json import unseal
+from datapipe.index.files.derived import cache_folder, read_about
 from datapipe.index.manifest import Manifest
-from datapipe.index.tokens.parts import VERSION, Int32, Int64
+from datapipe.index.tokens.parts import VERSION
 
 logger = logging.getLogger(__name__)
 
 FAILURES = "failures.jsonl"
 ABOUT = "tokens.json"
 SHARDS = "shards.json"
-_PREFIX = "tokens-"
 
 DTYPES: dict[str, str] = {
     "text_tokens": "<i4",
@@ -77,36 +75,20 @@ class TokenColumns:
     label_stop: Int32
 
     def failures(self) -> list[dict[str, str]]:
-        """`key`, `shard` and `reason` of each sample that failed, and `member` where it is one."""
+        """Return `key`, `shard` and `reason` of each sample that failed, `member` if it is one."""
         text = (self.folder / FAILURES).read_text("utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
 
-class AboutTokens(NamedTuple):
-    """What `tokens.json` says of the columns beside it."""
-
-    digest: str
-    fingerprint: str
-    samples: int
-    failed: int
-    image_wrap: tuple[int, int]
-    checksums_crc32: int
-
-
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
-    """Map the token columns of the dataset whose index lies in `home`.
-
-    Args:
-        home: where the index lies. The user's cache folder is looked in too.
-        manifest: of the dataset.
-        digest: of tokenizer and template, hex.
+    """Map the token columns of the dataset whose index lies in `home`, or in the cache folder.
 
     Returns:
         None where they were not counted yet, or were for another content, or are damaged.
     """
     for folder in token_folders(home, manifest, digest):
-        about = read_about(folder)
-        if about and (about.digest, about.fingerprint) == (digest, manifest.fingerprint):
+        about = read_about(folder / ABOUT, VERSION)
+        if about and (about["digest"], about["fingerprint"]) == (digest, manifest.fingerprint):
             try:
                 return map_tokens(folder, about)
             except IndexMismatch as error:
@@ -115,72 +97,26 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
     return None
 
 
-def present_tokens(home: Path, manifest: Manifest) -> list[str]:
-    """Digests of the tokenizers and templates that a dataset's tokens were counted with."""
-    digests = set()
-    for parent in (home, fallback_folder(manifest)):
-        for folder in parent.glob(f"{_PREFIX}*"):
-            about = read_about(folder)
-            if about and about.fingerprint == manifest.fingerprint:
-                digests.add(about.digest)
-    return sorted(digests)
-
-
 def token_folders(home: Path, manifest: Manifest, digest: str) -> tuple[Path, Path]:
-    """Where columns may lie: beside the index, or where that cannot be written, in the cache."""
-    name = f"{_PREFIX}{digest[:16]}"
-    return home / name, fallback_folder(manifest) / name
+    """Return where columns may lie: beside the index, or where that cannot be written, cached."""
+    name = f"tokens-{digest[:16]}"
+    return home / name, cache_folder() / manifest.fingerprint[:32] / name
 
 
-def fallback_folder(manifest: Manifest) -> Path:
-    """Where token columns go if the dataset's own folder cannot be written."""
-    return cache_folder() / manifest.fingerprint[:32]
-
-
-def read_about(folder: Path) -> AboutTokens | None:
-    """Return what `tokens.json` says; None if columns are missing, torn or of another version."""
-    try:
-        content = (folder / ABOUT).read_bytes()
-    except OSError:
-        return None
-    try:
-        about = unseal(content)
-        if about["version"] != VERSION:
-            return None
-        for name, size in about["sizes"].items():
-            if (folder / name).stat().st_size != size:
-                raise ValueError(f"{name} has not the {size:,} bytes that were written")
-        for name, expected in about["crc32_of"].items():
-            if crc32((folder / name).read_bytes()) != expected:
-                raise ValueError(f"{name} is not what was written")
-        before, after = about["image_wrap"]
-        return AboutTokens(
-            digest=str(about["digest"]),
-            fingerprint=str(about["fingerprint"]),
-            samples=int(about["samples"]),
-            failed=int(about["failed"]),
-            image_wrap=(int(before), int(after)),
-            checksums_crc32=about["checksums_crc32"],
-        )
-    except (OSError, ValueError, LookupError) as error:
-        logger.warning("%s is damaged or of an older version (%s)", folder / ABOUT, error)
-        return None
-
-
-def map_tokens(folder: Path, about: AboutTokens) -> TokenColumns:
-    """Map the token columns in a folder.
+def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
+    """Map the token columns in a folder; `about` is what `tokens.json` says of them.
 
     Raises:
         IndexMismatch: the files are not those that were written.
     """
     remedy = f"remove {folder}, and its tokens are counted anew"
     dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
-    files = CheckedFiles(folder, dtypes, about.checksums_crc32, remedy=remedy)
-    arrays: dict[str, Any] = {name: files.array(f"{name}.npy") for name in DTYPES}
+    files = CheckedFiles(folder, dtypes, about["checksums_crc32"], remedy=remedy)
+    before, after = about["image_wrap"]
     return TokenColumns(
         folder=folder,
-        digest=about.digest,
-        image_wrap=about.image_wrap,
-        failed=about.failed,
-        **arrays,
+        digest=about["digest"],
+        image_wrap=(before, after),
+        failed=about["failed"],
+        **{name: files.array(f"{name}.npy") for name in DTYPES},
     )

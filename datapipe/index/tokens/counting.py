@@ -1,4 +1,4 @@
-"""One process at a time counts tokens; what an interrupted one has done is not done again."""
+"""Counting of tokens by one process at a time; an interrupted count is continued."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -19,9 +17,8 @@ import numpy as np
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import write_sums
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.files.derived import UNWRITABLE, put_in_place, writing_instead_of
-from datapipe.index.files.npy import NpyFile
-from datapipe.index.files.sealed_json import seal
+from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
+from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
 from datapipe.index.tokens.columns import (
     ABOUT,
@@ -29,11 +26,9 @@ from datapipe.index.tokens.columns import (
     FAILURES,
     OFFSETS,
     SHARDS,
-    AboutTokens,
     TokenColumns,
     map_tokens,
     open_tokens,
-    read_about,
     token_folders,
 )
 from datapipe.index.tokens.parts import VERSION, PartFiles, TextFailure, TokenPart
@@ -42,6 +37,10 @@ logger = logging.getLogger(__name__)
 
 _LOCK = "lock"
 _ATTEMPTS = 3
+
+
+class _PartGone(Exception):
+    """The part of a shard is missing, although it was counted."""
 
 
 def open_or_count(
@@ -73,7 +72,8 @@ def open_or_count(
         found = open_tokens(home, manifest, digest)
         if found is not None:
             return found
-        with _place(home, manifest, digest) as folder:
+        folder, lock = _locked_folder(home, manifest, digest)
+        with lock:
             work = _work_of(folder)
             if open_tokens(home, manifest, digest) is None:  # another may have been quicker
                 parts = PartFiles(work, digest)
@@ -95,34 +95,25 @@ def open_or_count(
     return found
 
 
-@contextmanager
-def _place(home: Path, manifest: Manifest, digest: str) -> Iterator[Path]:
-    """The folder that the columns go to, held against other processes.
-
-    The lock dies with its holder.
-    """
-    beside, elsewhere = token_folders(home, manifest, digest)
-    folder = beside
-    try:
-        lock = _lock(_work_of(folder))
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        folder = elsewhere
-        logger.warning("%s cannot be written; its token counts go to %s", home, folder)
-        with writing_instead_of(home, folder):
-            lock = _lock(_work_of(folder))
-    with lock:
-        yield folder
+def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, IO[bytes]]:
+    """Return the folder that the columns go to, and the lock that holds it; it dies with us."""
+    beside, cached = token_folders(home, manifest, digest)
+    return open_or_build(
+        beside,
+        lambda: cached,
+        "token counts",
+        open_at=lambda _: None,
+        build=lambda folder: (folder, _lock(_work_of(folder))),
+    )
 
 
 def _work_of(folder: Path) -> Path:
-    """Where the parts of columns are kept until all are there."""
+    """Return where the parts of columns are kept until all are there."""
     return folder.with_name(f".{folder.name}")
 
 
 def _lock(work: Path) -> IO[bytes]:
-    """Make `work` and lock it, waiting for whoever holds it."""
+    """Make `work` and lock it, waiting for the process that holds it."""
     while True:
         work.mkdir(parents=True, exist_ok=True)
         try:
@@ -144,7 +135,7 @@ def _lock(work: Path) -> IO[bytes]:
 
 
 def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file is the one at `path`, which its holder may have removed."""
+    """Return whether an open file is the one at `path`, which its holder may have removed."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
@@ -153,34 +144,30 @@ def _is_at(file: IO[bytes], path: Path) -> bool:
 
 def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
     """Make parts of the columns of another content, for the shards that both have."""
-    about = read_about(folder)
-    if about is None or about.digest != parts.digest:
+    about = read_about(folder / ABOUT, VERSION)
+    if about is None or about["digest"] != parts.digest:
         return
     try:
-        _carry(folder, about, manifest, parts)
+        columns = map_tokens(folder, about)
+        failures: dict[str, list[TextFailure]] = {}
+        for line in columns.failures():
+            failures.setdefault(line.pop("shard"), []).append(TextFailure(**line))
+        wanted = {shard.index_sha256 for shard in manifest.shards}
+        start = 0
+        for entry in json.loads((folder / SHARDS).read_bytes()):
+            shard = Shard(**entry)
+            stop = start + shard.samples
+            if shard.index_sha256 in wanted and parts.read(shard) is None:
+                parts.write(shard, _cut(columns, start, stop, tuple(failures.get(shard.name, ()))))
+            start = stop
     except IndexMismatch as error:
         logger.warning("%s", str(error).partition(";")[0])
-
-
-def _carry(folder: Path, about: AboutTokens, manifest: Manifest, parts: PartFiles) -> None:
-    columns = map_tokens(folder, about)
-    failures: dict[str, list[TextFailure]] = {}
-    for line in columns.failures():
-        failures.setdefault(line.pop("shard"), []).append(TextFailure(**line))
-    wanted = {shard.index_sha256 for shard in manifest.shards}
-    start = 0
-    for entry in json.loads((folder / SHARDS).read_bytes()):
-        shard = Shard(**entry)
-        stop = start + shard.samples
-        if shard.index_sha256 in wanted and parts.read(shard) is None:
-            parts.write(shard, _cut(columns, start, stop, tuple(failures.get(shard.name, ()))))
-        start = stop
 
 
 def _cut(
     columns: TokenColumns, start: int, stop: int, failures: tuple[TextFailure, ...]
 ) -> TokenPart:
-    """Samples `start` to `stop` as a part."""
+    """Return the samples `start` to `stop` as a part."""
     places = columns.sample_image_at[start : stop + 1]
     spans = columns.sample_label[start : stop + 1]
     return TokenPart(
@@ -204,35 +191,33 @@ def _publish(
     Where locks do not reach from machine to machine, another process may have been quicker, and
     have taken the parts away; then this does nothing.
     """
-    work = _work_of(folder)
-    work.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix="columns.", dir=work))
-    failed = _consolidate(temporary, parts, manifest)
-    if failed is None:
-        logger.warning("%s: a part of the count is gone or damaged; looking again", work)
-        return
-    shards = [asdict(shard) for shard in manifest.shards]
-    (temporary / SHARDS).write_text(json.dumps(shards), encoding="utf-8")
-    about = {
-        "version": VERSION,
-        "digest": parts.digest,
-        "fingerprint": manifest.fingerprint,
-        "samples": manifest.samples,
-        "failed": failed,
-        "image_wrap": image_wrap,
-        "crc32_of": {name: crc32((temporary / name).read_bytes()) for name in (FAILURES, SHARDS)},
-        "checksums_crc32": write_sums(temporary, [f"{name}.npy" for name in DTYPES]),
-        "sizes": {path.name: path.stat().st_size for path in sorted(temporary.iterdir())},
-    }
-    (temporary / ABOUT).write_text(seal(about, indent=1), encoding="utf-8")
-    temporary.chmod(0o755)
 
     def is_current() -> bool:
-        now = read_about(folder)
-        there = None if now is None else (now.digest, now.fingerprint)
-        return there == (parts.digest, manifest.fingerprint)
+        now = read_about(folder / ABOUT, VERSION) or {}
+        return (now.get("digest"), now.get("fingerprint")) == (parts.digest, manifest.fingerprint)
 
-    put_in_place(temporary, folder, is_current)
+    work = _work_of(folder)
+    try:
+        with new_folder(folder, is_current, within=work) as temporary:
+            failed = _consolidate(temporary, parts, manifest)
+            shards = [asdict(shard) for shard in manifest.shards]
+            (temporary / SHARDS).write_text(json.dumps(shards), encoding="utf-8")
+            about = {
+                "version": VERSION,
+                "digest": parts.digest,
+                "fingerprint": manifest.fingerprint,
+                "samples": manifest.samples,
+                "failed": failed,
+                "image_wrap": image_wrap,
+                "crc32_of": {
+                    name: crc32((temporary / name).read_bytes()) for name in (FAILURES, SHARDS)
+                },
+                "checksums_crc32": write_sums(temporary, [f"{name}.npy" for name in DTYPES]),
+            }
+            write_about(temporary / ABOUT, about, indent=1)
+    except _PartGone:
+        logger.warning("%s: a part of the count is gone or damaged; looking again", work)
+        return
     if failed:
         logger.warning(
             "%s of %s samples have a text that cannot be used; %s says why",
@@ -242,31 +227,24 @@ def _publish(
         )
 
 
-def _consolidate(folder: Path, parts: PartFiles, manifest: Manifest) -> int | None:
-    """Write all columns; returns the number of failures, None where a part is missing."""
-    files = {name: NpyFile(folder / f"{name}.npy", dtype) for name, dtype in DTYPES.items()}
-    ends = dict.fromkeys(OFFSETS, 0)
+def _consolidate(folder: Path, parts: PartFiles, manifest: Manifest) -> int:
+    """Write all columns; return the number of failures."""
     failed = 0
-    try:
-        for name in OFFSETS:
-            files[name].append(np.zeros(1, np.int64))
-        with (folder / FAILURES).open("w", encoding="utf-8") as failures:
-            for shard in manifest.shards:
-                part = parts.read(shard)
-                if part is None:
-                    return None
-                for name in DTYPES.keys() - OFFSETS.keys():
-                    files[name].append(getattr(part, name))
-                for name, counts in OFFSETS.items():
-                    edges = ends[name] + np.cumsum(getattr(part, counts), dtype=np.int64)
-                    files[name].append(edges)
-                    ends[name] = int(edges[-1]) if len(edges) else ends[name]
-                for failure in part.failures:
-                    line = {"shard": shard.name, **failure._asdict()}
-                    kept = {name: value for name, value in line.items() if value}
-                    failures.write(json.dumps(kept) + "\n")
-                failed += len(part.failures)
-    finally:
-        for file in files.values():
-            file.close()
+    with (
+        npy_files(folder, DTYPES, OFFSETS) as files,
+        (folder / FAILURES).open("w", encoding="utf-8") as failures,
+    ):
+        for shard in manifest.shards:
+            part = parts.read(shard)
+            if part is None:
+                raise _PartGone
+            for name in DTYPES.keys() - OFFSETS.keys():
+                files[name].append(getattr(part, name))
+            for name, counts in OFFSETS.items():
+                files[name].append_ends(getattr(part, counts))
+            for failure in part.failures:
+                line = {"shard": shard.name, **failure._asdict()}
+                kept = {name: value for name, value in line.items() if value}
+                failures.write(json.dumps(kept) + "\n")
+            failed += len(part.failures)
     return failed

@@ -9,22 +9,19 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Int32, Int64
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.manifest import Shard
+from datapipe.index.manifest import Shard, replace_file
 
 logger = logging.getLogger(__name__)
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 VERSION = 1
 """Of parts and of the columns they become; raise it where what stands in them changes."""
@@ -80,23 +77,19 @@ class TokenPart:
     failures: tuple[TextFailure, ...] = ()
 
     def __len__(self) -> int:
-        """Number of samples."""
+        """Return the number of samples."""
         return len(self.text_tokens)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the arrays fit each other."""
-        same = len(self.label_tokens) == len(self.places) == len(self.spans) == len(self)
-        labels = int(self.spans.sum())
-        return (
-            same
-            and int(self.places.sum()) == len(self.image_at)
-            and labels == len(self.label_start) == len(self.label_stop)
-        )
+        """True if the lengths of the arrays fit each other."""
+        samples = {len(self), len(self.label_tokens), len(self.places), len(self.spans)}
+        labels = {int(self.spans.sum()), len(self.label_start), len(self.label_stop)}
+        return len(samples) == len(labels) == 1 and int(self.places.sum()) == len(self.image_at)
 
 
 def join_parts(parts: Sequence[TokenPart]) -> TokenPart:
-    """Parts that follow each other as one."""
+    """Return parts that follow each other as one."""
     arrays: dict[str, Any] = {
         name: np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])
         for name, dtype in _ARRAYS.items()
@@ -118,15 +111,15 @@ class PartFiles:
         self.digest = digest
 
     def __len__(self) -> int:
-        """Number of files, whether they can be used or not."""
+        """Return the number of files, usable or not."""
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def missing(self, shards: Iterable[Shard]) -> list[int]:
-        """Which of `shards`, by number, have no part that can be used."""
+        """Return the numbers of the shards that have no part that can be used."""
         return [number for number, shard in enumerate(shards) if self.read(shard) is None]
 
     def read(self, shard: Shard) -> TokenPart | None:
-        """The part of a shard; None where there is none, or one that is torn or of another count.
+        """Return the part of a shard; None if it is missing, torn or of another count.
 
         Every byte is compared with a checksum before any is parsed.
         """
@@ -159,13 +152,11 @@ class PartFiles:
         arrays: dict[str, Any] = {name: getattr(part, name) for name in _ARRAYS}
         arrays[_ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         path = self._path(shard)
-        path.parent.mkdir(parents=True, exist_ok=True)  # who holds no lock may have removed it
-        temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
+        path.parent.mkdir(parents=True, exist_ok=True)  # a process without the lock removed it
         file = io.BytesIO()
         np.savez(file, **arrays)
         body = file.getvalue()
-        temporary.write_bytes(body + crc32(body).to_bytes(4, "little"))
-        temporary.replace(path)
+        replace_file(path, body + crc32(body).to_bytes(4, "little"), durable=False)
 
     def _path(self, shard: Shard) -> Path:
         return self._folder / f"{shard.index_sha256[:32]}{_SUFFIX}"

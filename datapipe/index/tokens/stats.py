@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.array_types import Int32, Int64
 from datapipe.index.tokens.columns import TokenColumns
-from datapipe.index.tokens.parts import Int32, Int64
 
 _CHUNK = 1 << 22  # samples looked at together, so that columns of any length stay mapped
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """How numbers of tokens are spread over samples.
+    """Spread of the numbers of tokens over samples.
 
     Attributes:
         total, mean: over all of them.
@@ -45,12 +45,12 @@ class TokenStats:
     labels: Spread
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure, as JSON has them."""
+        """Return every figure, for JSON."""
         return asdict(self)
 
 
 def token_stats(columns: TokenColumns) -> TokenStats:
-    """Look through the columns once, a chunk of them at a time."""
+    """Count tokens in one pass over the columns, a chunk of them at a time."""
     text = labels = np.zeros(1, np.int64)
     for start in range(0, len(columns.text_tokens), _CHUNK):
         tokens = columns.text_tokens[start : start + _CHUNK]
@@ -61,7 +61,7 @@ def token_stats(columns: TokenColumns) -> TokenStats:
 
 
 def _added(counts: Int64, lengths: Int32) -> Int64:
-    """How often each length was seen, with some more of them."""
+    """Return how often each length was seen, `lengths` included."""
     more = np.bincount(lengths, minlength=len(counts))
     more[: len(counts)] += counts
     return more

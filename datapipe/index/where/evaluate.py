@@ -1,7 +1,7 @@
-"""Evaluates a `where` over stretches of samples, vectorised.
+"""Vectorised evaluation of a `where` over ranges of samples.
 
 Conditions have three values, as in SQL: what compares a number that a sample does not have is
-neither true nor false, and only what is true takes part.
+neither true nor false, and only samples for which the condition is true take part.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datapipe.array_types import Bools
 from datapipe.index.columns import Columns
-from datapipe.index.where.check import STRINGS, check_tree, literal
-from datapipe.index.where.fault import fault
-from datapipe.index.where.syntax import Where
-from datapipe.index.where.values import Bools, ExtraColumns, Numbers, Span
+from datapipe.index.where.syntax import STRINGS, Where, check_tree, fault, literal
+from datapipe.index.where.values import ExtraColumns, Numbers, Span
 
 _TOO_LARGE = 2.0**63
 
@@ -50,13 +48,10 @@ class Truth(NamedTuple):
     false: Bools
 
 
-def evaluate(
-    where: Where, columns: Columns, extra: ExtraColumns, start: int, stop: int
-) -> npt.NDArray[np.bool_]:
-    """Whether the condition is true of each of the samples `start` to `stop`: bool [stop - start].
+def evaluate(where: Where, columns: Columns, extra: ExtraColumns, start: int, stop: int) -> Bools:
+    """Return whether the condition holds for each of the samples `start` to `stop`: bool [n].
 
-    `extra` holds further columns of integers by name, each a function of a slice of samples; a
-    negative number means that the sample has none.
+    See `Span` for `extra`.
 
     Raises:
         PlanError: the expression names a column that is not there, divides by zero or exceeds 64
@@ -67,18 +62,21 @@ def evaluate(
 
 
 def holds(where: Where, tree: ast.expr, span: Span, *, lenient: bool = False) -> Bools:
-    """Whether `tree`, a checked part of `where`, is true of each sample: bool [n].
+    """Return whether `tree`, a checked part of `where`, is true of each sample: bool [n].
 
-    `lenient` takes for missing what could not be reckoned.
+    With `lenient`, numbers that cannot be computed count as missing.
     """
     asked = np.full(span.size, not lenient)
-    with np.errstate(all="ignore"):  # checked here, where the place in the expression is known
+    with np.errstate(all="ignore"):  # checked here, where the position in the expression is known
         true = _Evaluator(where, span).truth(tree, asked).true
     return np.broadcast_to(true, asked.shape)
 
 
 class _Evaluator:
-    """`asked` says for which samples a value matters: only there can it be an error."""
+    """Evaluator of one span; `asked` marks the samples for which a value matters.
+
+    Only there is a number that cannot be computed an error.
+    """
 
     def __init__(self, where: Where, span: Span) -> None:
         self._where = where
@@ -93,8 +91,8 @@ class _Evaluator:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self._untruth(operand, asked)
             case ast.Call(func=ast.Attribute(attr=method, value=ast.Name(id=name))):
-                given = node.args[0]
-                choices = given.elts if isinstance(given, ast.Tuple) else [given]
+                affix = node.args[0]
+                choices = affix.elts if isinstance(affix, ast.Tuple) else [affix]
                 found = pc.starts_with if method == "startswith" else pc.ends_with
                 strings = self._span.strings(name)
                 hits = [_as_bools(found(strings, literal(choice))) for choice in choices]
@@ -152,12 +150,12 @@ class _Evaluator:
                 return self.numbers(operand, asked)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 zero = Numbers(values=np.asarray(0), known=np.asarray(True))
-                return self._reckoned(node, ast.Sub, zero, self.numbers(operand, asked), asked)
+                return self._computed(node, ast.Sub, zero, self.numbers(operand, asked), asked)
         assert isinstance(node, ast.BinOp)
         a, b = self.numbers(node.left, asked), self.numbers(node.right, asked)
-        return self._reckoned(node, type(node.op), a, b, asked)
+        return self._computed(node, type(node.op), a, b, asked)
 
-    def _reckoned(
+    def _computed(
         self, node: ast.expr, kind: type[ast.operator], a: Numbers, b: Numbers, asked: Bools
     ) -> Numbers:
         known = a.known & b.known
@@ -168,7 +166,7 @@ class _Evaluator:
             self._refuse(node, zero & asked, "divides by zero", remedy)
             known = known & ~zero
         values = _ARITHMETIC[kind](a.values, b.values)
-        # Integers wrap around in silence; reckoned in floating point they do not.
+        # Integers wrap around in silence; computed in floating point they do not.
         large = _ARITHMETIC[kind](a.values.astype(np.float64), b.values.astype(np.float64))
         bound = _TOO_LARGE if values.dtype.kind == "i" else np.inf
         over = known & ~(np.abs(large) < bound)

@@ -1,34 +1,30 @@
-"""Scans all samples once for those that take part, and keeps the answer on disk as a bitmap."""
+"""Bitmaps of the samples that take part: made by one scan of all samples, kept on disk."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import logging
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.errors import PlanError
-from datapipe.index.columns import Columns, Int64
-from datapipe.index.files.derived import UNWRITABLE, cache_folder, put_in_place, writing_instead_of
-from datapipe.index.files.npy import NpyFile, map_plain
-from datapipe.index.where.check import check_tree
+from datapipe.index.columns import Columns
+from datapipe.index.files.derived import cache_folder, new_folder, open_or_build
+from datapipe.index.files.npy import map_plain, npy_files
 from datapipe.index.where.evaluate import holds
-from datapipe.index.where.syntax import Where
-from datapipe.index.where.values import Bools, ExtraColumns, Span
+from datapipe.index.where.syntax import Where, check_tree
+from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-UInt8 = npt.NDArray[np.uint8]
 
 BLOCK = 512
 """Samples between two entries of the directory; `plan.selection` reads it so."""
@@ -43,7 +39,7 @@ _TERM_WIDTH = 60
 
 
 class Selected(NamedTuple):
-    """Which samples take part.
+    """The samples that take part.
 
     Attributes:
         bits: uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte
@@ -67,7 +63,7 @@ def select_where(
     fingerprint: str,
     identity: str = "",
 ) -> Selected:
-    """Find the samples that `where` and `keep` both let take part, or what was found before.
+    """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
     The answer lies in `folder`, or in the user's cache folder if that cannot be written. Opening it
     compares its digests; a damaged one is found anew. Several processes may do all this at once.
@@ -75,8 +71,7 @@ def select_where(
     Args:
         where: None for all samples.
         columns: of the dataset.
-        extra: further columns of integers by name, each a function of a slice of samples; a
-            negative number means that the sample has none.
+        extra: see `Span`.
         keep: one more condition: bool [stop - start] of a slice of samples, given for which of them
             `where` holds.
         folder: where answers are kept; made where it is missing.
@@ -90,20 +85,14 @@ def select_where(
         check_tree(where.written, where.tree, extra=extra.keys())
     scan = _Scan(where=where, columns=columns, extra=extra, keep=keep)
     asked = json.dumps([_VERSION, fingerprint, where and str(where), identity])
-    name = hashlib.sha256(asked.encode()).hexdigest()[:32]
-    elsewhere = cache_folder() / fingerprint[:32] / folder.name
-    for home in (folder, elsewhere):
-        found = _open(home / name, scan.samples)
-        if found:
-            return found
-    try:
-        return _build(folder / name, scan)
-    except OSError as error:
-        if error.errno not in UNWRITABLE:
-            raise
-        logger.warning("%s cannot be written; the selection goes to %s", folder, elsewhere)
-        with writing_instead_of(folder, elsewhere):
-            return _build(elsewhere / name, scan)
+    name = sha256(asked.encode()).hexdigest()[:32]
+    return open_or_build(
+        folder / name,
+        lambda: cache_folder() / fingerprint[:32] / folder.name / name,
+        "selections",
+        open_at=lambda home: _open(home, scan.samples),
+        build=lambda home: _build(home, scan),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +114,7 @@ class _Scan:
                 progress.advance(stop - start)
 
     def kept(self, span: Span) -> Bools:
-        """Whether each sample of a stretch takes part: bool [n]."""
+        """Return whether each sample of a span takes part: bool [n]."""
         chosen = np.ones(span.size, np.bool_)
         if self.where is not None:
             chosen &= holds(self.where, self.where.tree, span)
@@ -134,7 +123,7 @@ class _Scan:
         return chosen
 
     def nothing(self) -> PlanError:
-        """The error of a selection that leaves no sample, which says what left how many."""
+        """Return the error of a selection without samples; it says how many each term keeps."""
         unusable = "too large, or without a text that can be used"
         if self.where is None:
             return PlanError(
@@ -159,75 +148,59 @@ class _Scan:
         return PlanError(f"{what}; loosen it")
 
 
-def _build(place: Path, scan: _Scan) -> Selected:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    try:
+def _build(folder: Path, scan: _Scan) -> Selected:
+    with new_folder(folder, lambda: _open(folder, scan.samples) is not None) as temporary:
         count = _write(temporary, scan)
         if not count:
             raise scan.nothing()
         about = {"version": _VERSION, "expression": scan.where and str(scan.where)}
         about |= {"samples": scan.samples, "selected": count}
-        about |= {
-            f"{name}_sha256": _sha256(map_plain(temporary / name, dtype))
-            for name, dtype in _FILES.items()
-        }
+        for name, dtype in _FILES.items():
+            about[f"{name}_sha256"] = sha256(map_plain(temporary / name, dtype).data).hexdigest()
         (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
-        temporary.chmod(0o755)
-        put_in_place(temporary, place, lambda: _open(place, scan.samples) is not None)
-        found = _open(place, scan.samples)
-        assert found, f"{place} was written and cannot be read"
-        return found
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    found = _open(folder, scan.samples)
+    assert found, f"{folder} was written and cannot be read"
+    return found
 
 
 def _write(folder: Path, scan: _Scan) -> int:
-    """Write bitmap and directory; returns the number of selected samples."""
-    bits, ranks = NpyFile(folder / _BITS, "|u1"), NpyFile(folder / _RANKS, "<i8")
+    """Write bitmap and directory; return the number of selected samples."""
     count = 0
-    try:
-        ranks.append(np.zeros(1, np.int64))
+    with npy_files(folder, {"bits": "|u1", "ranks": "<i8"}, ("ranks",)) as files:
         for span in scan.spans():
             kept = scan.kept(span)
-            bits.append(np.packbits(kept, bitorder="little"))
             blocks = np.add.reduceat(kept, np.arange(0, span.size, BLOCK), dtype=np.int64)
-            ranks.append(count + np.cumsum(blocks))
+            files["bits"].append(np.packbits(kept, bitorder="little"))
+            files["ranks"].append_ends(blocks)
             count += int(blocks.sum())
-    finally:
-        bits.close()
-        ranks.close()
     return count
 
 
-def _open(place: Path, samples: int) -> Selected | None:
-    """What lies at `place`; None where it is missing, torn or damaged."""
+def _open(folder: Path, samples: int) -> Selected | None:
+    """Return the selection in a folder; None where it is missing, torn or damaged."""
     try:
-        about = json.loads((place / _ABOUT).read_bytes())
-        bits, ranks = (map_plain(place / name, dtype) for name, dtype in _FILES.items())
-        digest = _sha256(bits)
+        about = json.loads((folder / _ABOUT).read_bytes())
+        bits, ranks = (map_plain(folder / name, dtype) for name, dtype in _FILES.items())
+        digest = sha256(bits.data).hexdigest()
         if (
             about["version"] == _VERSION
             and (bits.dtype.str, bits.shape) == ("|u1", (-(-samples // 8),))
             and (ranks.dtype.str, ranks.shape) == ("<i8", (-(-samples // BLOCK) + 1,))
-            and (digest, _sha256(ranks)) == (about[f"{_BITS}_sha256"], about[f"{_RANKS}_sha256"])
+            and (digest, sha256(ranks.data).hexdigest())
+            == (about[f"{_BITS}_sha256"], about[f"{_RANKS}_sha256"])
         ):
             return Selected(bits, ranks, digest)
     except FileNotFoundError:
-        if not place.exists():
+        if not folder.exists():
             return None
     except (OSError, ValueError, LookupError, TypeError):
         pass
-    logger.warning("%s is damaged or of an older version; its samples are selected anew", place)
+    logger.warning("%s is damaged or of an older version; its samples are selected anew", folder)
     return None
 
 
-def _sha256(array: npt.NDArray[Any]) -> str:
-    return hashlib.sha256(array.data).hexdigest()
-
-
 def _terms(tree: ast.expr) -> list[ast.expr]:
-    """What a condition joins with `and`; itself where it does not."""
+    """Return the terms that a condition joins with `and`, or the condition itself."""
     if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
         return tree.values
     return [tree]

@@ -1,51 +1,26 @@
-"""Token arrays of a batch: each sample is written to its place, whoever comes first."""
+"""Token arrays of a batch, to which each sample is written in any order."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from datapipe.array_types import Int32, Int64
 from datapipe.plan.epoch import round_up
-from datapipe.plan.ragged import Int64, edges
-
-IGNORE = -100
-"""Label of a token that no loss counts; the default of `torch.nn.functional.cross_entropy`."""
-
-Int32 = npt.NDArray[np.int32]
-
-
-class TokenBatch(Protocol):
-    """Where the tokens of a batch go."""
-
-    def place(
-        self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
-    ) -> None:
-        """Write the tokens of one sample.
-
-        Args:
-            slot: which.
-            input_ids, labels: int64 [its planned length].
-            positions: of frame, row and column, int64 [3, its planned length], where the batch has
-                them; see `mrope_positions`.
-        """
-        ...
-
-    def result(self) -> dict[str, Any]:
-        """What the model takes."""
-        ...
+from datapipe.plan.ragged import edges, ranges
+from datapipe.text.truncate import IGNORE
 
 
 class PaddedTokens:
-    """`[B, L]`: a row a sample, padded on the right.
+    """Arrays of `[B, L]`: one row per sample, padded on the right.
 
     Args:
         lengths: int64 [B].
-        pad_id: stands in `input_ids` behind a sample.
+        pad_id: token of the padding.
         multiple_of: L is rounded up to a multiple of this.
-        mrope: whether there are positions of frame, row and column, 0 behind a sample. Without it
+        mrope: whether there are positions of frame, row and column, 0 in the padding. Without it
             models count by themselves.
     """
 
@@ -59,9 +34,17 @@ class PaddedTokens:
         self._mask = (np.arange(shape[1]) < lengths[:, None]).astype(np.int64)
         self._positions = np.zeros((3, *shape), np.int64) if mrope else None
 
-    def place(
+    def write(
         self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
     ) -> None:
+        """Write the tokens of one sample.
+
+        Args:
+            slot: of the sample.
+            input_ids, labels: int64 [its planned length].
+            positions: int64 [3, its planned length], see `mrope_positions`; for batches that have
+                them.
+        """
         self._input_ids[slot, : len(input_ids)] = input_ids
         self._labels[slot, : len(labels)] = labels
         if self._positions is not None:
@@ -69,6 +52,7 @@ class PaddedTokens:
             self._positions[:, slot, : len(input_ids)] = positions
 
     def result(self) -> dict[str, Any]:
+        """Return the arguments of the model."""
         tokens = {
             "input_ids": self._input_ids,
             "labels": self._labels,
@@ -80,17 +64,17 @@ class PaddedTokens:
 
 
 class PackedTokens:
-    """`[1, T]`: all samples in one row, kept apart by `cu_seq_lens` and restarted positions.
+    """Arrays of `[1, T]`: all samples in one row, kept apart by `cu_seq_lens` and positions.
 
-    There is no `attention_mask`: a model that sees one ignores the sequence lengths. What is left
-    of `total` is a segment of its own, so that no sample attends to padding of another.
+    There is no `attention_mask`: a model that sees one ignores the sequence lengths. The rest of
+    `total` is a segment of its own, so that no sample attends to padding of another.
 
     Args:
         lengths: int64 [S], of the samples.
-        pad_id: stands in `input_ids` where no sample does.
+        pad_id: token of the padding.
         multiple_of: each sample is padded to a multiple of this.
         total: T; None for the sum of the padded lengths.
-        segments: number of segments that `cu_seq_lens` are padded to with empty ones, and
+        segments: number of segments to which `cu_seq_lens` are filled up with empty ones.
             `max_length` is then `total`, so that shapes and numbers are constant.
         mrope: whether positions of frame, row and column follow the ordinary ones, `[4, 1, T]`: by
             the first models find packs, by the others they rotate. Padding has the ordinary ones.
@@ -122,9 +106,10 @@ class PackedTokens:
             bounds = np.pad(bounds, (0, segments + 1 - len(bounds)), constant_values=length)
         self._bounds: Int32 = bounds.astype(np.int32)
 
-    def place(
+    def write(
         self, slot: int, input_ids: Int64, labels: Int64, positions: Int64 | None = None
     ) -> None:
+        """Write the tokens of one sample, see `PaddedTokens.write`."""
         start = self._starts[slot]
         self._input_ids[0, start : start + len(input_ids)] = input_ids
         self._labels[0, start : start + len(labels)] = labels
@@ -132,6 +117,7 @@ class PackedTokens:
             self._positions[1:, 0, start : start + len(input_ids)] = positions
 
     def result(self) -> dict[str, Any]:
+        """Return the arguments of the model."""
         lengths = torch.from_numpy(self._bounds)
         return {
             "input_ids": torch.from_numpy(self._input_ids),
@@ -142,3 +128,33 @@ class PackedTokens:
             "max_length_q": self._longest,
             "max_length_k": self._longest,
         }
+
+
+def mrope_positions(length: int, starts: Int64, grids: Int64) -> Int64:
+    """Return frame, row and column of every token of one sample: int64 [3, length].
+
+    Models of the Qwen2-VL family rotate by them (M-RoPE). A text token advances all three by one.
+    The tokens of an image that begins at position p have frame p, and their row and column in its
+    grid, each counted from p. The next token has p + max(rows, columns). This is `get_rope_index`
+    of Qwen2-VL in transformers, where each image is one frame. Unlike it, images may follow each
+    other without a token between them.
+
+    Args:
+        length: tokens of the sample.
+        starts: int64 [P], index of the first token of each image, ascending.
+        grids: int64 [P, 2], rows and columns of each image in tokens, row by row.
+    """
+    counts = grids.prod(axis=1)
+    tokens = ranges(starts, counts)
+    assert len(tokens) == 0 or tokens[-1] < length, "an image has as many tokens as its grid"
+    steps = np.ones(length, np.int64)
+    steps[tokens] = 0
+    steps[starts] = grids.max(axis=1, initial=0)
+    begins = edges(steps)[:-1]
+    positions = np.tile(begins, (3, 1))
+    index = ranges(np.zeros_like(counts), counts)
+    columns = np.repeat(grids[:, 1], counts)
+    positions[:, tokens] = np.repeat(begins[starts], counts)
+    positions[1, tokens] += index // columns
+    positions[2, tokens] += index % columns
+    return positions

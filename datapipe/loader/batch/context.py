@@ -1,48 +1,84 @@
-"""What all batches of a loader share; worker processes get a copy of it."""
+"""Inputs of a batch: the context of its loader, and the step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch.image_batch import ImageMaker
-from datapipe.loader.batch.token_batch import TokenMaker
+from datapipe.loader.batch.image_batch import ImageContext
+from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.run_options import OnError
+from datapipe.loader.schedule.state import Run
+from datapipe.plan.steps import Share
 from datapipe.store.arrays import ImageArray
-from datapipe.store.protocol import Store
+from datapipe.store.protocol import Fetch, Store
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """What all batches of a loader share.
+    """Context that all batches of a loader share; worker processes get a copy of it.
 
     Attributes:
-        dataset, store: where samples lie and how to read them.
-        arrays: images that lie decoded; None where there are none.
-        images: what becomes of images; None leaves them out.
+        dataset, store: samples, and how to read them.
+        arrays: images that are stored decoded; None if there are none.
         transform: the user's own; None for none.
-        tokens: for texts; None hands them out as they are.
-        meta: what the batch carries beside what a model takes.
-        seed: of what is random.
-        verify: whether members are compared with their checksums.
-        keeper: keeps samples in caches; None for none.
+        meta: keys of the batch beside those that a model takes.
+        cache: of samples; None for none.
         on_error: "raise", or "skip" to leave a failing sample's slot empty.
-        workers: threads that share in a batch; 0 where whoever asks for it makes it.
+        workers: threads that share in a batch; 0 if the caller makes it.
         ahead: batches that they prepare at a time.
     """
 
     dataset: Dataset
     store: Store
     arrays: ImageArray | None
-    images: ImageMaker | None
+    images: ImageContext | None
     transform: UserTransform | None
-    tokens: TokenMaker | None
+    tokens: TokenContext | None
     meta: tuple[str, ...]
     seed: int
     verify: bool
-    keeper: SampleCache | None
+    cache: SampleCache | None
     on_error: OnError
     workers: int
     ahead: int
+
+    def shard_name(self, sample: int) -> str:
+        """Return the name of the shard of a sample."""
+        return self.store.name(self.dataset.columns.shard(sample))
+
+    def describe(self, sample: int) -> str:
+        """Return the names of a sample and its shard, for the log."""
+        return f"sample {self.dataset.columns.key(sample)} of {self.shard_name(sample)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepJob:
+    """One step of a rank, with all that its batch depends on beside the context.
+
+    Attributes:
+        share: samples that this rank takes in the step.
+        run_after: position of the run once the batch was yielded.
+        labels: tokens that all ranks predict in this step; None without a tokenizer.
+        last: no step follows.
+        next_use: int64 [n], next use of each sample, for a cache that evicts by it.
+        resident: bool [n], samples whose images are on the device already.
+        fetch: reads of the samples that have begun; not sent to processes.
+    """
+
+    share: Share
+    epoch: int
+    run_after: Run
+    labels: int | None = None
+    last: bool = False
+    next_use: Int64 | None = None
+    resident: Bools | None = None
+    fetch: Fetch | None = None
+
+    @property
+    def samples(self) -> Int64:
+        """Numbers of its samples: int64 [n]."""
+        return self.share.units.samples

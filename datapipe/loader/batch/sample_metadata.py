@@ -1,4 +1,4 @@
-"""What a batch says of its samples beside pixels and tokens."""
+"""Keys of a batch beside pixels and tokens."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from datapipe.array_types import Int64
 from datapipe.index.columns import Columns
 from datapipe.loader.batch.image_batch import GEOMETRY
-from datapipe.plan.ragged import Int64
 from datapipe.text.sample_text import sample_text
 
 logger = logging.getLogger(__name__)
@@ -19,16 +19,16 @@ FACTS = frozenset(
         GEOMETRY,
     }
 )
-"""Names in `meta` that are no fields of a JSON member."""
+"""Names in `meta` that are not fields of a JSON member."""
 
 
 class SampleMetadata:
     """Keys, texts, and the fields that `meta` names, by slot.
 
     Args:
-        meta: what the batch carries beside what a model takes.
-        size: slots.
-        texts: whether texts are kept though `meta` does not name them.
+        meta: names of the keys.
+        size: number of slots.
+        texts: keep texts even if `meta` does not name them.
 
     Attributes:
         keys, text: of each slot.
@@ -46,23 +46,23 @@ class SampleMetadata:
 
     @property
     def wanted(self) -> bool:
-        """Whether the texts of samples are needed."""
+        """True if the texts of samples are needed."""
         return self._texts or bool(self._fields)
 
     @property
     def facts(self) -> dict[str, list[Any]]:
-        """All of it by name."""
+        """Lists over all slots, by name."""
         facts: dict[str, list[Any]] = {"text": self.text, "key": self.keys, **self._fields}
         return facts if self._source is None else {**facts, "source": self._source}
 
     def name(self, columns: Columns, samples: Int64, start: int) -> None:
-        """Note the names of some samples, the first of which has the slot `start`."""
+        """Set the names of the samples from the slot `start` on."""
         self.keys[start : start + len(samples)] = columns.keys(samples)
         if self._source is not None:
             self._source[start : start + len(samples)] = columns.sources(samples)
 
-    def say(self, slot: int, caption: str | None, record: Any) -> None:
-        """Note what a sample has for text."""
+    def set(self, slot: int, caption: str | None, record: Any) -> None:
+        """Set the text and the fields of a sample."""
         if self._texts:
             self.text[slot] = sample_text(caption, record)
         if self._fields and isinstance(record, dict):
@@ -70,14 +70,14 @@ class SampleMetadata:
             for name, values in self._fields.items():
                 values[slot] = record.get(name)
 
-    def bury(self, slot: int) -> None:
-        """Forget what a sample has for text."""
+    def empty(self, slot: int) -> None:
+        """Remove the text and the fields of a sample."""
         self.text[slot] = ""
         for values in self._fields.values():
             values[slot] = None
 
     def warn_of_absent_fields(self) -> None:
-        """Say which fields no sample has: they may be misspelt."""
+        """Warn of fields that no sample has: they may be misspelt."""
         for name in self._fields.keys() - self._names:
             logger.warning(
                 "meta names %r, which no sample of this batch has; they have %s, and a batch can "

@@ -1,4 +1,4 @@
-"""Gets the bytes of a batch: from a cache, from those on their way already, or from the store."""
+"""Bytes of the samples of a batch: from a cache, from reads that have begun, or from the store."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datapipe.cache.memory import Buffer
-from datapipe.cache.sample_cache import SampleCache, cut_entry, fill_members
+from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.cache.entries import cut_entry, fill_members
 from datapipe.errors import DecodeError, SampleError
-from datapipe.index.columns import Columns
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
+from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
-from datapipe.plan.ragged import Bools, Int64
-from datapipe.store.arrays import ArrayStore, ImageArray
-from datapipe.store.protocol import Fetch, Store
+from datapipe.store.arrays import ArrayStore
 
-_STALL = 1_000_000  # nanoseconds; what has arrived is there in some 10,000
+_STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
 
 class BadMember(Exception):
-    """A member cannot be used, as its cause says."""
+    """Reason why a member cannot be used."""
 
     def __init__(self, member: Member, error: SampleError) -> None:
         super().__init__(str(error))
@@ -33,150 +31,131 @@ class BadMember(Exception):
 
 @dataclass(slots=True)
 class ReadBytes:
-    """The bytes of a sample.
+    """Bytes of a sample.
 
     Attributes:
-        members: those that there are bytes of, and these.
-        contents: likewise.
+        members, contents: members that were read, and their bytes.
         ready: its images as a cache keeps them, instead of their members.
-        room: where its images go for the cache; `entry` is all of that.
+        room: memory for its images in a cache; `entry` is the whole entry.
     """
 
     members: list[Member]
     contents: list[memoryview]
-    ready: Buffer | None = None
-    room: Buffer | None = None
-    entry: Buffer | None = None
+    ready: UInt8 | None = None
+    room: UInt8 | None = None
+    entry: UInt8 | None = None
 
 
 class SampleReader:
-    """Reads the samples of one batch, from any thread.
+    """Reader of the samples of one batch, for any thread.
 
     Args:
-        store: where they lie.
-        columns: of the dataset.
-        arrays: the images of a dataset of arrays; None for none.
-        keeper: the cache; None for none.
-        fetch: the samples on their way, by slot, where they were announced.
-        samples: int64 [B], their numbers.
-        images: int64 [B], how many images of each are wanted; None for none of any.
-        whole: bool [B], of which that is all.
-        next_use: of each sample, for the cache.
-        resident: bool [B], whose images lie on the device already; `images` is 0 for them.
-        excluded: bool [B], which nobody wants.
-        verify: whether members are compared with their checksums.
+        images: int64 [B], number of images of each sample that are wanted.
+        whole: bool [B], samples of which all images are wanted.
+
+    Attributes:
+        decoded: samples that need not be read, since they are decoded in memory, or mapped.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        columns: Columns,
-        arrays: ImageArray | None,
-        keeper: SampleCache | None,
-        fetch: Fetch | None,
-        samples: Int64,
-        images: Int64 | None,
-        whole: Bools,
-        next_use: Int64 | None,
-        resident: Bools | None,
-        excluded: Bools,
-        verify: bool,
-    ) -> None:
-        self._store = store
-        self._keeper = keeper
-        self._fetch = fetch
-        self._uses = None if keeper is None else keeper.uses(samples, next_use)
-        self._samples = samples
-        self._images = None if images is None else images.tolist()
-        self._resident = None if resident is None else resident.tolist()
-        self._verify = verify
-        self.at_hand: DecodedSource | None = None
-        """What need not be read, since it lies decoded in memory, or mapped; None for nothing."""
-        if isinstance(store, ArrayStore):
-            slots = ~excluded if resident is None else ~excluded & ~resident
-            counts = np.zeros_like(samples) if images is None else images
-            array = None if images is None else arrays
+    def __init__(self, context: BatchContext, step: StepJob, images: Int64, whole: Bools) -> None:
+        self._store = context.store
+        self._cache = cache = context.cache
+        self._fetch = step.fetch
+        self._verify = context.verify
+        self._samples = samples = step.samples
+        self._uses = None if cache is None else cache.uses(samples, step.next_use)
+        self._images = None if context.images is None else images.tolist()
+        self._resident = None if step.resident is None else step.resident.tolist()
+        self.decoded: DecodedSource | None = None
+        included = ~step.share.excluded
+        if isinstance(context.store, ArrayStore):
+            slots = included if step.resident is None else included & ~step.resident
+            counts, array = np.zeros_like(samples), None
+            if context.images is not None:
+                counts, array = images, context.arrays
             if slots.any():
-                self.at_hand = MappedSource(slots, samples, counts, columns, array, store, verify)
-        else:
-            self.at_hand = self._cached(whole & ~excluded)
-
-    def _cached(self, whole: Bools) -> CachedSource | None:
-        """What a cache has."""
-        keeper, uses = self._keeper, self._uses
-        data = None if keeper is None or not keeper.keep_decoded else keeper.stretch
-        if keeper is None or uses is None or data is None:
-            return None
-        starts = keeper.at_hand(np.where(whole, uses.memory, -1))
-        slots = starts >= 0
-        return CachedSource(slots, starts, data) if slots.any() else None
+                self.decoded = MappedSource(
+                    slots,
+                    None if array is None else array.data,
+                    samples,
+                    counts,
+                    context.dataset.columns,
+                    array,
+                    context.store,
+                    context.verify,
+                )
+        elif (
+            cache is not None
+            and self._uses is not None
+            and cache.keep_decoded
+            and (data := cache.buffer) is not None
+        ):
+            starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
+            if (starts >= 0).any():
+                self.decoded = CachedSource(starts >= 0, data, starts)
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
-        """The bytes of one sample, which has `total` images.
+        """Read one sample, which has `total` images.
 
         Raises:
-            StoreError: they cannot be read.
-            BadMember: one is not what was packed.
+            StoreError: it cannot be read.
+            BadMember: a member is not the one that was packed.
         """
         count = 0 if self._images is None else self._images[slot]
         wanted = wanted_members(members, count)
         if self._resident is not None and self._resident[slot]:
             return ReadBytes(wanted, self._texts(slot, shard, wanted))
         # Of truncated samples a part is read, and entries are whole.
-        keeper = self._keeper if self._images is None or count == total else None
-        if keeper is None or self._uses is None:
+        cache = self._cache if self._images is None or count == total else None
+        if cache is None or self._uses is None:
             return ReadBytes(wanted, self._bytes(slot, shard, wanted))
         use = self._uses[slot]
-        decoded = keeper.keep_decoded and count > 0
+        decoded = cache.keep_decoded and count > 0
         kept = [m for m in wanted if member_kind(m.ext) != "image"] if decoded else wanted
-        entry = keeper.find(use)
+        entry = cache.find(use)
         if entry is not None:
             contents, rest = cut_entry(entry, kept)
             return ReadBytes(kept, contents, ready=rest if decoded else None)
         contents = self._bytes(slot, shard, wanted)
-        size = int(keeper.sizes(self._samples[slot : slot + 1])[0])
-        room = keeper.room(use, size)
+        room = cache.room(use, int(cache.sizes(self._samples[slot : slot + 1])[0]))
         if room is None:
             return ReadBytes(wanted, contents)
-        places = {id(member): data for member, data in zip(wanted, contents, strict=True)}
-        rest = fill_members(room, [places[id(member)] for member in kept])
+        by_member = {id(member): data for member, data in zip(wanted, contents, strict=True)}
+        rest = fill_members(room, [by_member[id(member)] for member in kept])
         if decoded:
             return ReadBytes(wanted, contents, room=rest, entry=room)
-        keeper.keep(use, room)
+        cache.keep(use, room)
         return ReadBytes(wanted, contents)
 
     def keep(self, slot: int, found: ReadBytes) -> None:
-        """The images of a sample stand in its room now."""
-        assert self._keeper is not None
+        """Keep a sample whose images were written to its `room`."""
+        assert self._cache is not None
         assert self._uses is not None
         assert found.entry is not None
-        self._keeper.keep(self._uses[slot], found.entry)
+        self._cache.keep(self._uses[slot], found.entry)
 
     def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
-        """The texts of a sample whose images lie on the device."""
-        keeper = self._keeper
-        if keeper is None or self._uses is None:
+        """Return the texts of a sample whose images are on the device."""
+        cache = self._cache
+        if cache is None or self._uses is None:
             return self._bytes(slot, shard, members)
-        entry = keeper.find_text(self._uses[slot])
+        entry = cache.find_text(self._uses[slot])
         if entry is not None:
             return cut_entry(entry, members)[0]
         contents = self._bytes(slot, shard, members)
-        keeper.keep_text(self._uses[slot], contents)
-        return contents
-
-    def _arrived(self, fetch: Fetch, slot: int) -> list[memoryview]:
-        asked = time.perf_counter_ns()
-        contents = fetch.contents(slot)
-        waited = time.perf_counter_ns() - asked
-        if waited > _STALL and self._keeper is not None:
-            self._keeper.stall(waited)
+        cache.keep_text(self._uses[slot], contents)
         return contents
 
     def _bytes(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
-        contents = [] if self._fetch is None else self._arrived(self._fetch, slot)
+        contents: list[memoryview] = []
+        if self._fetch is not None:
+            asked = time.perf_counter_ns()
+            contents = self._fetch.contents(slot)
+            waited = time.perf_counter_ns() - asked
+            if waited > _STALL and self._cache is not None:
+                self._cache.counter.count("source", stalls=1, stalled=waited)
         if len(contents) != len(members):
-            # Nobody asked for it ahead: a cache held it then, and has let go of it since.
+            # It was not fetched ahead: a cache held it then, and has evicted it since.
             contents = self._store.read(shard, members)
         if self._verify:
             for member, data in zip(members, contents, strict=True):

@@ -1,4 +1,4 @@
-"""A user's own transform of a sample, between decoding and fitting."""
+"""The user's transform of a sample, between decoding and fitting."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.decode.image import Decoded, Pixels
+from datapipe.array_types import UInt8
+from datapipe.decode.image import Decoded
 from datapipe.errors import SampleError, TransformError
 from datapipe.plan.rng import derive
 
 Sample = dict[str, Any]
 UserTransform = Callable[[Sample, np.random.Generator], Sample]
-"""Gets a sample as a dict (`images`: uint8 [h, w, 3] each, `text`, `key`, `record`) and a generator
-of its own, and returns the sample with other images, or text where there is no tokenizer."""
+"""Function of a sample (a dict with `images`, uint8 [h, w, 3] each, `text`, `key` and `record`) and
+a generator; it returns the sample with other images, or text if there is no tokenizer."""
 
 _PURPOSE = 5  # of derived keys
 
@@ -31,18 +32,17 @@ def apply_transform(
     epoch: int,
     sample: int,
 ) -> tuple[list[Decoded], str]:
-    """Images and text of a sample as a user's function makes them.
+    """Return the images and the text that the user's function makes of a sample.
 
-    The generator is derived from seed, epoch and sample, so it draws the same on every worker.
+    The generator follows from seed, epoch and sample, so it draws the same on every worker.
 
     Raises:
-        TransformError: the function raised, or returned something else than a sample.
+        TransformError: the function raised, or did not return a sample.
     """
     generator = np.random.Generator(np.random.Philox(key=derive(seed, epoch, _PURPOSE, sample)))
-    given = {"images": [image.pixels for image in images], "text": text, "key": key}
-    given["record"] = record
+    arrays = [image.pixels for image in images]
     try:
-        made = transform(given, generator)
+        made = transform({"images": arrays, "text": text, "key": key, "record": record}, generator)
     except SampleError:
         raise
     except Exception as error:
@@ -64,14 +64,14 @@ def apply_transform(
     ], made["text"]
 
 
-def _changed(image: Decoded, pixels: Pixels) -> Decoded:
+def _changed(image: Decoded, pixels: UInt8) -> Decoded:
     height, width = pixels.shape[:2]
     if pixels.shape == image.pixels.shape:  # perhaps a part of the image's own size
         return replace(image, pixels=pixels)
     return Decoded(pixels, width, height)
 
 
-def _checked(pixels: Any) -> Pixels:
+def _checked(pixels: Any) -> UInt8:
     if (
         not isinstance(pixels, np.ndarray)
         or pixels.dtype != np.uint8
@@ -79,10 +79,10 @@ def _checked(pixels: Any) -> Pixels:
         or pixels.shape[2] != 3
         or not pixels.size
     ):
-        what = (
+        found = (
             f"{pixels.dtype} {list(pixels.shape)}"
             if isinstance(pixels, np.ndarray)
             else type(pixels).__name__
         )
-        raise TransformError(f"transform returned {what} as an image, not uint8 [h, w, 3]")
+        raise TransformError(f"transform returned {found} as an image, not uint8 [h, w, 3]")
     return pixels

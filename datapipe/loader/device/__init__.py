@@ -2,5 +2,5 @@
 
 Batches in host memory come in; batches on the device go out, one ahead of the training loop.
 `prefetcher.py` copies, `device_cache.py` completes batches with images that are on the device
-already. Work on the device is called from `prefetcher.py`.
+already. A new operation on the device is called by `prefetcher.py`.
 """

@@ -1,6 +1,6 @@
-"""Where copies to a device are queued: on CUDA beside the consumer's work, on the CPU at once.
+"""Queue of copies to a device: a stream beside the consumer's on CUDA, immediate on the CPU.
 
-What it takes to be right on CUDA: the stream that trains waits for the copy, and the allocator is
+On CUDA two things must be right: the stream that trains waits for the copy, and the allocator is
 told that this stream uses the memory too.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from datapipe.errors import PlanError
 
 
 def resolve_device(device: str | int | torch.device) -> torch.device:
-    """The device, with its number where it is one of several.
+    """Return the device, with its number if it is one of several.
 
     Raises:
-        PlanError: it is neither the CPU nor a CUDA device that is there.
+        PlanError: it is neither the CPU nor an existing CUDA device.
     """
     try:
         found = torch.device(device)
@@ -46,64 +46,27 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
     return torch.device("cuda", number)
 
 
-class Mark(Protocol):
-    """A point in a lane; `torch.cuda.Event` is one."""
-
-    def query(self) -> bool:
-        """Whether everything before it is done."""
-        ...
-
-
-class Lane(Protocol):
-    """Where copies are queued, beside the work of the consumer."""
+class HostLane:
+    """Lane of the CPU: every copy is done when it is asked for."""
 
     def section(self) -> AbstractContextManager[Any]:
-        """Within it, torch's kernels are queued here."""
-        ...
-
-    def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The tensor on the device, and the host's that must stay as it is until it is there."""
-        ...
-
-    def mark(self) -> Mark:
-        """The point after all that is queued."""
-        ...
-
-    def hand_over(self, mark: Mark, tensors: Sequence[Tensor]) -> None:
-        """Make the consumer's stream wait for `mark`, and keep `tensors` as long as it needs."""
-        ...
-
-
-def make_lane(device: torch.device) -> Lane:
-    """The lane of a device that `resolve_device` gave."""
-    return _SideStream(device) if device.type == "cuda" else _Inline()
-
-
-class _Passed:
-    """A point that there is nothing before."""
-
-    def query(self) -> bool:
-        return True
-
-
-class _Inline:
-    """The CPU's lane: everything is done when it is asked for."""
-
-    def section(self) -> AbstractContextManager[Any]:
+        """Return a context in which torch's kernels are queued in the lane."""
         return nullcontext()
 
     def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the tensor on the device, and the host's one that must stay until it is copied."""
         return tensor.cpu(), None
 
-    def mark(self) -> Mark:
-        return _Passed()
+    def mark(self) -> torch.cuda.Event | None:
+        """Return the event after all that is queued; None if there is nothing to wait for."""
+        return None
 
-    def hand_over(self, mark: Mark, tensors: Sequence[Tensor]) -> None:
-        pass
+    def hand_over(self, mark: torch.cuda.Event | None, tensors: Sequence[Tensor]) -> None:
+        """Make the consumer's stream wait for `mark`, and keep `tensors` as long as it needs."""
 
 
-class _SideStream:
-    """A CUDA device's lane: a stream beside the consumer's."""
+class CudaLane(HostLane):
+    """Lane of a CUDA device: a stream beside the consumer's."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -116,7 +79,7 @@ class _SideStream:
 
     def carry(self, tensor: Tensor) -> tuple[Tensor, Tensor | None]:
         if tensor.is_cuda:
-            # What makes it may still be queued, and its memory may be given up before it is read.
+            # Its kernels may still be queued, and its memory may be freed before it is read.
             self._stream.wait_stream(self._consumer)
             tensor.record_stream(self._stream)
             return tensor.to(self._device, non_blocking=True), None
@@ -124,14 +87,14 @@ class _SideStream:
         host = tensor.pin_memory() if tensor.numel() and not tensor.is_pinned() else tensor
         return host.to(self._device, non_blocking=True), host
 
-    def mark(self) -> Mark:
-        mark: Mark = self._stream.record_event()
+    def mark(self) -> torch.cuda.Event | None:
+        mark: torch.cuda.Event = self._stream.record_event()
         return mark
 
-    def hand_over(self, mark: Mark, tensors: Sequence[Tensor]) -> None:
-        assert isinstance(mark, torch.cuda.Event)
+    def hand_over(self, mark: torch.cuda.Event | None, tensors: Sequence[Tensor]) -> None:
+        assert mark is not None
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(mark)
         for tensor in tensors:
-            # Else the allocator would lend its memory again once this stream alone is through.
+            # Else the allocator would reuse its memory once this stream alone is through.
             tensor.record_stream(consumer)

@@ -1,86 +1,59 @@
-"""Batches whose images lie on the device in part: what comes from there, and what stays there.
+"""Cache of images on the device, with which batches are completed.
 
-The workers leave the images of such samples out of `pixel_values`, so the batch that crosses the
-bus holds the others alone. Mirroring is left to the device, since what stays there must be the same
-in every epoch.
+Workers leave the images of cached samples out of `pixel_values`, so only the others cross the bus.
+Images are mirrored on the device, since the cached ones must be the same in every epoch.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datapipe.array_types import Bools, Int64
 from datapipe.cache.device import DeviceRows
-from datapipe.cache.sample_cache import TierStats
+from datapipe.cache.stats import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
-from datapipe.errors import SampleError
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
-from datapipe.loader.batch.image_batch import GEOMETRY, image_draw
-from datapipe.loader.batch.step_job import StepJob
+from datapipe.loader.batch.context import StepJob
+from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
-from datapipe.plan.ragged import Bools, Int64, edges, ranges
-
-
-class DeviceJob(Protocol):
-    """A step whose batch is made; see `BatchBuilder`."""
-
-    step: StepJob
-    errors: dict[int, SampleError]
-
-    @property
-    def blank(self) -> Tensor | None: ...
+from datapipe.plan.ragged import edges, ranges
 
 
 class DeviceCache:
-    """The tier of a cache that is nearest to the model. For the thread that takes the batches.
+    """Tier of a cache on the device. For the thread that takes the batches.
 
     Args:
-        rows: where they lie.
-        transform: that makes them: of uint8, without anything random.
-        columns: of the dataset.
+        rows: memory of the images.
+        images: of the batches: uint8, without anything random.
         flip: probability that an image is mirrored.
-        seed: of what is random.
-        total: rows that `pixel_values` is filled up to; None for none.
     """
 
-    def __init__(
-        self,
-        rows: DeviceRows,
-        transform: ImageTransform,
-        columns: Columns,
-        *,
-        flip: float,
-        seed: int,
-        total: int | None,
-    ) -> None:
+    def __init__(self, rows: DeviceRows, images: ImageContext, flip: float) -> None:
         self._rows = rows
-        self._transform = transform
-        self._columns = columns
+        self._columns = images.columns
+        self._transform = images.transform
         self._flip = flip
-        self._seed = seed
-        self._total = total
+        self._seed = images.seed
+        self._total = images.rows
         self._present = np.zeros(rows.layout.kept, bool)
         self._geometry: dict[int, Tensor] = {}
         self._hits = self._bytes = 0
 
-    @property
-    def device(self) -> torch.device:
-        """Where the rows lie."""
-        return self._rows.device
-
     def holds(self, samples: Int64) -> Bools:
-        """Whether the images of each sample lie on the device: bool [n]."""
-        places = self._rows.layout.places(samples)
-        held = places >= 0
-        held[held] = self._present[places[held]]
+        """Return whether the images of each sample are on the device: bool [n]."""
+        indices = self._rows.layout.places(samples)
+        held = indices >= 0
+        held[held] = self._present[indices[held]]
         return held
 
     def stats(self) -> TierStats:
-        """What it has done."""
+        """Return the figures of the tier."""
         return TierStats(
             hits=self._hits,
             bytes=self._bytes,
@@ -88,43 +61,52 @@ class DeviceCache:
             expected=self._rows.layout.kept / max(len(self._columns.sample_image) - 1, 1),
         )
 
-    def begin(self, job: DeviceJob, batch: dict[str, Any]) -> Complete:
-        """Prepare a batch that is still on the host; its `image_geometry` is made complete here.
+    def begin(
+        self, step: StepJob, batch: dict[str, Any], failed: Collection[int], blank: Tensor | None
+    ) -> Complete:
+        """Complete the `image_geometry` of a batch that is still on the host.
+
+        Args:
+            step: of the batch.
+            batch: without the rows of the images on the device.
+            failed: slots that failed.
+            blank: bool [rows], rows that hold no image.
 
         Returns:
-            What is to be called with `pixel_values` on the device, and with what carries other
-            tensors there; it gives all rows. Call it before `begin` of the batch that follows.
+            The function that completes `pixel_values` on the device. Call it before `begin` of the
+            next batch.
         """
-        part = _Part(job, self._columns, self._transform)
-        places = self._rows.layout.places(part.samples)
-        fresh = ~part.resident & part.full & (places >= 0)
-        fresh[list(job.errors)] = False
-        fresh[fresh] = ~self._present[places[fresh]]
-        # Of those without images there is nothing to wait for.
-        self._present[places[fresh & (part.rows == 0)]] = True
+        part = _BatchRows(step, self._columns, self._transform)
+        indices = self._rows.layout.places(part.samples)
+        fresh = ~part.resident & part.full & (indices >= 0)
+        fresh[list(failed)] = False
+        fresh[fresh] = ~self._present[indices[fresh]]
+        # Samples without images have nothing to wait for.
+        self._present[indices[fresh & (part.rows == 0)]] = True
         self._hits += int(part.resident.sum())
         self._bytes += int(part.rows[part.resident].sum()) * torch.Size(self._rows.shape).numel()
-        starts = self._rows.layout.offsets[places]
-        mirrored = self._draw(part)
+        starts = self._rows.layout.offsets[indices]
+        mirrored = self._mirrored(part)
         if GEOMETRY in batch:
-            self._place(part, batch[GEOMETRY], fresh, mirrored)
-        blank = job.blank
+            self._complete_geometry(part, batch[GEOMETRY], fresh, mirrored)
 
         def complete(sent: Tensor, carry: Carry) -> Tensor:
             if fresh.any():
                 self._keep(part, fresh, starts, sent, carry)
-                self._present[places[fresh]] = True
+                self._present[indices[fresh]] = True
             out = sent
             if part.sent_rows < part.all_rows:
                 out = self._join(part, sent, starts, blank, carry)
             if mirrored:
-                where = carry(torch.tensor(mirrored, device="cpu"))
-                out.index_copy_(0, where, out.index_select(0, where).flip(-1))
+                rows = carry(torch.tensor(mirrored, device="cpu"))
+                out.index_copy_(0, rows, out.index_select(0, rows).flip(-1))
             return out
 
         return complete
 
-    def _keep(self, part: _Part, fresh: Bools, starts: Int64, sent: Tensor, carry: Carry) -> None:
+    def _keep(
+        self, part: _BatchRows, fresh: Bools, starts: Int64, sent: Tensor, carry: Carry
+    ) -> None:
         wanted = ranges(part.sent_edges[:-1][fresh], part.rows[fresh])
         if len(wanted) == part.sent_rows:
             new = sent[: part.sent_rows]
@@ -133,31 +115,28 @@ class DeviceCache:
         self._rows.put(carry(torch.from_numpy(ranges(starts[fresh], part.rows[fresh]))), new)
 
     def _join(
-        self, part: _Part, sent: Tensor, starts: Int64, blank: Tensor | None, carry: Carry
+        self, part: _BatchRows, sent: Tensor, starts: Int64, blank: Tensor | None, carry: Carry
     ) -> Tensor:
-        """All rows of a batch: those that were sent, and those that lie here."""
+        """Return all rows of a batch: those that were sent, and those on the device."""
         here = carry(torch.from_numpy(ranges(starts[part.resident], part.rows[part.resident])))
         total = part.all_rows if self._total is None else self._total
-        out = torch.empty((total, *self._rows.shape), dtype=torch.uint8, device=self.device)
+        out = torch.empty((total, *self._rows.shape), dtype=torch.uint8, device=self._rows.device)
         out[part.all_rows :] = 0
         if part.sent_rows:
             rest = ~part.resident
-            mine = ranges(part.edges[:-1][part.resident], part.rows[part.resident])
-            others = ranges(part.edges[:-1][rest], part.rows[rest])
-            out.index_copy_(0, carry(torch.from_numpy(mine)), self._rows.take(here))
-            out.index_copy_(0, carry(torch.from_numpy(others)), sent[: part.sent_rows])
+            cached_rows = ranges(part.edges[:-1][part.resident], part.rows[part.resident])
+            sent_rows = ranges(part.edges[:-1][rest], part.rows[rest])
+            out.index_copy_(0, carry(torch.from_numpy(cached_rows)), self._rows.take(here))
+            out.index_copy_(0, carry(torch.from_numpy(sent_rows)), sent[: part.sent_rows])
         else:
             self._rows.take(here, out=out[: part.all_rows])
         if blank is not None and bool(blank[: part.all_rows].any()):
-            # Their text failed, so they are left out after all.
+            # The text of these samples failed, so they are left out after all.
             out.masked_fill_(carry(blank).view(-1, *(1 for _ in self._rows.shape)), 0)
         return out
 
-    def _draw(self, part: _Part) -> list[int]:
-        """The images of a batch whose draw says that they are mirrored.
-
-        What can be mirrored are whole images, so each of them is one row.
-        """
+    def _mirrored(self, part: _BatchRows) -> list[int]:
+        """Return the images of a batch that are drawn to be mirrored; each is one row."""
         if not self._flip:
             return []
         return [
@@ -167,8 +146,10 @@ class DeviceCache:
             if image_draw(self._seed, part.epoch, sample, number).mirrors(self._flip)
         ]
 
-    def _place(self, part: _Part, geometry: Tensor, fresh: Bools, mirrored: list[int]) -> None:
-        """Note where pixels went, or write what was noted: float64 [I, 6] on the host."""
+    def _complete_geometry(
+        self, part: _BatchRows, geometry: Tensor, fresh: Bools, mirrored: list[int]
+    ) -> None:
+        """Keep the placements of new images and fill in those of cached ones, float64 [I, 6]."""
         bounds = part.images.tolist()
         for slot in np.flatnonzero(fresh | part.resident).tolist():
             rows = geometry[bounds[slot] : bounds[slot + 1]]
@@ -178,7 +159,7 @@ class DeviceCache:
                 self._geometry[int(part.samples[slot])] = rows.clone()
         for image in mirrored:
             *placed, width, _ = geometry[image].tolist()
-            if width:  # else it failed, and nothing is known of it
+            if width:  # else it failed, and has no placement
                 made = Placement(*placed).mirrored(self._rows.shape[-1])
                 geometry[image, :4] = torch.tensor(
                     [made.scale_x, made.scale_y, made.left, made.top],
@@ -187,13 +168,13 @@ class DeviceCache:
                 )
 
 
-class _Part:
-    """Which rows of a batch are whose."""
+class _BatchRows:
+    """Rows and images of the samples of a batch."""
 
-    def __init__(self, job: DeviceJob, columns: Columns, transform: ImageTransform) -> None:
-        units = job.step.share.units
+    def __init__(self, step: StepJob, columns: Columns, transform: ImageTransform) -> None:
+        units = step.share.units
         self.samples = units.samples
-        self.epoch = job.step.epoch
+        self.epoch = step.epoch
         every = columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every
@@ -203,7 +184,7 @@ class _Part:
         heights = gather(columns.image_height, numbers).astype(np.int64)
         image_rows = edges(transform.rows(widths, heights))
         self.rows: Int64 = np.diff(image_rows[self.images])
-        resident = job.step.resident
+        resident = step.resident
         self.resident: Bools = np.zeros(len(self.samples), bool) if resident is None else resident
         self.edges: Int64 = edges(self.rows)
         self.sent_edges: Int64 = edges(np.where(self.resident, 0, self.rows))

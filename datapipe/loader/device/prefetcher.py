@@ -1,17 +1,15 @@
-"""Batches to the device, the copy of the next one beside the work on this one.
+"""Batches to the device: the next one is copied while the training loop works on this one.
 
 A copy overlaps with training only if it is asked for before it is needed, and goes from page-locked
-memory through a stream of its own (`lanes.py`). The host's memory has to stay as it is until the
-copy has been made, also where whoever lent it would use it again. On the CPU the same code runs,
-and nothing has to be waited for.
+memory through a stream of its own (`copy_stream.py`). The host's memory has to stay as it is until
+the copy is done, although a pool would reuse it. On the CPU the same code runs without waiting.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,38 +17,37 @@ from torch import Tensor
 from datapipe.decode.batched import normalize_batch, zero_outside
 from datapipe.decode.normalize import Triple
 from datapipe.errors import PlanError
-from datapipe.loader.device.copy_stream import Mark, make_lane, resolve_device
+from datapipe.loader.device.copy_stream import CudaLane, HostLane, resolve_device
 
 Batch = dict[str, Any]
 Carry = Callable[[Tensor], Tensor]
-"""A tensor of the host's to the device."""
+"""A function from a tensor of the host to one of the device."""
 
 Complete = Callable[[Tensor, Carry], Tensor]
-"""All rows of `pixel_values`, of those that were sent."""
+"""A function from the rows of `pixel_values` that were sent to all rows."""
 
 PIXELS = "pixel_values"
 
 
-@dataclass(kw_only=True, eq=False)
-class Sent:
-    """A batch on its way: what `DevicePrefetcher.send` gives and `receive` takes."""
+class Sent(NamedTuple):
+    """Batch that is being copied: `DevicePrefetcher.send` returns it and `receive` takes it."""
 
     batch: Batch
-    mark: Mark
+    mark: torch.cuda.Event | None
 
 
 class DevicePrefetcher:
-    """Carries batches to a device. For one thread.
+    """Copies batches to a device. For one thread.
 
     Args:
         device: "cpu", "cuda" or "cuda:N".
         mean_std: of red, green and blue, for pixels from 0 to 1: `pixel_values` of uint8 cross the
             bus, a quarter of the bytes, and are normalised on the device. None leaves them.
-        dtype: of `pixel_values` on the device; None is float32 with `mean_std`, and otherwise what
-            they are.
-        channels_last: lay the values of a pixel together, in `pixel_values` of [N, 3, H, W].
+        dtype: of `pixel_values` on the device; None is float32 with `mean_std`, and otherwise their
+            own.
+        channels_last: make the values of a pixel adjacent, in `pixel_values` of [N, 3, H, W].
         padded: `pixel_values` are as large as the largest image, and `image_sizes` of the batch
-            says where each ends: what lies beyond is zero after normalisation too.
+            has the size of each. The padding is zero after normalisation too.
 
     Attributes:
         device: with its number.
@@ -72,34 +69,33 @@ class DevicePrefetcher:
         self._mean_std = mean_std
         self._dtype = torch.float32 if dtype is None and mean_std is not None else dtype
         if self._dtype is not None:
-            # Whether the options agree is known without a batch.
+            # Refuses options that contradict each other before there is a batch.
             normalize_batch(
                 torch.empty(0, 3, 1, 1, dtype=torch.uint8, device="cpu"), mean_std, self._dtype
             )
         self._channels_last = channels_last
         self._padded = padded
-        self._lane = make_lane(self.device)
-        self._in_flight: deque[tuple[Mark, list[Tensor]]] = deque()
+        self._lane = CudaLane(self.device) if self.device.type == "cuda" else HostLane()
+        self._in_flight: deque[tuple[torch.cuda.Event | None, list[Tensor]]] = deque()
 
     def send(
         self, batch: Batch, *, blank: Tensor | None = None, complete: Complete | None = None
     ) -> Sent:
-        """Begin to carry a batch over; returns at once.
+        """Begin to copy a batch; return at once.
 
-        The host's tensors may be forgotten by the caller, and must not be written to: they are kept
-        until they have been copied. What is no tensor stays as it is.
+        The caller may drop the host's tensors, and must not write to them: they are kept until they
+        have been copied. Other values stay as they are.
 
         Args:
-            batch: a dict, of which the tensors are carried over; none inside lists or dicts.
+            batch: a dict, of which the tensors are copied; none inside lists or dicts.
             blank: bool [rows] on the CPU: rows of `pixel_values` to be zero on the device, such as
                 those of samples that were skipped. Zero before normalisation is not zero after it.
-            complete: makes all rows of `pixel_values` of those that were sent, before they are
-                normalised, given also what carries other tensors over.
+            complete: returns all rows of `pixel_values` before they are normalised.
 
         Raises:
-            PlanError: `pixel_values` are to be normalised and are no uint8, or of a wrong shape.
+            PlanError: `pixel_values` to be normalised are not uint8, or of a wrong shape.
         """
-        self._forget_copied()
+        self._drop_copied()
         kept: list[Tensor] = []
 
         def carry(tensor: Tensor) -> Tensor:
@@ -125,57 +121,17 @@ class DevicePrefetcher:
                 mark = self._lane.mark()
                 if kept:
                     self._in_flight.append((mark, kept))
-        return Sent(batch=carried, mark=mark)
+        return Sent(carried, mark)
 
     def receive(self, sent: Sent) -> Batch:
-        """The batch, for work that is queued on the current stream from now on; returns at once."""
+        """Return the batch, for work queued on the current stream from now on; return at once."""
         tensors = [value for value in sent.batch.values() if isinstance(value, Tensor)]
         self._lane.hand_over(sent.mark, tensors)
-        self._forget_copied()
+        self._drop_copied()
         return sent.batch
 
-    def feed(
-        self, batches: Iterable[Batch], *, ready: Callable[[], bool] | None = None
-    ) -> Iterator[Batch]:
-        """Carry batches over one by one, each begun before the one before it is given out.
-
-        What was taken from `batches` is one more than what was given out: with a datapipe loader,
-        save `loader.state_dict(step=...)` of the number of batches received. An error of `batches`
-        comes after all batches before it.
-
-        Args:
-            batches: where they come from.
-            ready: whether the next one can be had without waiting; if not, the one before is given
-                out first. None takes it in any case.
-        """
-        source = iter(batches)
-        ahead: deque[Sent] = deque()
-        error: Exception | None = None
-        while True:
-            if not ahead and error is None:
-                self._begin(source, ahead)
-            if not ahead:
-                break
-            if error is None and (ready is None or ready()):
-                try:
-                    self._begin(source, ahead)
-                except Exception as raised:
-                    error = raised
-            # In no variable of this frame: the batch's memory belongs to whoever holds it.
-            yield self.receive(ahead.popleft())
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error  # its traceback refers to this frame
-
-    def _begin(self, source: Iterator[Batch], ahead: deque[Sent]) -> None:
-        batch = next(source, None)
-        if batch is not None:
-            ahead.append(self.send(batch))
-
     def _finish(self, pixels: Tensor, blank: Tensor | None, sizes: Any) -> Tensor:
-        """What is left to do on the device."""
+        """Return normalised pixels of the dtype and layout that were asked for."""
         images = pixels.ndim == 4
         last = images and self._channels_last
         if self._dtype is None or (self._dtype == pixels.dtype and self._mean_std is None):
@@ -196,7 +152,10 @@ class DevicePrefetcher:
             done.masked_fill_(blank.view(-1, *(1 for _ in done.shape[1:])), 0)
         return done
 
-    def _forget_copied(self) -> None:
-        """Let go of host memory whose copies have been made."""
-        while self._in_flight and self._in_flight[0][0].query():
+    def _drop_copied(self) -> None:
+        """Drop host memory whose copies are done."""
+        while self._in_flight:
+            mark = self._in_flight[0][0]
+            if mark is not None and not mark.query():  # type: ignore[no-untyped-call]
+                return
             self._in_flight.popleft()

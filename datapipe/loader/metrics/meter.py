@@ -1,8 +1,9 @@
-"""Times of a loader's workers, and of its user's waiting."""
+"""Meter of a loader: time of its workers by stage, and waits of its user."""
 
 from __future__ import annotations
 
 import bisect
+import operator
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -11,19 +12,19 @@ from types import MappingProxyType
 
 from datapipe.loader.metrics.stage_clock import MOST_EVENTS, ClockOptions, Event, StageClock, Tally
 
-_REMEMBERED = 10_000  # latest batches whose waits are kept
+_REMEMBERED = 10_000  # batches whose waits are kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage, over all threads."""
+    """Figures of one stage, over all threads."""
 
-    seconds: float = 0.0  # spent in it
-    # seconds of them on a CPU; the rest waited for storage, the interpreter's lock or a CPU
+    seconds: float = 0.0
+    # seconds on a CPU; the rest waited for storage, the interpreter's lock or a CPU
     cpu: float = 0.0
     # times it was entered: once a sample or an image, for tokens once a piece of a batch
     count: int = 0
-    bytes: int = 0  # it moved, where that is known: encoded ones read, decoded ones made
+    bytes: int = 0  # moved, if known: encoded ones read, decoded ones made
 
     def __add__(self, other: Stage) -> Stage:
         return Stage(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in _PARTS})
@@ -40,25 +41,25 @@ class Reading:
     """Figures of a meter."""
 
     seconds: float  # since the first batch was asked for
-    # samples, batches: given out
+    # samples, batches: yielded
     samples: int
     batches: int
-    workers: int  # threads or processes; 0 where the caller works
+    workers: int  # threads or processes; 0 if the caller works
     waited: float  # seconds that the caller spent asking for batches
     idle: float  # seconds that workers waited for work, summed over them
-    stages: Mapping[str, Stage]  # by name: those of the workers
-    # likewise: what the caller's thread did while it asked, within `waited`
+    stages: Mapping[str, Stage]  # of the workers, by name
+    # of the caller's thread while it asked for batches, within `waited`
     caller: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
-    waits: tuple[float, ...] = ()  # seconds that each of the latest batches was waited for
-    ready: tuple[int, ...] = ()  # how many batches were finished when each of these was asked for
+    waits: tuple[float, ...] = ()  # seconds that the caller waited for each of the latest batches
+    ready: tuple[int, ...] = ()  # number of finished batches when each of these was asked for
 
     @property
     def all_stages(self) -> dict[str, Stage]:
         """Stages of workers and caller together."""
-        found = dict(self.stages)
+        total = dict(self.stages)
         for name, stage in self.caller.items():
-            found[name] = found.get(name, Stage()) + stage
-        return found
+            total[name] = total.get(name, Stage()) + stage
+        return total
 
     def since(self, earlier: Reading) -> Reading:
         """Subtract an earlier reading of the same meter."""
@@ -79,43 +80,41 @@ class Reading:
 
 
 class Meter:
-    """Collects what the clocks of a loader's threads say; made by `Loader.start_metering`.
+    """Sums of the clocks of a loader; made by `Loader.start_metering`.
 
-    Args:
-        workers: how many the loader has.
-        options: of the clocks.
+    Attributes:
+        caller: clock of the thread that asks for batches.
     """
 
     def __init__(self, workers: int, options: ClockOptions) -> None:
         self.options = options
         self.caller = StageClock("caller", options)
-        """Of the thread that asks for batches."""
         self._workers = workers
         self._clocks: list[StageClock] = []  # of worker threads
-        self._ended = _Sum()  # of threads that are gone, and of worker processes
+        self._ended = _Sum()  # of threads that have ended, and of worker processes
         self._start: int | None = None
         self._samples = self._batches = self._waited = 0
-        # When each of the latest was asked for, got, and finished by its workers.
+        # Times at which each of the latest was asked for, yielded, and finished by its workers.
         self._given: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED)
 
     def clock(self, row: str) -> StageClock:
-        """A clock for a worker thread."""
+        """Return a new clock for a worker thread."""
         clock = StageClock(row, self.options)
         self._clocks.append(clock)
         return clock
 
     def retire(self) -> None:
-        """The worker threads have come to their end: keep what they did, and not them."""
+        """Add the sums of worker threads that have ended, and drop their clocks."""
         clocks, self._clocks = self._clocks, []
         for clock in clocks:
             self._ended.add(clock.read())
 
     def add(self, tally: Tally) -> None:
-        """Count what a worker process did."""
+        """Add the sums of a worker process."""
         self._ended.add(tally)
 
     def give(self, *, asked: int, finished: int, samples: int) -> None:
-        """Count a batch that is given out now."""
+        """Count a batch that is yielded now."""
         now = time.perf_counter_ns()
         if self._start is None:
             self._start = asked
@@ -125,7 +124,7 @@ class Meter:
         self._given.append((asked, now, finished))
 
     def reading(self) -> Reading:
-        """Return the figures so far, to any thread."""
+        """Return the figures so far, for any thread."""
         now = time.perf_counter_ns()
         total = self._ended.copy()
         for clock in tuple(self._clocks):
@@ -141,12 +140,12 @@ class Meter:
             stages=_stages(total),
             caller=_stages(self.caller.read()),
             waits=tuple((got - asked) / 1e9 for asked, got, _ in given),
-            ready=_at_hand(given),
+            ready=_count_ready(given),
         )
 
     @property
     def events(self) -> list[Event]:
-        """Stages of all threads as they came, where events were asked for; the latest ones."""
+        """Latest stages of all threads in order, if events were asked for."""
         total = self._ended.copy()
         for clock in (self.caller, *self._clocks):
             total.add(clock.read())
@@ -154,7 +153,7 @@ class Meter:
 
 
 class _Sum:
-    """Tallies of several clocks together."""
+    """Sum of the tallies of several clocks."""
 
     def __init__(self) -> None:
         self.stages: dict[str, tuple[int, int, int, int]] = {}
@@ -164,14 +163,9 @@ class _Sum:
     def add(self, tally: Tally) -> None:
         stages = dict(self.stages)
         for stage, more in tally.stages.items():
-            old = stages.get(stage, (0, 0, 0, 0))
-            stages[stage] = (
-                old[0] + more[0],
-                old[1] + more[1],
-                old[2] + more[2],
-                old[3] + more[3],
-            )
-        self.stages = stages
+            wall, cpu, count, size = map(operator.add, stages.get(stage, (0, 0, 0, 0)), more)
+            stages[stage] = wall, cpu, count, size
+        self.stages = stages  # at once, for other threads that read it
         self.idle += tally.idle
         self.events.extend(tally.events)
 
@@ -196,12 +190,12 @@ def _less(stages: Mapping[str, Stage], earlier: Mapping[str, Stage]) -> Mapping[
     return MappingProxyType({stage: part for stage, part in left.items() if part.count})
 
 
-def _at_hand(given: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
-    """Count the batches that were finished when each was asked for.
+def _count_ready(given: tuple[tuple[int, int, int], ...]) -> tuple[int, ...]:
+    """Return the number of batches that were finished when each was asked for.
 
-    Known in hindsight, so it is the same for threads and processes, and costs nothing before.
+    It is counted afterwards, so it is the same for threads and processes.
     """
-    finished_later: list[int] = []  # of this batch and all after it, sorted
+    finished_later: list[int] = []  # times of this batch and all after it, sorted
     counts = []
     for asked, _, finished in reversed(given):
         bisect.insort(finished_later, finished)

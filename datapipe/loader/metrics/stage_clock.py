@@ -1,11 +1,11 @@
-"""Times the stages that one thread goes through."""
+"""Clock of the stages of one thread."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -16,22 +16,22 @@ STAGES = (
     *("plan", "read", "decode", "resize", "transform", "tokenize", "collate", "transfer"),
     "normalize",
 )
-"""Every stage that is told apart. In the pipeline `normalize` is a part of `resize`."""
+"""All stages. In the pipeline `normalize` is a part of `resize`."""
 
-MOST_EVENTS = 200_000  # that are remembered: three for each of 66,000 samples
+MOST_EVENTS = 200_000  # that are kept: three for each of 66,000 samples
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOptions:
     """Options of a clock."""
 
-    events: bool = False  # remember when each stage began and ended
+    events: bool = False  # keep the begin and end of each stage
     # show stages as ranges to `torch.profiler` and, where there is a GPU, to NVTX
     ranges: bool = False
 
 
 class Event(NamedTuple):
-    """A stage of one thread, in nanoseconds of `time.perf_counter_ns`."""
+    """Stage of one thread, in nanoseconds of `time.perf_counter_ns`."""
 
     row: str
     stage: str
@@ -45,53 +45,52 @@ class Tally(NamedTuple):
     # nanoseconds, nanoseconds on a CPU, times entered and bytes moved, by stage
     stages: dict[str, tuple[int, int, int, int]]
     idle: int  # nanoseconds between stages
-    events: tuple[Event, ...]  # that were asked for
+    events: tuple[Event, ...]  # if they were asked for
 
 
 class StageClock:
-    """Adds up the time that one thread spends in each stage. Written by that thread alone.
+    """Sums of the time that one thread spends in each stage. Written by that thread alone.
 
-    Two looks at the clock for a change of stage, about half a microsecond.
+    A change of stage reads two clocks, which takes about half a microsecond.
 
     Args:
         row: name of the thread in timelines.
-        options: what else is wanted.
     """
 
     def __init__(self, row: str, options: ClockOptions = ClockOptions()) -> None:
         self._row = row
         self._options = options
-        # All there from the start, so that others can go through it while it is written.
+        # With all stages from the start, so that other threads can read it at any time.
         self._stages = {stage: [0, 0, 0, 0] for stage in STAGES}
         self._idle = 0
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._stage: str | None = None
-        self._since: int | None = None  # none yet: what was before it began does not count
+        self._since: int | None = None  # None: the time before the first stage does not count
         self._cpu = 0
-        self._range: AbstractContextManager[Any] | None = None
+        self._range = ExitStack()
 
     def at(self, stage: str) -> None:
-        """The thread enters a stage, and leaves the one before."""
+        """Enter a stage, and leave the one before."""
         now, cpu = time.perf_counter_ns(), time.thread_time_ns()
         self._leave(now, cpu)
         self._stage, self._since, self._cpu = stage, now, cpu
         self._stages[stage][2] += 1
         if self._options.ranges:
-            self._range = _open_range(stage)
+            _open_range(stage, self._range)
 
     def add(self, size: int) -> None:
-        """The stage has moved so many bytes."""
+        """Count bytes that the stage has moved."""
         if self._stage is not None:
             self._stages[self._stage][3] += size
 
     def rest(self) -> None:
-        """The thread is in no stage any more."""
+        """Leave the stage without entering another."""
         now = time.perf_counter_ns()
         self._leave(now, time.thread_time_ns())
         self._stage, self._since = None, now
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, its time counted."""
+        """Return the function with its time counted."""
 
         def call(*args: P.args, **options: P.kwargs) -> T:
             self.at(stage)
@@ -103,13 +102,13 @@ class StageClock:
         return call
 
     def through(self, stage: str, items: Iterator[T]) -> Iterator[T]:
-        """The items, the time of making each counted."""
+        """Yield the items with the time of making each counted."""
         advance = self.timed(stage, lambda: next(items, _END))
         while (item := advance()) is not _END:
             yield item
 
     def read(self) -> Tally:
-        """Return the sums so far, to any thread; a stage counts once it is left."""
+        """Return the sums so far, for any thread; a stage counts once it is left."""
         stages = {
             stage: (counts[0], counts[1], counts[2], counts[3])
             for stage, counts in self._stages.items()
@@ -118,7 +117,7 @@ class StageClock:
         return Tally(stages, self._idle, tuple(self._events.copy()))
 
     def take(self) -> Tally:
-        """Return the sums since they were last taken; for the thread itself."""
+        """Return the sums, and start at zero; for the thread itself."""
         tally = self.read()
         for counts in self._stages.values():
             counts[:] = [0, 0, 0, 0]
@@ -137,33 +136,16 @@ class StageClock:
         counts[1] += cpu - self._cpu
         if self._options.events:
             self._events.append(Event(self._row, self._stage, self._since, now))
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        self._range.close()
 
 
 _END: Any = object()
 
 
-def _open_range(stage: str) -> AbstractContextManager[Any]:
+def _open_range(stage: str, stack: ExitStack) -> None:
     import torch
 
     name = f"datapipe.{stage}"
-    opened: AbstractContextManager[Any] = torch.autograd.profiler.record_function(name)
+    stack.enter_context(torch.autograd.profiler.record_function(name))
     if torch.cuda.is_available():
-        opened = _Both(opened, torch.cuda.nvtx.range(name))
-    opened.__enter__()
-    return opened
-
-
-class _Both(AbstractContextManager[Any]):
-    def __init__(self, *parts: AbstractContextManager[Any]) -> None:
-        self._parts = parts
-
-    def __enter__(self) -> None:
-        for part in self._parts:
-            part.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for part in reversed(self._parts):
-            part.__exit__(*error)
+        stack.enter_context(torch.cuda.nvtx.range(name))

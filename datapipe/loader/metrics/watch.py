@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from datapipe.loader.metrics.stage_clock import StageClock
 
 
 class WatchedJob(Protocol):
-    """Work of one step, in pieces that may run in any order and at the same time."""
+    """Job that names its samples for the watchdog."""
 
-    @property
-    def pieces(self) -> int: ...
-
-    def run(self, piece: int, watch: Watch) -> None:
-        """Do one piece, telling `watch` what is being done. What it raises ends the loader."""
-        ...
-
-    def describe(self, slot: int) -> str:
-        """Name the sample in a slot, for the watchdog."""
-        ...
+    def describe(self, slot: int) -> str: ...
 
 
 class Watch:
-    """Current work of one worker; written by it, read by the watchdog.
-
-    Args:
-        clock: that stages are timed with; None where nobody asks.
-    """
+    """Current work of one worker; written by it, read by the watchdog."""
 
     def __init__(self, clock: StageClock | None = None) -> None:
         self._now: tuple[WatchedJob, int, str, float] | None = None
         self._clock = clock
 
     def at(self, job: WatchedJob, slot: int, stage: str) -> None:
-        """Say that the sample in this slot has reached a stage."""
+        """Begin a stage of the sample in a slot."""
         self._now = (job, slot, stage, time.monotonic())
         if self._clock is not None:
             self._clock.at(stage)
 
     def moved(self, size: int) -> None:
-        """Say that the stage has moved so many bytes."""
+        """Count bytes that the stage has moved."""
         if self._clock is not None:
             self._clock.add(size)
 
     def idle(self) -> None:
-        """Say that there is nothing to do."""
+        """End the stage without beginning another."""
         self._now = None
         if self._clock is not None:
             self._clock.rest()
@@ -57,4 +45,15 @@ class Watch:
         if now is None or (job is not None and now[0] is not job):
             return None
         job, slot, stage, since = now
-        return f"{job.describe(slot)} in stage '{stage}' for {time.monotonic() - since:.0f} s"
+        return describe_work(job, slot, stage, time.monotonic() - since)
+
+
+def describe_work(job: WatchedJob, slot: int, stage: str, seconds: float) -> str:
+    """Return the sample in a slot of a job, its stage and the duration, for the log."""
+    return f"{job.describe(slot)} in stage '{stage}' for {seconds:.0f} s"
+
+
+def describe_stall(waited: float, reports: Sequence[str]) -> str:
+    """Return the current work of the workers of a late batch, for the log."""
+    work = "; ".join(reports) or "no worker is at it"
+    return f"the loader has been waiting {waited:.0f} s for its next batch: {work}"

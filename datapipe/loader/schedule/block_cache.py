@@ -1,4 +1,4 @@
-"""Blocks of an epoch as the loader needs them: the next formed ahead, shared where asked for."""
+"""Blocks of an epoch: the next one formed ahead, shared in a folder if asked for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import hashlib
 import logging
 import os
 import threading
+from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import header, map_plain
 from datapipe.plan.epoch import EpochPlan
-from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Sizes, Units
 
 logger = logging.getLogger(__name__)
@@ -24,18 +25,18 @@ _HEADER = 4  # samples, units, whether sizes follow, checksum of the rest
 
 
 class BlockFolder:
-    """Formed blocks as files in a folder that ranks share, so that one of them does the work.
+    """Folder of formed blocks that ranks share, so that one of them does the work.
 
     Args:
         folder: may be shared by any number of processes and machines, and by other plans.
-        identity: of dataset, selection and options; other plans use other names.
+        identity: of dataset, selection and options; it names the files.
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
         self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:32]
 
     def load(self, epoch: int, block: int) -> Units | None:
-        """Return a block that a rank has formed; None where none has, or its file is damaged."""
+        """Return a block that a rank has formed; None if there is none, or its file is damaged."""
         path = self._path(epoch, block)
         try:
             flat = np.array(map_plain(path, "<i8"))
@@ -49,15 +50,9 @@ class BlockFolder:
         return units
 
     def save(self, epoch: int, block: int, units: Units) -> None:
-        """Keep a block for others. A folder that cannot be written is none."""
+        """Keep a block for other ranks. Unwritable folders are ignored, with a warning."""
         sizes = units.sizes
-        body = np.concatenate(
-            [
-                units.samples,
-                units.offsets,
-                *(sizes.columns if sizes else ()),
-            ]
-        )
+        body = np.concatenate([units.samples, units.offsets, *(sizes.columns if sizes else ())])
         head = np.array([len(units.samples), len(units), sizes is not None], np.int64)
         flat = np.concatenate([head, [_sum_of(head, body)], body]).astype(np.int64)
         path = self._path(epoch, block)
@@ -87,13 +82,12 @@ class BlockFolder:
 
 
 class PlannedBlocks:
-    """The blocks of one epoch; while one is used, the next is formed in a thread of its own.
+    """Blocks of one epoch; the next one is formed in a thread while one is used.
 
     For one thread.
 
     Args:
-        plan: of the epoch.
-        folder: where blocks are shared; None for nowhere.
+        folder: of shared blocks; None for none.
         ahead: whether the next block is formed ahead.
     """
 
@@ -104,23 +98,36 @@ class PlannedBlocks:
         self._folder = folder
         self._ahead = ahead
         self._current: tuple[int, int, Units] | None = None
-        self._coming: _Coming | None = None
+        self._next: tuple[int, Future[Units]] | None = None
 
     def __call__(self, block: int, before: int) -> Units:
-        """A block's units, laid out for `before` units of the epoch before it."""
+        """Return a block's units, laid out for `before` units of the epoch before it."""
         if self._current is None or self._current[:2] != (block, before):
             units = self.plan.lay_out(self.form(block), block, before)
             self._current = (block, before, units)
             if self._ahead and block + 1 < self.count:
-                self._coming = _Coming(self, block + 1)
+                self._next = block + 1, self._form_ahead(block + 1)
         return self._current[2]
 
     def form(self, block: int) -> Units:
-        """A block's units in the order they were formed."""
-        coming, self._coming = self._coming, None
-        if coming is not None and coming.block == block:
-            return coming.result()
+        """Return a block's units in the order they were formed."""
+        following, self._next = self._next, None
+        if following is not None and following[0] == block:
+            return following[1].result()
         return self._form(block)
+
+    def _form_ahead(self, block: int) -> Future[Units]:
+        future: Future[Units] = Future()
+
+        def form() -> None:
+            try:
+                future.set_result(self._form(block))
+            except BaseException as error:  # raised in the thread that iterates
+                future.set_exception(error)
+
+        # A daemon, unlike threads of a pool: a loop that ends early does not wait for it.
+        threading.Thread(target=form, name="datapipe-plan", daemon=True).start()
+        return future
 
     def _form(self, block: int) -> Units:
         if self._folder is None:
@@ -132,38 +139,12 @@ class PlannedBlocks:
         return units
 
 
-class _Coming:
-    """A block that is being formed."""
-
-    def __init__(self, blocks: PlannedBlocks, block: int) -> None:
-        self.block = block
-        self._blocks = blocks
-        self._units: Units | None = None
-        self._error: BaseException | None = None
-        # A daemon: a loop that is left does not wait for a block that nobody wants.
-        self._thread = threading.Thread(target=self._form, name="datapipe-plan", daemon=True)
-        self._thread.start()
-
-    def result(self) -> Units:
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        assert self._units is not None
-        return self._units
-
-    def _form(self) -> None:
-        try:
-            self._units = self._blocks._form(self.block)
-        except BaseException as error:  # handed to the thread that iterates
-            self._error = error
-
-
 def _sum_of(head: Int64, body: Int64) -> int:
     return crc32(body.data, crc32(head.data))
 
 
 def _parse(flat: Int64) -> Units | None:
-    """Return the block that a file holds; None if it is not what was written."""
+    """Return the block in a file; None if the file is damaged."""
     if len(flat) < _HEADER:
         return None
     samples, units, sized, checksum = (int(value) for value in flat[:_HEADER])

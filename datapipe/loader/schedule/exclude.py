@@ -1,4 +1,4 @@
-"""What `exclude=` means: samples and steps that are left out of an order that stays as it is."""
+"""Samples and steps that `exclude=` leaves out of an unchanged order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from datapipe.plan.steps import Exclusion
 
 
 def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenIn]]:
-    """Turn what a user gave into sample numbers and ranges of units.
+    """Return the samples and ranges of units that `exclude=` names, and the plans of its steps.
 
-    Returns also the plans that steps were seen in, since a step of another plan is none here.
+    A step is valid only in the plan that it was seen in.
 
     Args:
         exclude: keys of samples (str), numbers of samples (int), steps as `loader.plan.step`
             returns them, or such steps as dicts with `epoch`, `start` and `stop`; one or several.
-        dataset: that they are of.
 
     Raises:
         PlanError: it is none of these, or no sample has such a key or number.
@@ -59,26 +58,26 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenI
 
 @dataclass(frozen=True)
 class SeenIn:
-    """The plan that excluded units were seen in.
+    """Plan that excluded units were seen in.
 
     Attributes:
-        what: names the units.
-        plan: what `Schedule.order` gave.
+        units: their description.
+        plan: from `Schedule.order`.
     """
 
-    what: str
+    units: str
     plan: Mapping[str, Any]
 
     def check(self, plan: Mapping[str, Any], *, but: str | None = None) -> None:
-        """Refuse a plan whose units are others, whatever the option named `but`.
+        """Refuse a plan with other units; the option named `but` may differ.
 
         Raises:
             PlanError: it is another plan.
         """
-        there, here = ({k: v for k, v in one.items() if k != but} for one in (self.plan, plan))
+        there, here = ({k: v for k, v in p.items() if k != but} for p in (self.plan, plan))
         if different := differences(there, here, "there"):
             raise PlanError(
-                f"exclude names {self.what}, seen in another plan ({'; '.join(different)}), where "
+                f"exclude names {self.units}, seen in another plan ({'; '.join(different)}), where "
                 "they hold other samples; give the keys of its samples, or the options of that "
                 "plan, group= included, or load a state of that run"
             )
@@ -96,7 +95,7 @@ def _range(item: Any) -> tuple[int, int, int]:
         return item.epoch, item.start, item.stop
     try:
         epoch, start, stop = (take_int(item[name]) for name in ("epoch", "start", "stop"))
-    except Exception:  # of whatever `item` is
+    except Exception:  # whatever the class of `item` raises
         epoch, start, stop = 0, 0, -1
     if not (epoch >= 0 and 0 <= start <= stop):
         raise PlanError(

@@ -1,4 +1,4 @@
-"""How many tokens and rows of `pixel_values` an image has, as text and image options say."""
+"""Tokens and rows of `pixel_values` of an image, by text and image options."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.image_tokens import image_token_counter
-from datapipe.plan.ragged import Int64
 from datapipe.text.spec import ImageTokens, TextSpec
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
@@ -19,23 +19,23 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
 
 Counter = Callable[[Int64, Int64], Int64]
-"""A function of widths and heights in pixels, int64 [n] each, that gives int64 [n]."""
+"""A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
 
-# Where images keep their own shape, and the rule of `image_tokens` that goes with it.
+# Rule of `image_tokens` by `resize`, for images that keep their own shape.
 _RULES = {"native": "native", "dynamic": "native", "shortest": "native", "tiles": "per-tile"}
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSizes:
-    """What images are in a model, by their size in pixels.
+    """Tokens and rows of images, by their size in pixels.
 
     Attributes:
         tokens: of an image, or a function of widths and heights.
         rows: of `pixel_values`, a function likewise; None for one each.
         grids: rows and columns of an image in tokens, a function likewise that gives int64 [n, 2];
-            None where positions of tokens do not depend on them.
-        name: tells rules apart, in states.
+            None if positions of tokens do not depend on them.
+        name: of the rule, in states.
     """
 
     tokens: int | Counter
@@ -44,29 +44,28 @@ class ImageSizes:
     grids: Counter | None = None
 
     def count_tokens(self, widths: Int64, heights: Int64) -> Int64:
-        """Tokens of n images: int64 [n]."""
+        """Return the tokens of n images: int64 [n]."""
         if isinstance(self.tokens, int):
             return np.full(len(widths), self.tokens, np.int64)
         return self.tokens(widths, heights)
 
     def count_rows(self, widths: Int64, heights: Int64) -> Int64:
-        """Rows of n images: int64 [n]."""
+        """Return the rows of n images: int64 [n]."""
         if self.rows is None:
             return np.ones(len(widths), np.int64)
         return self.rows(widths, heights)
 
 
 def rule_of(spec: ImageSpec) -> str | None:
-    """The rule of `image_tokens` that goes with images of this form; None where a number does."""
+    """Return the rule of `image_tokens` for images of this form; None if a number is needed."""
     return _RULES.get(spec.resize)
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
-    """What texts and images together make of an image.
+    """Return the sizes of images that text and image options together give.
 
     Args:
-        text: says how many tokens an image has.
-        image: says what becomes of it; None where images are left out.
+        image: of the loader; None if images are left out.
 
     Raises:
         PlanError: the two contradict each other.
@@ -83,7 +82,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
             f"image_tokens={asked!r} needs images of their own size, and ImageSpec {kind}; give "
             "the number of tokens that the model makes of such an image"
         )
-    # Of "shortest", whose batches are padded, models may make one number of tokens.
+    # Batches of "shortest" are padded, so a model may make one number of tokens of their images.
     if image is not None and rule is not None and isinstance(asked, int):
         if image.spec.resize == "shortest":
             return ImageSizes(tokens=asked, rows=None, name=asked)
@@ -114,7 +113,7 @@ def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
 
 
 def _probed(tokens: Counter, rows: Counter | None) -> str:
-    """Tells functions apart, which have no name that means anything, by results."""
+    """Return a digest of the results of functions, whose names mean nothing."""
     widths, heights = (side.ravel() for side in np.meshgrid(_SIDES, _SIDES))
     results = [tokens(widths, heights).tobytes()]
     if rows is not None:

@@ -1,4 +1,4 @@
-"""Which samples of a dataset take no part in a plan, and why; which are cut."""
+"""Samples of a dataset that take no part in a plan, by reason, and samples that are cut."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Bools, Int64
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
-from datapipe.loader.schedule.sample_source import Origin, Text
+from datapipe.loader.schedule.sample_source import Origin, TextSizes
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import Int64
 from datapipe.plan.units import Sizes
 
 _CHUNK = 1 << 16  # samples looked at together
 
-Bools = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Samples that take no part, each counted once, under the first reason that holds.
+    """Number of samples that take no part, each under the first reason that holds.
 
     Attributes:
-        where: `where=` does not hold for them.
-        unusable: their text cannot be used.
+        where: `where=` does not hold.
+        unusable: the text cannot be used.
         overlong: dropped, since they are longer than the limit.
-        images: they have more images than `max_images`, or patches than `max_patches`.
-        empty: they have no token.
+        images: more images than `max_images`, or patches than `max_patches`.
+        empty: no token.
     """
 
     where: int = 0
@@ -40,24 +37,24 @@ class LeftOut:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of samples over all reasons."""
         return sum(self.to_dict().values())
 
     def to_dict(self) -> dict[str, int]:
-        """Each reason with its count."""
+        """Return the count of each reason."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """What becomes of the samples of a dataset.
+    """Samples that are too long or left out.
 
     Attributes:
         limit: tokens that a sample may have; None for no limit.
-        overlong: samples with more of them, images included, among those for which `where=` holds.
-            They are cut, or counted in `left_out`. None where no tokens were counted.
+        overlong: samples with more tokens, images included, for which `where=` holds. They are cut,
+            or counted in `left_out`. None if no tokens were counted.
         left_out: samples that take no part.
-        cut_images, cut_labels: images and label tokens that truncation takes away.
+        cut_images, cut_labels: images and label tokens that truncation removes.
     """
 
     limit: int | None
@@ -68,13 +65,7 @@ class Lengths:
 
 
 def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Lengths:
-    """Count the samples that are too long, and those that are left out. Looks at every sample.
-
-    Args:
-        dataset: the samples.
-        origin: what the plan is made of.
-        plan: its options.
-    """
+    """Count the samples that are too long, and those that are left out. Looks at every sample."""
     text = origin.text
     if text is None:
         where = len(dataset) - origin.source.count
@@ -83,17 +74,17 @@ def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Leng
     counts = dict.fromkeys(LeftOut().to_dict(), 0)
     for start in range(0, len(dataset), _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
-        taken = _holds(dataset, text, origin.identity["where"], numbers)
-        counts["where"] += int((~taken).sum())
+        chosen = _holds(dataset, text, origin.identity["where"], numbers)
+        counts["where"] += int((~chosen).sum())
         whole = replace(text, limit=None).measure(numbers)
         long = _over(whole.tokens, text.limit)
-        overlong += int((taken & (text.columns.text_tokens[numbers] >= 0) & long).sum())
+        overlong += int((chosen & (text.columns.text_tokens[numbers] >= 0) & long).sum())
         sizes = text.measure(numbers)
         for reason, out in _reasons(text, plan, numbers, sizes):
-            counts[reason] += int((taken & out).sum())
-            taken = taken & ~out
-        images += int((whole.images - sizes.images)[taken].sum())
-        labels += int((whole.labels - sizes.labels)[taken].sum())
+            counts[reason] += int((chosen & out).sum())
+            chosen = chosen & ~out
+        images += int((whole.images - sizes.images)[chosen].sum())
+        labels += int((whole.labels - sizes.labels)[chosen].sum())
     return Lengths(
         limit=text.limit,
         overlong=overlong,
@@ -104,9 +95,9 @@ def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Leng
 
 
 def _reasons(
-    text: Text, plan: PlanOptions, numbers: Int64, sizes: Sizes
+    text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes
 ) -> Iterator[tuple[str, Bools]]:
-    """Each reason, and whom it leaves out."""
+    """Yield each reason, and the samples that it leaves out."""
     yield "unusable", text.columns.text_tokens[numbers] < 0
     yield "overlong", _over(sizes.tokens, text.limit)
     yield "images", _over(sizes.images, plan.max_images) | _over(sizes.rows, plan.max_patches)
@@ -117,7 +108,7 @@ def _over(values: Int64, limit: int | None) -> Bools:
     return np.zeros(len(values), bool) if limit is None else values > limit
 
 
-def _holds(dataset: Dataset, text: Text, where: str | None, numbers: Int64) -> Bools:
+def _holds(dataset: Dataset, text: TextSizes, where: str | None, numbers: Int64) -> Bools:
     if where is None:
         return np.ones(len(numbers), bool)
     start, stop = int(numbers[0]), int(numbers[-1]) + 1

@@ -1,4 +1,4 @@
-"""From what a user gives `make_loader` to the options of a plan."""
+"""Options of a plan, from the arguments of `make_loader`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datapipe.plan.steps import check_ranks
 from datapipe.text.spec import TextSpec
 
 _TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
-_BUCKETS = 64  # of a token budget, where nothing is said
+_BUCKETS = 64  # by default, with a token budget
 
 
 def resolve_plan(
@@ -26,9 +26,9 @@ def resolve_plan(
     buckets: int | Sequence[int] | None,
     **options: Any,
 ) -> tuple[PlanOptions, int]:
-    """The options of the plan, and the units that a rank takes in a step.
+    """Return the options of the plan, and the units that a rank takes in a step.
 
-    Args are those of `make_loader`.
+    The arguments are those of `make_loader`.
 
     Raises:
         PlanError: they are impossible or contradict each other.
@@ -89,5 +89,5 @@ def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptio
 
 
 def _given(plan: PlanOptions) -> str:
-    """The option that makes lengths necessary."""
+    """Return the option that needs lengths."""
     return "pack=" if plan.pack else "max_tokens=" if plan.max_tokens else "buckets="

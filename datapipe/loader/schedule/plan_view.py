@@ -1,4 +1,4 @@
-"""A plan to look at: what every rank sees at a step, before a byte of it is read."""
+"""View of a plan: the samples of every rank at a step, without reading them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from datapipe.plan.steps import Position, Step, walk
 
 @dataclass(frozen=True, kw_only=True)
 class RankView:
-    """What one rank sees at a step.
+    """Samples of one rank at a step.
 
     Attributes:
-        rank: its number.
         keys, sources, samples: of each sample, in the order of the batch.
-        valid: false for repeats at the end of an epoch, and for what was left out.
-        units: number of samples in each unit: in each pack, say.
-        tokens, labels, images: of each sample; None where no tokens were counted.
+        valid: false for repeats at the end of an epoch, and for excluded samples.
+        units: number of samples in each unit, such as each pack.
+        tokens, labels, images: of each sample; None if no tokens were counted.
     """
 
     rank: int
@@ -47,15 +46,13 @@ class RankView:
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
-    """What all ranks see at a step; `exclude=` takes it.
+    """Samples of all ranks at a step; `exclude=` takes it.
 
     Attributes:
         step: its number in the epoch.
-        epoch: number of the epoch.
         start, stop: its units, counted from the epoch's start.
-        labels: tokens predicted in it, over all ranks; None where no tokens were counted.
-        ranks: by rank.
-        plan: what the order depends on that the step was seen in: `exclude=` compares it.
+        labels: tokens predicted in it, over all ranks; None if no tokens were counted.
+        plan: all that the order depends on, for `exclude=` to compare.
     """
 
     step: int
@@ -67,7 +64,7 @@ class StepView:
     plan: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON has it."""
+        """Return all fields for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -83,14 +80,9 @@ class StepView:
 
 
 class PlanView:
-    """The plan of a loader, epoch by epoch."""
+    """Plan of a loader, epoch by epoch."""
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        schedule: Schedule,
-        epoch: int,
-    ) -> None:
+    def __init__(self, dataset: Dataset, schedule: Schedule, epoch: int) -> None:
         self._dataset = dataset
         self._schedule = schedule
         self._plan = schedule.plan
@@ -99,14 +91,14 @@ class PlanView:
 
     @property
     def order(self) -> dict[str, Any]:
-        """What the order depends on, as JSON has it."""
+        """All that the order depends on, for JSON."""
         return self._schedule.order()
 
     @checked(PlanError)
     def step(self, step: int, *, epoch: Natural | None = None) -> StepView:
-        """What all ranks see at a step, counted from the epoch's start with this world size.
+        """Return the samples of all ranks at a step, counted from the epoch's start.
 
-        Where units are packs or batches, the blocks before it are planned first.
+        If units are packs or batches, the blocks before it are planned first.
 
         Args:
             step: from 0.
@@ -120,7 +112,7 @@ class PlanView:
         position = self._locate(blocks, step * self._options.share) if step >= 0 else None
         found = None
         if position is not None:
-            # What is left out is there to be looked at.
+            # Excluded samples are shown too.
             found = next(self._walk(blocks, position), None)
         if found is None:
             steps = -(-self._schedule.count_units(epoch) // self._options.share)
@@ -130,7 +122,7 @@ class PlanView:
         return self._view(step, found)
 
     def steps(self, *, epoch: int | None = None) -> Iterator[Step]:
-        """All steps of an epoch as arrays, what is left out included."""
+        """Return all steps of an epoch as arrays, with excluded samples."""
         epoch = self._epoch if epoch is None else epoch
         return self._walk(self._schedule.blocks(epoch), Position(epoch))
 
@@ -138,7 +130,7 @@ class PlanView:
         return walk(blocks, position, share=self._options.share, drop_last=self._plan.drop_last)
 
     def _locate(self, blocks: PlannedBlocks, unit: int) -> Position | None:
-        """The position of a unit counted from the epoch's start; None where there is none."""
+        """Return the position of a unit counted from the epoch's start; None if there is none."""
         if self._plan.unit == "sample":
             block = unit // self._plan.block
             if unit >= blocks.plan.source.count:

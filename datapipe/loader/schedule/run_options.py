@@ -1,4 +1,4 @@
-"""How a loader executes its plan. None of these changes the order of samples."""
+"""Options of a loader that do not change the order of samples."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BATCH_KEYS = frozenset(
         *("image_grid_thw", "image_sizes"),
     }
 )
-"""Keys that a batch may have by itself."""
+"""Keys that a batch may have without `meta`."""
 
 OnError = Literal["raise", "skip"]
 
 DEFAULT_PREFETCH = 2
-"""Steps that are prepared ahead where nothing else was asked for."""
+"""Steps that are prepared ahead by default."""
 
 _MOST_UNITS = 2**31 - 1
 
@@ -34,9 +34,9 @@ class LoaderOptions:
 
     Attributes:
         units_per_rank: samples, batches or packs that a rank takes in a step.
-        meta: what else batches carry, by name.
+        meta: further keys of batches.
         verify: compare every member with its checksum.
-        on_error: "raise" or "skip", where a sample cannot be decoded.
+        on_error: "raise" or "skip", for samples that cannot be decoded.
 
     Raises:
         PlanError: a value is impossible, or two contradict each other.
@@ -79,15 +79,15 @@ class LoaderOptions:
 
     @property
     def in_processes(self) -> bool:
-        """Whether workers are processes of their own."""
+        """True if workers are processes."""
         return self.workers == "processes" and self.num_workers > 0
 
     @property
     def share(self) -> int:
-        """Units that all ranks together take in a step."""
+        """Units that all ranks take in a step."""
         return self.units_per_rank * self.world_size
 
     @property
     def accumulation_steps(self) -> int:
-        """Steps whose gradients make one of `global_batch_size`."""
+        """Steps whose gradients make one step of `global_batch_size`."""
         return (self.global_batch_size or self.share) // self.share

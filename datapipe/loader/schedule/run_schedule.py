@@ -1,7 +1,9 @@
-"""Which steps a run has, how many there are, and when it is over."""
+"""Steps of a run: which, how many, and the end."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,14 +22,12 @@ from datapipe.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The steps of all ranks, epoch by epoch and run by run.
+    """Steps of all ranks, epoch by epoch and run by run.
 
     Attributes:
         fingerprint: of the dataset.
-        origin: which samples take part, and how large they are.
-        plan: what the global order depends on.
-        options: how many units a step takes, and how long a run is.
-        exclusion: what is left out.
+        origin: samples that take part, and their sizes.
+        options: of the loader, with the units of a step and the length of a run.
         plan_cache: folder in which ranks share blocks; None for none.
     """
 
@@ -40,22 +40,32 @@ class Schedule:
     _counted: dict[int, tuple[int, int]] = field(default_factory=dict)  # blocks, units by epoch
 
     def identity(self, plan: PlanOptions | None = None) -> dict[str, Any]:
-        """What the global order depends on, beside dataset and epoch."""
+        """Return all that the global order depends on, beside dataset and epoch."""
         return (plan or self.plan).to_dict() | self.origin.identity
 
     def order(self) -> dict[str, Any]:
-        """What the place of a unit in an epoch depends on, with the dataset."""
+        """Return all that the position of a unit in an epoch depends on."""
         return {"dataset": self.fingerprint} | self.identity()
 
+    def digest(self) -> str:
+        """Return a digest of all that ranks must agree on."""
+        options, exclusion = self.options, self.exclusion
+        content: list[Any] = [self.fingerprint, self.plan.to_dict(), self.origin.identity]
+        # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
+        content += [options.units_per_rank, exclusion.samples.tolist()]
+        content += [sorted(exclusion.units.items()), options.epochs, options.max_steps]
+        content += [options.train_tokens, options.accumulation_steps]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
     def blocks(self, epoch: int, *, ahead: bool = False) -> PlannedBlocks:
-        """The blocks of an epoch."""
+        """Return the blocks of an epoch."""
         plan = EpochPlan(self.origin.source, self.plan, epoch)
         return PlannedBlocks(plan, self._folder(), ahead=ahead)
 
     def steps(self, run: Run) -> Iterator[tuple[Step, Run, bool]]:
-        """What is left of a run: each step, how far the run is after it, and whether it is over.
+        """Yield each step of the rest of a run, the run after it, and whether that is over.
 
-        Where nothing is left, or all of it is excluded, nothing comes.
+        Nothing is yielded if nothing is left, or if all of it is excluded.
 
         Raises:
             PlanError: an epoch has no step.
@@ -86,30 +96,30 @@ class Schedule:
                 run = replace(run, position=Position(epoch + 1))
 
     def end(self, run: Run) -> Run:
-        """Where a run that is over stands, as the state has it.
+        """Return the run that the state has once a run is over.
 
-        One of whole epochs gives way to the next, one of steps or tokens stays over when resumed.
+        After whole epochs it is the next run. A run of steps or tokens stays over when resumed.
         """
         epochs = self.options.epochs
         if epochs is None:
             return run
         last = run.start.epoch + epochs
-        # Of what is left all may be excluded.
+        # All that is left may be excluded.
         if run.position.epoch < last and self._has_reached_limit(run):
             return run
         return Run.at(Position(last))
 
     def is_over(self, run: Run) -> bool:
-        """Whether a run has all its epochs, steps or tokens."""
+        """Return whether a run has all its epochs, steps or tokens."""
         epochs = self.options.epochs
         all_epochs = epochs is not None and run.position.epoch - run.start.epoch >= epochs
         return all_epochs or self._has_reached_limit(run)
 
     def count(self, start: Position) -> int:
-        """Number of steps of a run that begins at a position.
+        """Return the number of steps of a run that begins at a position.
 
         Raises:
-            EndlessError: nobody knows.
+            EndlessError: it is not known.
         """
         options = self.options
         if options.train_tokens is not None:
@@ -132,11 +142,11 @@ class Schedule:
         return steps
 
     def count_units(self, epoch: int) -> int:
-        """Number of units of an epoch; where they are packs or batches, all of it is planned."""
+        """Return the number of units of an epoch, which is planned if they are packs or batches."""
         return self._count_units(epoch, lambda units: False)
 
     def _count_units(self, epoch: int, is_enough: Callable[[int], bool]) -> int:
-        """Number of units of an epoch, or of as many of its blocks as are enough."""
+        """Return the number of units of an epoch, or of as many of its blocks as are enough."""
         if self.plan.unit == "sample":
             return self.origin.source.count
         blocks = self.blocks(epoch)
@@ -152,7 +162,7 @@ class Schedule:
         return units
 
     def _steps_of(self, epoch: int, consumed: int, enough: int | None) -> int:
-        """Number of steps of an epoch after some units; at least `enough` if it has as many."""
+        """Return the number of steps of an epoch after `consumed` units, or at least `enough`."""
 
         def steps(units: int, *, drop_last: bool) -> int:
             return steps_in(
@@ -180,6 +190,6 @@ class Schedule:
     def _folder(self) -> BlockFolder | None:
         if self.plan_cache is None:
             return None
-        # Blocks do not depend on how units are laid out, nor on the last step.
+        # Blocks do not depend on the layout of units, nor on the last step.
         identity = self.identity(replace(self.plan, group=1, drop_last=False))
         return BlockFolder(self.plan_cache, f"{PLAN_VERSION} {self.fingerprint} {identity}")

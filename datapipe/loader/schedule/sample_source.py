@@ -1,15 +1,16 @@
-"""What a plan is made of: which samples take part, and how large each is in a batch."""
+"""Source of a plan: the samples that take part, and their sizes in a batch."""
 
 from __future__ import annotations
 
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.random_read import gather, gather_counts
@@ -22,7 +23,7 @@ from datapipe.loader.schedule.unlabelled import warn_of_no_labels
 from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.ragged import Int64, edges, places
+from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes
 from datapipe.text.encode import TextEncoder
@@ -33,18 +34,14 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
 
 logger = logging.getLogger(__name__)
 
-Bools = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
-    """How the texts of a dataset become tokens, and how many of them each sample has.
+class TextSizes:
+    """Sizes of the samples of a dataset with a tokenizer.
 
     Attributes:
-        dataset: the samples.
-        spec, encoder: how.
         columns: tokens of the texts alone.
-        images: what becomes of images.
+        images: tokens and rows of images.
         limit: tokens that a sample may have, images included; None for no limit.
     """
 
@@ -57,17 +54,17 @@ class Text:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the number of tokens of each sample."""
+        """All that the number of tokens of each sample depends on."""
         return {
             "tokenizer_and_template": self.encoder.digest[:16],
             "image_tokens": self.images.name,
             "max_length": self.limit,
-            # What is dropped shows in the selection.
+            # Dropped samples show in the selection.
             "truncate": self.spec.overlong == "truncate",
         }
 
     def where_columns(self) -> ExtraColumns:
-        """Columns of tokens, as `where=` names them."""
+        """Return the columns of tokens, by their names in `where=`."""
         columns = self.columns
         return {
             "text_tokens": lambda span: columns.text_tokens[span],
@@ -77,19 +74,16 @@ class Text:
         }
 
     def image_tokens(self, sample: int) -> Int64:
-        """Tokens of each image of one sample: int64 [its images]."""
+        """Return the tokens of each image of one sample: int64 [its images]."""
         return self.images.count_tokens(*self._sides(sample))
 
     def image_grids(self, sample: int) -> Int64:
-        """Rows and columns in tokens of each image of one sample: int64 [its images, 2].
-
-        For `images` that have grids.
-        """
+        """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
         assert self.images.grids is not None
         return self.images.grids(*self._sides(sample))
 
     def measure(self, samples: Int64) -> Sizes:
-        """Sizes of some samples as the batch will have them, cut where that was asked for."""
+        """Return the sizes of some samples in a batch, after truncation if that was asked for."""
         columns = self.columns
         text = gather(columns.text_tokens, samples).astype(np.int64)
         images, vision, rows = self._images(samples)
@@ -102,14 +96,14 @@ class Text:
         )
         if self.limit is None or self.spec.overlong != "truncate":
             return sizes
-        # A text that cannot be used has no places of images.
+        # A text that cannot be used has no positions of images.
         long = np.flatnonzero((sizes.tokens > self.limit) & (text >= 0))
         if len(long):
             self._cut(sizes, samples, long)
         return sizes
 
     def _sides(self, sample: int) -> tuple[Int64, Int64]:
-        """Widths and heights of the images of one sample."""
+        """Return widths and heights of the images of one sample."""
         columns = self.dataset.columns
         images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
         return (
@@ -118,7 +112,7 @@ class Text:
         )
 
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
-        """Put the sizes that truncation leaves in the place of those of some samples."""
+        """Replace the sizes of some samples by those after truncation."""
         columns, chosen = self.columns, samples[long]
         widths, heights, image_offsets = self._image_sides(chosen)
         counts = self.images.count_tokens(widths, heights)
@@ -143,7 +137,7 @@ class Text:
         sizes.rows[long] = rows[image_offsets[:-1] + cut.images] - rows[image_offsets[:-1]]
 
     def _images(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
-        """Images of each of some samples, and the tokens and rows of all of them: int64 [n]."""
+        """Return images of each of some samples, and tokens and rows of all of them: int64 [n]."""
         if isinstance(self.images.tokens, int):
             images = gather_counts(self.dataset.columns.sample_image, samples)
             return images, images * self.images.tokens, images
@@ -153,7 +147,7 @@ class Text:
         return np.diff(offsets), np.diff(tokens), np.diff(rows)
 
     def _image_sides(self, samples: Int64) -> tuple[Int64, Int64, Int64]:
-        """Width and height of every image of some samples, and where each sample's begin."""
+        """Return width and height of every image of some samples, and the offset of each sample."""
         columns = self.dataset.columns
         images, offsets = places(columns.sample_image, samples)
         widths = gather(columns.image_width, images).astype(np.int64)
@@ -162,16 +156,16 @@ class Text:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """A source for plans, with what it was made from.
+    """Source of a plan, and its parts.
 
     Attributes:
         source: for `EpochPlan`.
-        text: None where there is no tokenizer.
+        text: None without a tokenizer.
         identity: JSON-compatible; goes into every state, beside the options of the plan.
     """
 
     source: Source
-    text: Text | None
+    text: TextSizes | None
     identity: dict[str, Any]
 
 
@@ -184,10 +178,10 @@ def open_origin(
     image: ImageTransform | None,
     on_error: Literal["raise", "skip"],
 ) -> Origin:
-    """Find out which samples take part and how large they are, counting tokens where needed.
+    """Select the samples that take part and measure them; count tokens if necessary.
 
     Raises:
-        PlanError: nothing takes part, samples are too long, or options contradict each other.
+        PlanError: no sample takes part, samples are too long, or options contradict each other.
     """
     if len(dataset) == 0:
         raise PlanError(f"{dataset.folder} holds no samples")
@@ -196,7 +190,7 @@ def open_origin(
         images = image_sizes(text, image)
         encoder = TextEncoder(text)
         limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens) if limit]
-        opened = Text(
+        opened = TextSizes(
             dataset=dataset,
             spec=text,
             encoder=encoder,
@@ -227,25 +221,25 @@ def open_origin(
     )
 
 
-def _refuse_failures(text: Text, on_error: Literal["raise", "skip"]) -> None:
+def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> None:
     columns = text.columns
     if not columns.failed:
         return
     first = columns.failures()[0]
-    what = (
+    problem = (
         f"{columns.failed:,} samples have a text that cannot be used, such as {first['key']} of "
         f"{first['shard']}: {first['reason']}"
     )
     if on_error == "raise":
         raise PlanError(
-            f"{what}; on_error='skip' leaves such samples out, and once they are mended, remove "
+            f"{problem}; on_error='skip' leaves such samples out, and once they are mended, remove "
             f"{columns.folder} to have them counted again"
         )
-    logger.warning("%s; they are left out", what)
+    logger.warning("%s; they are left out", problem)
 
 
-def _warn_of_lost_images(text: Text) -> None:
-    """Say so if truncation leaves no room for any image."""
+def _warn_of_lost_images(text: TextSizes) -> None:
+    """Warn if truncation leaves no room for any image."""
     least, limit = text.images.tokens, text.limit
     if text.spec.overlong != "truncate" or limit is None or not isinstance(least, int):
         return
@@ -258,19 +252,19 @@ def _warn_of_lost_images(text: Text) -> None:
 
 
 def _select(
-    dataset: Dataset, text: Text | None, plan: PlanOptions, where: str | None
+    dataset: Dataset, text: TextSizes | None, plan: PlanOptions, where: str | None
 ) -> tuple[Selection | None, str | None]:
-    """The samples that take part, with a digest of which; None where all do."""
+    """Return the samples that take part and their digest; None if all do."""
     if text is None and where is None:
         return None, None
-    # What was selected to drop may not serve who wants to be told.
+    # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
     identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
     bits, directory, digest = select_where(
         parse_where(where) if where is not None else None,
         dataset.columns,
         text.where_columns() if text else {},
-        keep=_Keep(text, plan) if text else None,
+        keep=partial(_keep, text, plan) if text else None,
         folder=dataset.home / "where",
         fingerprint=dataset.manifest.fingerprint,
         identity=identity,
@@ -282,44 +276,37 @@ def _select(
     return selection, digest[:16]
 
 
-class _Keep:
-    """Leaves out samples without a token, and those that are too large where that was asked for."""
+def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Bools:
+    """Return the chosen samples of a span that have tokens and are not too large.
 
-    def __init__(self, text: Text, plan: PlanOptions) -> None:
-        self._text = text
-        self._plan = plan
-
-    def __call__(self, span: slice, chosen: Bools) -> Bools:
-        text = self._text
-        numbers = _numbers(span)
-        sizes = text.measure(numbers)
-        usable = chosen & (text.columns.text_tokens[span] >= 0)
-        fits = np.ones(len(numbers), bool)
-        if text.limit is not None:
-            fits &= sizes.tokens <= text.limit
-        if self._plan.max_images is not None:
-            fits &= sizes.images <= self._plan.max_images
-        if self._plan.max_patches is not None:
-            fits &= sizes.rows <= self._plan.max_patches
-        if text.spec.overlong != "drop" and not fits[usable].all():
-            self._refuse(numbers[usable & ~fits], sizes, span)
-        return usable & (sizes.tokens > 0) & fits
-
-    def _refuse(self, numbers: Int64, sizes: Sizes, span: slice) -> None:
-        first = int(numbers[0])
-        tokens, images = sizes.tokens[first - span.start], sizes.images[first - span.start]
-        bounds = [] if self._text.limit is None else [f"{self._text.limit:,} tokens"]
-        bounds += [
-            f"{limit:,} {what}"
-            for what in ("images", "patches")
-            if (limit := getattr(self._plan, f"max_{what}")) is not None
-        ]
+    Raises:
+        PlanError: one is too large, and `overlong` does not drop it.
+    """
+    numbers = _numbers(span)
+    sizes = text.measure(numbers)
+    usable = chosen & (text.columns.text_tokens[span] >= 0)
+    limits = {
+        "tokens": (text.limit, sizes.tokens),
+        "images": (plan.max_images, sizes.images),
+        "patches": (plan.max_patches, sizes.rows),
+    }
+    bounds = {
+        name: (limit, values) for name, (limit, values) in limits.items() if limit is not None
+    }
+    fits = np.ones(len(numbers), bool)
+    for limit, values in bounds.values():
+        fits &= values <= limit
+    if text.spec.overlong != "drop" and not fits[usable].all():
+        first = int(np.flatnonzero(usable & ~fits)[0])
+        most = " or ".join(f"{limit:,} {name}" for name, (limit, _) in bounds.items())
         raise PlanError(
-            f"{len(numbers):,} of the first {span.stop:,} samples do not fit, such as "
-            f"{self._text.dataset.columns.key(first)} with {tokens:,} tokens and {images} images, "
-            f"more than {' or '.join(bounds)}; give TextSpec(overlong='drop') to leave such "
-            "samples out, 'truncate' to cut their tokens, or a larger limit"
+            f"{int((usable & ~fits).sum()):,} of the first {span.stop:,} samples do not fit, such "
+            f"as {text.dataset.columns.key(int(numbers[first]))} with {sizes.tokens[first]:,} "
+            f"tokens and {sizes.images[first]} images, more than {most}; give "
+            "TextSpec(overlong='drop') to leave such samples out, 'truncate' to cut their tokens, "
+            "or a larger limit"
         )
+    return usable & (sizes.tokens > 0) & fits
 
 
 def _numbers(span: slice) -> Int64:

@@ -1,4 +1,4 @@
-"""Counts the samples that failed and were skipped."""
+"""Samples that failed and were skipped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOGGED = 10
 
 
 class Skips:
-    """Counts them, and logs the first few.
+    """Counter of skipped samples, which logs the first few.
 
     Args:
-        limit: most that are allowed; None for any number.
+        limit: most skipped samples; None for any number.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -24,7 +24,7 @@ class Skips:
         self._limit = limit
 
     def note(self, errors: Iterable[SampleError]) -> None:
-        """Count what was wrong with the samples of a batch.
+        """Count the errors of a batch.
 
         Raises:
             DatapipeError: more samples were skipped than allowed.
@@ -43,7 +43,7 @@ class Skips:
 
 
 def without_frames(error: SampleError) -> SampleError:
-    """Drop tracebacks, whose frames would keep this batch and its loader alive in a cycle."""
+    """Return the error without tracebacks, whose frames would keep the batch alive in a cycle."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

@@ -1,30 +1,32 @@
-"""Where a loader stands in its plan, as a small plain dict."""
+"""Position of a loader in its plan, as a small dict for JSON."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
-from datapipe.errors import StateMismatch
+from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
 
 STATE_VERSION = 2
 
+_REMEMBERED = 1024  # batches
 _SUM = "crc32"
 _POSITION = ("epoch", "block", "unit", "before")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How far a run is: what one iteration over a loader goes through, however often interrupted.
+    """Progress of a run: one iteration over a loader, which may be interrupted and resumed.
 
     Attributes:
         position: the next unit.
-        start: where the run began.
+        start: the first unit of the run.
         steps, tokens: of the run so far, the tokens over all ranks.
     """
 
@@ -35,18 +37,56 @@ class Run:
 
     @staticmethod
     def at(position: Position) -> Run:
-        """A run that begins at a position."""
+        """Return a run that begins at a position."""
         return Run(position, position)
 
     def after(self, position: Position, tokens: int | None) -> Run:
-        """The run one step later."""
+        """Return the run one step later."""
         return replace(
             self, position=position, steps=self.steps + 1, tokens=self.tokens + (tokens or 0)
         )
 
 
+class History:
+    """Runs after each of the latest batches of an iterator.
+
+    Attributes:
+        yielded: number of batches.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._recent: deque[Run] = deque(maxlen=_REMEMBERED)
+        self.start_at(run)
+
+    def start_at(self, run: Run) -> None:
+        """Start over with a run."""
+        self._recent.clear()
+        self._recent.append(run)
+        self.yielded = 0
+
+    def add(self, run: Run) -> None:
+        """Add the run after another batch."""
+        self._recent.append(run)
+        self.yielded += 1
+
+    def after(self, step: int) -> Run:
+        """Return the run after `step` batches.
+
+        Raises:
+            PlanError: fewer were yielded, or over a thousand more.
+        """
+        if not 0 <= step <= self.yielded:
+            raise PlanError(f"step {step}: the iterator has yielded {self.yielded} batches")
+        back = self.yielded - step
+        if back >= len(self._recent):
+            raise PlanError(
+                f"step {step} lies {back} batches back, and {len(self._recent)} are remembered"
+            )
+        return self._recent[-1 - back]
+
+
 def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a run: JSON-compatible, of constant size, with a checksum of itself."""
+    """Return the state of a run: JSON-compatible, of constant size, with its own checksum."""
     state = {
         "version": STATE_VERSION,
         "plan_version": PLAN_VERSION,
@@ -61,9 +101,9 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str,
 def parse_state(
     state: Mapping[str, Any], fingerprint: str, plan: Mapping[str, Any], samples: int
 ) -> Run:
-    """The run in a state, once it is sure that it belongs to this dataset and plan.
+    """Return the run in a state that belongs to this dataset and plan.
 
-    `samples` is how many take part.
+    `samples` is the number that take part.
 
     Raises:
         StateMismatch: it is not a state, a newer version wrote it, or dataset or plan differ.
@@ -71,7 +111,7 @@ def parse_state(
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, saved_fingerprint = dict(state["plan"]), state["fingerprint"]
-        # States of earlier versions have none.
+        # States of earlier versions have no checksum.
         whole = _SUM not in state or state[_SUM] == sum_of(
             {name: value for name, value in state.items() if name != _SUM}
         )
@@ -116,7 +156,7 @@ def parse_state(
 
 
 def saved_group(state: Mapping[str, Any]) -> int | None:
-    """Units that the state's run lays out as of equal cost; None where it says nothing of it."""
+    """Return the `group` of the plan in a state; None if it has none."""
     plan = state.get("plan") if isinstance(state, Mapping) else None
     group = plan.get("group") if isinstance(plan, Mapping) else None
     return group if isinstance(group, int) and group > 0 else None
@@ -131,7 +171,7 @@ def _parse_position(fields: Mapping[str, Any]) -> Position:
 
 
 def _is_possible(position: Position, samples: int, block: int) -> bool:
-    """Whether the plan may have such a position: no block has more units than samples."""
+    """Return whether the plan may have such a position: no block has more units than samples."""
     start = position.block * block
     return (
         min(position.epoch, position.block, position.unit, position.before) >= 0
@@ -143,9 +183,12 @@ def _is_possible(position: Position, samples: int, block: int) -> bool:
 def differences(
     saved: Mapping[str, Any], here: Mapping[str, Any], where: str = "in the state"
 ) -> list[str]:
-    """Each option in which two plans differ, with both values; `where` says where one was found."""
+    """Return each option in which two plans differ, with both values.
+
+    `where` says where the saved plan is.
+    """
     different = _differences(saved, here, where, "")
-    # Which samples are chosen follows from what chooses them.
+    # The digest of the selection follows from other options.
     return [text for text in different if not text.startswith("selection:")] or different
 
 
@@ -154,9 +197,9 @@ def _differences(
 ) -> list[str]:
     different = []
     for name in sorted(saved.keys() | here.keys()):
-        one, other = saved.get(name), here.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            different += _differences(one, other, where, f"{prefix}{name}.")
-        elif one != other:
-            different.append(f"{prefix}{name}: {one!r} {where}, {other!r} here")
+        before, now = saved.get(name), here.get(name)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            different += _differences(before, now, where, f"{prefix}{name}.")
+        elif before != now:
+            different.append(f"{prefix}{name}: {before!r} {where}, {now!r} here")
     return different

@@ -1,7 +1,7 @@
-"""Counts the tokens of every sample's text, once for each tokenizer and template.
+"""Tokens of every sample's text, counted once for each tokenizer and template.
 
-Only texts are read, in the order of the shards; images are not. Memory is bounded by a shard's
-counts and a few chunks of texts.
+Only texts are read, in the order of the shards. Memory is bounded by a shard's counts and a few
+chunks of texts.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from datapipe.array_types import Bools
 from datapipe.cpus import available_cpus
 from datapipe.errors import DecodeError, PlanError, SampleError
 from datapipe.index.columns import Columns
@@ -27,7 +28,7 @@ from datapipe.index.rows import Member
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.tokens.counting import open_or_count
 from datapipe.index.tokens.parts import PartFiles, TextFailure, TokenPart, join_parts
-from datapipe.plan.ragged import Bools, edges
+from datapipe.plan.ragged import edges
 from datapipe.progress import Progress
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
@@ -35,58 +36,54 @@ from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 
 _CHUNK = 256  # samples encoded at once: enough for the tokenizer's own threads
 _CHUNK_BYTES = 4 << 20  # of texts, as documents can be long
-_JOIN = 1 << 15  # texts closer than this many bytes are read in one go
-_READ_BYTES = 8 << 20  # read in one go, at most
+_JOIN = 1 << 15  # texts closer than this many bytes are read together
+_READ_BYTES = 8 << 20  # read together at most
 _AHEAD = 2  # chunks begun for each worker
-_MOST_WORKERS = 4  # what of encoding holds the interpreter's lock keeps no more busy
+_MOST_WORKERS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
 
 
 def count_tokens(
     dataset: Dataset, encoder: TextEncoder, *, workers: int | None = None
 ) -> TokenColumns:
-    """Map the token columns of a dataset, counting them first where that was not done.
+    """Map the token columns of a dataset, which are counted first if necessary.
 
     A sample whose text cannot be used (damaged, no UTF-8 or JSON, refused by the encoder) has -1
     tokens and a line in `failures.jsonl`. An interrupted count goes on at the shard where it
     stopped. Of several processes that share the folder one counts, the others wait for it.
 
     Args:
-        dataset: whose texts are counted.
         encoder: tokenizer and template; its digest names the result.
-        workers: threads that read and encode, beside those that the tokenizer starts by itself.
-            None takes as many as pay.
+        workers: threads that read and encode, beside the tokenizer's own threads. None takes as
+            many as pay.
 
     Raises:
         PlanError: `workers` is less than 1, or the encoder cannot encode this dataset at all.
         StoreError: a shard cannot be read.
-        IndexMismatch: stored counts hold something else than their names say.
+        IndexMismatch: stored counts are not those that their names say.
     """
     workers = min(available_cpus(), _MOST_WORKERS) if workers is None else workers
     if workers < 1:
         raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")
     manifest, shards = dataset.manifest, dataset.manifest.shards
+    extensions = dataset.columns.extensions
 
     def count(parts: PartFiles, missing: list[int]) -> None:
         with closing(open_store(dataset)) as store:
-            texts = _Texts(
+            texts = _TextSource(
                 columns=dataset.columns,
                 store=store,
-                holds_text=_hold_text(dataset.columns.extensions),
+                holds_text=np.array([member_kind(e) in ("text", "json") for e in extensions], bool),
                 encoder=encoder,
             )
             _count_shards(texts, shards, parts, missing, workers)
 
     return open_or_count(
-        dataset.home,
-        manifest,
-        encoder.digest,
-        image_wrap=encoder.image_wrap,
-        count=count,
+        dataset.home, manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count
     )
 
 
 class _Chunk(NamedTuple):
-    """Samples `start` to `stop` of one shard; `last` where it ends with them."""
+    """Samples `start` to `stop` of one shard; `last` if the shard ends with them."""
 
     shard: int
     start: int
@@ -95,10 +92,10 @@ class _Chunk(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Texts:
-    """The texts of a dataset: where they lie, how to read them, how to encode them.
+class _TextSource:
+    """Texts of a dataset, with their reader and encoder.
 
-    `holds_text` tells members with text or a record by the number of their extension.
+    `holds_text` says by the number of an extension whether its members are texts or records.
     """
 
     columns: Columns
@@ -107,14 +104,10 @@ class _Texts:
     encoder: TextEncoder
 
 
-def _hold_text(extensions: Sequence[str]) -> Bools:
-    return np.array([member_kind(name) in ("text", "json") for name in extensions], bool)
-
-
 def _count_shards(
-    texts: _Texts, shards: Sequence[Shard], parts: PartFiles, missing: list[int], workers: int
+    texts: _TextSource, shards: Sequence[Shard], parts: PartFiles, missing: list[int], workers: int
 ) -> None:
-    """Write the parts of the shards that are missing."""
+    """Write the missing parts of shards."""
     done: list[TokenPart] = []
     total = sum(shards[number].samples for number in missing)
     chunks = (chunk for number in missing for chunk in _chunks(texts, number))
@@ -130,7 +123,7 @@ def _count_shards(
             progress.advance(len(part))
 
 
-def _chunks(texts: _Texts, shard: int) -> Iterator[_Chunk]:
+def _chunks(texts: _TextSource, shard: int) -> Iterator[_Chunk]:
     """Cut a shard into chunks, bounded in samples and in bytes of text. One at least."""
     columns = texts.columns
     first, last = columns.shard_sample[shard : shard + 2].tolist()
@@ -151,7 +144,7 @@ def _chunks(texts: _Texts, shard: int) -> Iterator[_Chunk]:
 def _in_order(
     work: Callable[[_Chunk], TokenPart], chunks: Iterator[_Chunk], workers: int
 ) -> Generator[tuple[_Chunk, TokenPart], None, None]:
-    """Each chunk with its part, in the order given, while threads work on the next ones."""
+    """Yield each chunk with its part, in the order given, while threads work on the next ones."""
     begun: deque[tuple[_Chunk, Future[TokenPart]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="datapipe-tokens")
     try:
@@ -168,7 +161,7 @@ def _in_order(
         pool.shutdown(cancel_futures=True)
 
 
-def _count_chunk(texts: _Texts, chunk: _Chunk) -> TokenPart:
+def _count_chunk(texts: _TextSource, chunk: _Chunk) -> TokenPart:
     """Read and encode the texts of a chunk."""
     columns = texts.columns
     read = _read_chunk(texts, chunk)
@@ -177,12 +170,7 @@ def _count_chunk(texts: _Texts, chunk: _Chunk) -> TokenPart:
     results: list[EncodedText | None] = []
     failures = []
     for slot, text in enumerate(read):
-        result: EncodedText | SampleError
-        if isinstance(text, SampleError):
-            result = text
-        else:
-            result = next(encoded)
-            assert isinstance(result, SampleError) or len(result.image_at) == text.images
+        result = text if isinstance(text, SampleError) else next(encoded)
         if isinstance(result, SampleError):
             key = columns.key(chunk.start + slot)
             failures.append(TextFailure(key, result.reason, result.member))
@@ -190,8 +178,8 @@ def _count_chunk(texts: _Texts, chunk: _Chunk) -> TokenPart:
     return _as_part(results, tuple(failures))
 
 
-def _read_chunk(texts: _Texts, chunk: _Chunk) -> list[SampleText | SampleError]:
-    """The text of each sample of a chunk, or why it cannot be used."""
+def _read_chunk(texts: _TextSource, chunk: _Chunk) -> list[SampleText | SampleError]:
+    """Return the text of each sample of a chunk, or its error."""
     columns = texts.columns
     owners, members = _text_members(texts, chunk)
     parts = [SampleParts() for _ in range(chunk.start, chunk.stop)]
@@ -215,18 +203,17 @@ def _read_chunk(texts: _Texts, chunk: _Chunk) -> list[SampleText | SampleError]:
     ]
 
 
-def _text_members(texts: _Texts, chunk: _Chunk) -> tuple[list[int], list[Member]]:
-    """Return the members of a chunk that hold text, and their samples counted from its start."""
+def _text_members(texts: _TextSource, chunk: _Chunk) -> tuple[list[int], list[Member]]:
+    """Return the index of the sample in the chunk of each member with text, and the members."""
     columns = texts.columns
     bounds = columns.sample_member[chunk.start : chunk.stop + 1]
     wanted = np.flatnonzero(texts.holds_text[columns.member_ext[bounds[0] : bounds[-1]]])
     owners = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
-    places = wanted + bounds[0]
-    return owners.tolist(), columns.members_at(places)
+    return owners.tolist(), columns.members_at(wanted + bounds[0])
 
 
 def _contents(store: Store, shard: int, members: list[Member]) -> Iterator[memoryview]:
-    """The bytes of members of one shard, those that lie close to each other in one read."""
+    """Yield the bytes of members of one shard; members close to each other are read together."""
     group: list[Member] = []
     for member in members:
         if group:
@@ -240,12 +227,12 @@ def _contents(store: Store, shard: int, members: list[Member]) -> Iterator[memor
 
 
 def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure, ...]) -> TokenPart:
-    """Counts of encoded texts; None is one that cannot be used."""
+    """Return the counts of encoded texts; None is a text that cannot be used."""
     texts = [text for text in results if text is not None]
     tokens = np.array([-1 if text is None else len(text.tokens) for text in results], np.int32)
     places = np.array([0 if text is None else len(text.image_at) for text in results], np.int64)
     image_at = np.concatenate([np.zeros(0, np.int32), *(text.image_at for text in texts)])
-    # All labels in one row. A gap on either side of each sample keeps the runs apart.
+    # All labels in one row. A gap on either side of each sample separates the runs.
     gap = np.zeros(1, bool)
     pieces = [gap]
     for result in results:
@@ -258,7 +245,7 @@ def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure,
     owners = np.searchsorted(begins, starts, side="right") - 1
     before = edges(trained)
     labels = before[begins + lengths] - before[begins]
-    # Nothing predicts a first token; an image in front of it does.
+    # A first token is predicted only if an image is in front of it.
     led = np.zeros(len(results), bool)
     led[places > 0] = image_at[edges(places)[:-1][places > 0]] == 0
     labels -= trained[begins] & ~led

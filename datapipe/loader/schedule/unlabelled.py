@@ -1,4 +1,4 @@
-"""Warning about samples of which a model learns nothing."""
+"""Warning about samples without labels, from which a model learns nothing."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.plan.epoch import Source
-from datapipe.plan.ragged import Int64
 
 logger = logging.getLogger(__name__)
 
 _SHARE = 0.01
-# Stretches of neighbours, as single samples of a large dataset would each cost a read.
-_STRETCHES, _STRETCH = 64, 64
+# Runs of neighbours, since single samples of a large dataset would each cost a read.
+_RUNS, _RUN = 64, 64
 
 
 def warn_of_no_labels(source: Source, columns: Columns, tokens: TokenColumns) -> None:
     """Log a warning if more than 1 % of the samples that take part have no label.
 
-    All samples of a dataset are counted up to 4,096, and as many evenly spread ones of a larger.
+    Up to 4,096 samples are looked at, evenly spread over a larger dataset.
     """
     assert source.measure is not None
-    samples = _some(source.count, source.select)
+    samples = _looked_at(source.count, source.select)
     without = samples[source.measure(samples).labels == 0]
     if len(without) <= _SHARE * len(samples):
         return
@@ -60,11 +60,11 @@ def warn_of_no_labels(source: Source, columns: Columns, tokens: TokenColumns) ->
     )
 
 
-def _some(count: int, select: Callable[[Int64], Int64] | None) -> Int64:
-    """Return the numbers of all samples that take part, or of as many as are looked at."""
-    if count <= _STRETCHES * _STRETCH:
-        places = np.arange(count, dtype=np.int64)
+def _looked_at(count: int, select: Callable[[Int64], Int64] | None) -> Int64:
+    """Return the numbers of the samples that are looked at, of those that take part."""
+    if count <= _RUNS * _RUN:
+        indices = np.arange(count, dtype=np.int64)
     else:
-        starts = np.linspace(0, count - _STRETCH, _STRETCHES).astype(np.int64)
-        places = (starts[:, None] + np.arange(_STRETCH)).ravel()
-    return places if select is None else select(places)
+        starts = np.linspace(0, count - _RUN, _RUNS).astype(np.int64)
+        indices = (starts[:, None] + np.arange(_RUN)).ravel()
+    return indices if select is None else select(indices)

@@ -1,8 +1,8 @@
-"""Starts worker processes, safely whatever the training process holds.
+"""Start of worker processes, whatever threads and devices the training process holds.
 
-Workers are forked from a server that imports what they need and does nothing else. A fork of the
-training process itself would copy the locks of its threads and its CUDA context, and every worker
-that were a new interpreter would import torch anew.
+Workers are forked from a server that only imports their modules. A fork of the training process
+itself would copy the locks of its threads and its CUDA context, and a worker that were a new
+interpreter would import torch anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Process(multiprocessing.context.ForkServerProcess):
     needs_script = True
 
     def _bootstrap(self, *args: Any) -> int:
-        # Called first in the new process: Ctrl-C is for the parent to deal with.
+        # Called first in the new process: the parent handles Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         code: int = super()._bootstrap(*args)  # type: ignore[misc]
         return code
@@ -42,7 +42,7 @@ class _Process(multiprocessing.context.ForkServerProcess):
 
 
 class StartContext(multiprocessing.context.ForkServerContext):
-    """Starts processes from the server, and remembers them and their queues."""
+    """Context of multiprocessing that knows its processes and their queues."""
 
     def __init__(self, needs_script: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class StartContext(multiprocessing.context.ForkServerContext):
         return process
 
     def forget(self) -> None:
-        """Leave the processes to the parent, in a child that was forked from it."""
+        """Forget the processes, in a child that was forked from their parent."""
         # multiprocessing ends all of its list when the interpreter exits. It has no public name.
         multiprocessing.process._children.difference_update(  # type: ignore[attr-defined]
             self.started
@@ -71,7 +71,7 @@ class StartContext(multiprocessing.context.ForkServerContext):
         self.started.clear()
 
     def end(self) -> None:
-        """End those that are left, after an interrupt while they were started, say."""
+        """Kill processes that are left, such as after an interrupt while they were started."""
         left = [process for process in self.started if process.pid and process.is_alive()]
         for process in left:
             process.kill()
@@ -80,7 +80,7 @@ class StartContext(multiprocessing.context.ForkServerContext):
         if any(process.pid is None for process in self.started):
             _drop_request()
         # The thread that feeds a queue ends by itself, and frees the queue's semaphores if it is
-        # the last to hold them; where the interpreter exits in the middle of that, multiprocessing
+        # the last to hold them. If the interpreter exits in the middle of that, multiprocessing
         # warns of a leak. It has no public name.
         for queue in self._queues:
             feeder = getattr(queue, "_thread", None)
@@ -89,7 +89,7 @@ class StartContext(multiprocessing.context.ForkServerContext):
         self._queues.clear()
 
     def explain(self) -> DatapipeError:
-        """Why a process is no more."""
+        """Return an error that says why a process ended."""
         names = {number.value: number.name for number in signal.Signals}
         for process in self.started:
             code = process.exitcode
@@ -131,7 +131,7 @@ def _start(process: _Process) -> Popen:
 
 
 def warm_up() -> None:
-    """Have the server start and import what workers need, while the caller does something else."""
+    """Start the server, which imports the workers' modules in the background."""
     # By default it imports the script; a list that the user gave stays.
     if getattr(forkserver._forkserver, "_preload_modules", None) == ["__main__"]:
         multiprocessing.context.ForkServerContext().set_forkserver_preload(_PRELOADED)
@@ -151,10 +151,10 @@ def warm_up() -> None:
 
 
 def _drop_request() -> None:
-    """Keep the server from starting a process that was asked for when an interrupt came.
+    """Kill the server before it starts a process that was requested when an interrupt came.
 
-    The process would miss what it was to be given, and end in a traceback. The server is started
-    again when it is needed. It stays where others need it, to tell how their processes end.
+    The process would miss its arguments, and end in a traceback. The server is started again when
+    it is needed. It stays if it has other processes, whose ends it reports.
     """
     server = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if server is not None and not multiprocessing.active_children():

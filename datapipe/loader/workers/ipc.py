@@ -1,8 +1,9 @@
-"""What a loader and its worker processes tell each other.
+"""Messages between a loader and its worker processes.
 
-A batch comes back as a pickle in which tensors are places in shared memory. Unlike tensors that
-torch sends by itself, it costs no descriptors and no room in `/dev/shm`, and nothing is lost when
-nobody reads it. Who writes a message pickles it, so that what cannot be pickled is an error there.
+A batch comes back as a pickle in which tensors are locations in shared memory. Unlike torch's own
+tensors between processes, it takes no descriptors and no space in `/dev/shm`, and nothing is lost
+if it is never read. The sender pickles a message, so that it gets the error of a value that cannot
+be pickled.
 """
 
 from __future__ import annotations
@@ -14,60 +15,62 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from datapipe.array_types import UInt8
 from datapipe.cache.memory import SharedBytes
+from datapipe.cache.stats import Counts
 from datapipe.errors import PlanError
-from datapipe.loader.batch.step_job import StepJob
+from datapipe.loader.batch.buffer_pool import BufferPool
+from datapipe.loader.batch.context import StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions, Tally
-from datapipe.loader.workers.shared_memory import Buffer, Places
+from datapipe.loader.workers.shared_memory import Regions
 
-PLACES: weakref.WeakValueDictionary[int, Places] = weakref.WeakValueDictionary()
-"""Where the batches of each pool of this process lie."""
+REGIONS: weakref.WeakValueDictionary[int, Regions] = weakref.WeakValueDictionary()
+"""Regions of the batches of each pool of this process."""
 
 BLANK = "\0blank"
 """Key under which a batch travels with the rows of `pixel_values` that hold no image."""
 
-_COPIED = 1 << 20  # bytes below which a tensor does not hold the memory of its whole batch
+_COPIED = 1 << 20  # bytes; smaller tensors are copied, so they do not hold a whole batch
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Batch to make; `clock` tells the worker to time its stages, None not to."""
+    """Batch to make; `clock` has the options of the worker's clock, None for none."""
 
     pool: int
     number: int
-    place: int
+    region: int
     step: StepJob
     clock: ClockOptions | None = None
 
 
 @dataclass(slots=True)
 class Report:
-    """What became of a task.
+    """Result of a task.
 
     Attributes:
-        pool, number, place: of the task.
-        content: pickled result, see `dump_batch`; None where there is none.
-        used: bytes of the place.
-        records: what was logged meanwhile.
-        absent: what is to be logged of fields that no sample has, if anybody asks.
-        failure: what ended the task, if anything did, and the traceback as text.
-        finished: when the task was done, in nanoseconds of `time.perf_counter_ns`, which processes
-            of a machine share.
-        tally: what the worker did since its last report, if it was to be timed.
-        cached: what the worker's tiers did since its last report, see `SampleCache.take_counts`.
+        pool, number, region: of the task.
+        content: pickled result, see `dump_batch`; None if there is none.
+        used: bytes of the region.
+        records: log records of the task.
+        absent: log records about fields that no sample has, for the first batch.
+        failure: exception that ended the task, and its traceback as text.
+        finished: end of the task, in nanoseconds of `time.perf_counter_ns`, which processes of a
+            machine share.
+        tally: of the worker's clock since its last report.
+        cached: counts of the worker's cache since its last report.
         pinned: the result in page-locked memory.
     """
 
     pool: int
     number: int
-    place: int
+    region: int
     content: bytes | None = None
     used: int = 0
     records: tuple[logging.LogRecord, ...] = ()
@@ -75,18 +78,18 @@ class Report:
     failure: tuple[BaseException, str] | None = None
     finished: int = 0
     tally: Tally | None = None
-    cached: dict[str, dict[str, int]] | None = None
+    cached: Counts | None = None
     pinned: Any = None
 
     def load(self, pin: bool = False) -> Any:
-        """The result, on the memory of its place; for the process that has the pool."""
+        """Return the result, on the memory of its region; for the process that has the pool."""
         assert self.content is not None
-        buffer = PLACES[self.pool].buffer(self.place, self.used)
+        buffer = REGIONS[self.pool].buffer(self.region, self.used)
         return load_batch(self.content, buffer, pin)
 
     def pin_memory(self) -> Report:
         """Copy the result to page-locked memory; `DataLoader` calls it in a thread of its own."""
-        if self.content is not None and self.pool in PLACES:
+        if self.content is not None and self.pool in REGIONS:
             try:
                 self.pinned = self.load(pin=True)
             except Exception as error:  # raised where batches are asked for
@@ -94,35 +97,35 @@ class Report:
         return self
 
 
-class Placed(NamedTuple):
-    """Where a tensor lies in a place: bytes from its start, and how to see it."""
+class TensorLocation(NamedTuple):
+    """Location of a tensor in a region."""
 
-    offset: int
+    offset: int  # bytes from the start of the region
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
-    lent: bool  # by the pool; else it was copied there
+    is_pooled: bool  # allocated by the pool; False for a copy
 
 
-def dump_batch(value: object, place: Callable[[Tensor], Placed]) -> bytes:
-    """Pickle a batch without the contents of its tensors, for which `place` finds room."""
+def dump_batch(value: object, locate: Callable[[Tensor], TensorLocation]) -> bytes:
+    """Pickle a batch with the locations of its tensors, which `locate` returns."""
     buffer = io.BytesIO()
-    _BatchPickler(buffer, place).dump(value)
+    _BatchPickler(buffer, locate).dump(value)
     return buffer.getvalue()
 
 
-def load_batch(content: bytes, buffer: Buffer, pin: bool = False) -> Any:
-    """What was dumped, with tensors on `buffer`; small ones, and pinned ones, are copies."""
+def load_batch(content: bytes, buffer: UInt8, pin: bool = False) -> Any:
+    """Return a dumped batch, with tensors on `buffer`; small ones and pinned ones are copies."""
     return _BatchUnpickler(io.BytesIO(content), buffer, pin).load()
 
 
 class Recipe(NamedTuple):
-    """What makes batches, for another process that sees the same files.
+    """Pickled `BatchContext`, for another process that sees the same files.
 
     Attributes:
-        content: pickled.
-        shared: memory that it refers to, by number, which is inherited when a process starts.
-        needs_script: whether the script that was started must be imported to read it.
+        content: the pickle.
+        shared: memory that it refers to, by index; a process inherits it when it starts.
+        needs_script: whether the main script must be imported to unpickle it.
     """
 
     content: bytes
@@ -130,8 +133,8 @@ class Recipe(NamedTuple):
     needs_script: bool
 
 
-def dump_recipe(maker: object) -> Recipe:
-    """Pickle what makes batches.
+def dump_recipe(context: object) -> Recipe:
+    """Pickle a context.
 
     Raises:
         PlanError: a part of it, such as a user's function, cannot be sent.
@@ -139,7 +142,7 @@ def dump_recipe(maker: object) -> Recipe:
     buffer = io.BytesIO()
     pickler = _RecipePickler(buffer)
     try:
-        pickler.dump(maker)
+        pickler.dump(context)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise PlanError(
             f"workers='processes' sends functions to other processes, by name: {error}; define it "
@@ -149,47 +152,47 @@ def dump_recipe(maker: object) -> Recipe:
 
 
 def load_recipe(recipe: Recipe, pool: object) -> Any:
-    """What was dumped, with another pool of memory."""
+    """Return a dumped context, with another pool of memory."""
     return _RecipeUnpickler(io.BytesIO(recipe.content), pool, recipe.shared).load()
 
 
 class _BatchPickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, place: Callable[[Tensor], Placed]) -> None:
+    def __init__(self, file: io.BytesIO, locate: Callable[[Tensor], TensorLocation]) -> None:
         super().__init__(file, protocol=5)
-        self._place = place
-        self._placed: dict[int, tuple[int, Placed]] = {}  # by identity of the tensor
+        self._locate = locate
+        self._locations: dict[int, tuple[int, TensorLocation]] = {}  # by identity of the tensor
 
-    def persistent_id(self, obj: Any) -> tuple[int, Placed] | None:
+    def persistent_id(self, obj: Any) -> tuple[int, TensorLocation] | None:
         if type(obj) is not Tensor or obj.layout is not torch.strided or obj.device.type != "cpu":
             return None
-        if id(obj) not in self._placed:
-            self._placed[id(obj)] = len(self._placed), self._place(obj.detach())
-        return self._placed[id(obj)]
+        if id(obj) not in self._locations:
+            self._locations[id(obj)] = len(self._locations), self._locate(obj.detach())
+        return self._locations[id(obj)]
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, buffer: Buffer, pin: bool) -> None:
+    def __init__(self, file: io.BytesIO, buffer: UInt8, pin: bool) -> None:
         super().__init__(file)
         self._buffer = buffer
         self._pin = pin
         self._tensors: dict[int, Tensor] = {}
 
-    def persistent_load(self, pid: tuple[int, Placed]) -> Tensor:
-        number, placed = pid
+    def persistent_load(self, pid: tuple[int, TensorLocation]) -> Tensor:
+        number, location = pid
         if number not in self._tensors:
-            self._tensors[number] = self._view(placed)
+            self._tensors[number] = self._view(location)
         return self._tensors[number]
 
-    def _view(self, placed: Placed) -> Tensor:
-        if 0 in placed.shape:
-            return torch.empty(placed.shape, dtype=placed.dtype, device="cpu")
-        last = sum((n - 1) * step for n, step in zip(placed.shape, placed.stride, strict=True))
-        size = (last + 1) * placed.dtype.itemsize
-        flat = torch.from_numpy(self._buffer[placed.offset : placed.offset + size])
-        tensor = flat.view(placed.dtype).as_strided(placed.shape, placed.stride)
+    def _view(self, location: TensorLocation) -> Tensor:
+        if 0 in location.shape:
+            return torch.empty(location.shape, dtype=location.dtype, device="cpu")
+        last = sum((n - 1) * step for n, step in zip(location.shape, location.stride, strict=True))
+        size = (last + 1) * location.dtype.itemsize
+        flat = torch.from_numpy(self._buffer[location.offset : location.offset + size])
+        tensor = flat.view(location.dtype).as_strided(location.shape, location.stride)
         if self._pin:
             return tensor.pin_memory()
-        return tensor if placed.lent or size >= _COPIED else tensor.clone()
+        return tensor if location.is_pooled or size >= _COPIED else tensor.clone()
 
 
 class _RecipePickler(pickle.Pickler):
@@ -202,8 +205,8 @@ class _RecipePickler(pickle.Pickler):
         if isinstance(obj, SharedBytes):
             self.shared.append(obj)
             return len(self.shared) - 1
-        # The pool of the other process takes its place, whichever kind this one is.
-        return "pool" if callable(getattr(type(obj), "lend", None)) else None
+        # The other process has a pool of its own.
+        return "pool" if isinstance(obj, BufferPool) else None
 
     def reducer_override(self, obj: Any) -> Any:
         if getattr(obj, "__module__", None) == "__main__":
@@ -224,10 +227,10 @@ class _RecipeUnpickler(pickle.Unpickler):
 
 
 def _mapped_from(array: Any) -> tuple[str, int, str, tuple[int, ...]] | None:
-    """File, byte, dtype and shape of an array that is memory-mapped; None for any other."""
+    """Return file, offset, dtype and shape of a memory-mapped array; None for any other."""
     whole, base = None, array
     while isinstance(base, np.ndarray):
-        # A part of a map has the offset of the whole, which is the last one on the way down.
+        # A slice of a map has the offset of the whole map, which is the last base.
         whole = base if isinstance(base, np.memmap) else whole
         base = base.base
     if whole is None or not whole.filename or whole.mode != "r":
@@ -240,11 +243,3 @@ def _mapped_from(array: Any) -> tuple[str, int, str, tuple[int, ...]] | None:
 
 def _map_again(name: str, start: int, dtype: str, shape: tuple[int, ...]) -> Any:
     return np.asarray(np.memmap(name, dtype, "r", start, shape))
-
-
-def can_be_sent(error: BaseException) -> bool:
-    """Whether an exception comes out on the other side as it was."""
-    try:
-        return type(pickle.loads(ForkingPickler.dumps(error))) is type(error)
-    except Exception:  # of whatever the user's class does when it is pickled
-        return False

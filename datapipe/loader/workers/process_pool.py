@@ -1,4 +1,4 @@
-"""Feeds the worker processes of a loader and takes their batches, by torch's `DataLoader`."""
+"""Worker processes of a loader, fed with tasks by torch's `DataLoader`."""
 
 from __future__ import annotations
 
@@ -9,86 +9,63 @@ import os
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from datapipe.errors import DatapipeError, PlanError
-from datapipe.loader.batch.context import BatchContext
+from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions
+from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.workers.forkserver import StartContext, has_script, warm_up
-from datapipe.loader.workers.ipc import PLACES, Report, Task, dump_recipe
-from datapipe.loader.workers.process_worker import Maker, begin_worker, same
-from datapipe.loader.workers.shared_memory import Places, SharedFile
+from datapipe.loader.workers.ipc import REGIONS, Report, Task, dump_recipe
+from datapipe.loader.workers.process_worker import WorkerDataset, begin_worker
+from datapipe.loader.workers.shared_memory import Regions, SharedFile
+
+if TYPE_CHECKING:
+    from datapipe.loader.workers.process_executor import ProcessExecutor
 
 logger = logging.getLogger(__name__)
 
-_TICK = 1.0  # seconds after which waiting is interrupted, to look around
-_PATIENCE = 5.0  # seconds that tasks which nobody waits for may still take
+_TICK = 1.0  # seconds after which waiting is interrupted, to check for a stall or an end
+_PATIENCE = 5.0  # seconds that the tasks of a former owner may still take
 _NAMES = itertools.count()
 
 
-class Remote(Protocol):
-    """A job that a worker does."""
-
-    def task(
-        self, pool: int, number: int, place: int, clock: ClockOptions | None = None
-    ) -> Task: ...
-
-
-class PoolOwner(Protocol):
-    """Who gives the workers their tasks."""
-
-    def next_task(self) -> Task | None: ...
-
-
 class WorkerPool:
-    """The worker processes of a loader: started when needed, used by one pass after another.
+    """Worker processes of a loader: started when needed, used by one executor after another.
 
-    Args:
-        maker: makes batches; a copy of it does so in each worker.
-        num_workers: processes, at least 1.
-        prefetch_factor: batches that each worker has begun or will find.
-        persistent_workers: whether they stay when an owner leaves.
-        pin_memory: put batches into page-locked memory.
+    Each worker has a copy of the context, and at most `prefetch_factor` batches begun or queued.
 
     Raises:
-        PlanError: the maker cannot be sent to other processes.
+        PlanError: the context cannot be sent to other processes.
     """
 
-    def __init__(
-        self,
-        maker: BatchContext,
-        *,
-        num_workers: int,
-        prefetch_factor: int,
-        persistent_workers: bool,
-        pin_memory: bool,
-    ) -> None:
-        self._recipe = dump_recipe(maker)
+    def __init__(self, context: BatchContext, options: LoaderOptions) -> None:
+        self._recipe = dump_recipe(context)
         if self._recipe.needs_script and not has_script():
             raise PlanError(
                 "workers='processes' needs functions that other processes can import, and one is "
                 "defined in no file (standard input, `python -c`, a notebook or an interactive "
                 "session); put it into a module, or use workers='threads'"
             )
-        self._persistent = persistent_workers
-        self._num_workers = num_workers
-        self._prefetch_factor = prefetch_factor
-        self._pin = pin_memory
-        self._feed = _Feed()
+        self._options = options
+        self._pin = context.images is not None and context.images.pool.pin
+        self._feed = _TaskFeed()
         self._name = next(_NAMES)
         self._tasks = 0
         self._loader: DataLoader[Report] | None = None
         self._reports: Iterator[Report] | None = None
-        self._context: StartContext | None = None
+        self._starter: StartContext | None = None
         self._file: SharedFile | None = None
-        self._places: Places | None = None
+        self._regions: Regions | None = None
+        self._end: weakref.finalize[..., WorkerPool] | None = None
         warm_up()
 
-    def begin(self, owner: PoolOwner) -> None:
-        """Take tasks of another owner from now on; what is left of the last one is dropped.
+    def begin(self, owner: ProcessExecutor) -> None:
+        """Take tasks of another executor from now on, and drop those of the last one.
 
         Raises:
             DatapipeError: no process can be started.
@@ -113,6 +90,7 @@ class WorkerPool:
             # It draws a seed on torch's default device, which need not be the generator's.
             with torch.device("cpu"):
                 self._reports = iter(self._loader)
+            self._end_with_the_pool()
         except (OSError, EOFError) as error:
             self.close()
             raise DatapipeError(
@@ -128,10 +106,10 @@ class WorkerPool:
             raise
 
     def next(self) -> Report | None:
-        """The next report in the order of the tasks; None if there is none yet.
+        """Return the next report in the order of the tasks; None if there is none yet.
 
         Raises:
-            StopIteration: the owner had no more tasks.
+            StopIteration: the executor had no more tasks.
             DatapipeError: a worker died.
         """
         assert self._reports is not None
@@ -151,25 +129,25 @@ class WorkerPool:
             raise
 
     @property
-    def places(self) -> Places:
-        """Where batches lie."""
-        assert self._places is not None
-        return self._places
+    def regions(self) -> Regions:
+        """Memory of the batches."""
+        assert self._regions is not None
+        return self._regions
 
-    def prepare(self, job: Remote, clock: ClockOptions | None = None) -> Task:
-        """The next task, which is to do a job; `clock` says how its stages are timed."""
+    def prepare(self, step: StepJob, clock: ClockOptions | None = None) -> Task:
+        """Return the next task, which makes the batch of a step."""
         self._tasks += 1
-        return job.task(self._name, self._tasks, self.places.take(), clock)
+        return Task(self._name, self._tasks, self.regions.allocate(), step, clock)
 
-    def leave(self, owner: PoolOwner) -> None:
-        """The owner wants no more; if nobody else has taken the workers over, they may rest."""
-        if self._feed.belongs_to(owner):
+    def leave(self, owner: ProcessExecutor) -> None:
+        """Drop the tasks of an executor, unless another one has begun."""
+        if self._feed.owner is not None and self._feed.owner() is owner:
             self._drop_tasks()
-            if not self._persistent:
+            if not self._options.persistent_workers:
                 self.close()
 
     def watched(self, task: int) -> list[tuple[int, str, float]]:
-        """Slot, stage and seconds since, of each worker that is at a task."""
+        """Return slot, stage and its duration of each worker that is at a task."""
         assert self._file is not None
         rows = self._file.board[self._file.board["task"] == task]
         return [
@@ -178,71 +156,84 @@ class WorkerPool:
         ]
 
     def close(self) -> None:
-        """End the processes. Batches that somebody holds stay as they are."""
+        """End the processes. Batches in use stay as they are."""
         self._drop_tasks()
-        reports, self._reports, self._loader = self._reports, None, None
-        self._file = self._places = None
+        self._reports = self._loader = self._file = self._regions = None
         _POOLS.discard(self)
-        if reports is not None:
-            # DataLoader does it when it is collected, and an exception's frames may still hold it.
-            reports._shutdown_workers()  # type: ignore[attr-defined]
-        if self._context is not None:
-            self._context.end()
+        end, self._end = self._end, None
+        if end is not None:
+            end()
+        elif self._starter is not None:
+            self._starter.end()
 
     def forget(self) -> None:
-        """Leave the processes to the parent, in a child that was forked from it.
+        """Forget the processes, in a child that was forked from their parent.
 
-        Whatever ends in the child (torch's iterator, multiprocessing) would end them.
+        Else torch's iterator and multiprocessing would end them when the child ends.
         """
         if self._reports is not None:
             self._reports._shutdown = True  # type: ignore[attr-defined]
-        if self._context is not None:
-            self._context.forget()
-        self._reports = self._loader = self._context = self._file = self._places = None
+        if self._end is not None:
+            self._end.detach()
+        if self._starter is not None:
+            self._starter.forget()
+        self._reports = self._loader = self._starter = self._file = self._regions = None
+        self._end = None
 
     def _open(self) -> None:
-        self._file = SharedFile(self._num_workers)
-        # Those being prepared, the one in use and the one before it.
-        self._places = Places(self._file, self._num_workers * self._prefetch_factor + 2)
-        PLACES[self._name] = self._places
-        self._context = StartContext(self._recipe.needs_script)
+        workers, ahead = self._options.num_workers, self._options.prefetch_factor
+        self._file = SharedFile(workers)
+        # Prepared batches, the one in use and the one before it.
+        self._regions = Regions(self._file, workers * ahead + 2)
+        REGIONS[self._name] = self._regions
+        self._starter = StartContext(self._recipe.needs_script)
         level = logging.getLogger("datapipe").getEffectiveLevel()
         self._loader = DataLoader(
-            Maker(self._recipe, self._file, level),
+            WorkerDataset(self._recipe, self._file, level),
             batch_size=None,
             sampler=self._feed,
-            num_workers=self._num_workers,
-            prefetch_factor=self._prefetch_factor,
-            collate_fn=same,
+            num_workers=workers,
+            prefetch_factor=ahead,
             pin_memory=self._pin,
             timeout=_TICK,
             worker_init_fn=begin_worker,
-            multiprocessing_context=self._context,
+            multiprocessing_context=self._starter,
             # Else it draws from torch's global one, and training would depend on how it is fed.
             generator=torch.Generator(),
-            persistent_workers=self._persistent,
+            persistent_workers=self._options.persistent_workers,
         )
         _POOLS.add(self)
 
+    def _end_with_the_pool(self) -> None:
+        """End the workers when the pool is collected.
+
+        `DataLoader` does so too. But if it is collected together with the queues, their finalizers
+        run first, its message to stop is never sent, and it waits 5 s for each worker.
+        """
+        if self._end is not None:
+            self._end.detach()  # of the same workers, or of those that have ended
+        self._end = weakref.finalize(self, _end_workers, self._reports, self._starter, self._file)
+        self._end.atexit = False  # `_close_all` does that
+
     def _explain(self) -> DatapipeError:
-        assert self._context is not None
-        return self._context.explain()
+        assert self._starter is not None
+        return self._starter.explain()
 
     def _drop_tasks(self) -> None:
-        """Workers begin none of those they were given, and stop within the batch they are at."""
+        """Make the workers skip their tasks, and stop within the current batch."""
         self._feed.owner = None
         if self._file is not None:
             self._file.oldest[0] = self._tasks + 1
 
     def _drain(self) -> bool:
-        """Wait until the tasks of the last owner are over; whether that came about in time."""
+        """Wait for the end of the last executor's tasks. Return whether it came in time."""
         self._drop_tasks()
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             try:
                 self.next()
             except StopIteration:
-                self.places.give_all_back()
+                self.regions.release_all()
                 return True
             except DatapipeError as error:
                 logger.warning("%s; workers are started again", error)
@@ -251,14 +242,11 @@ class WorkerPool:
         return False
 
 
-class _Feed:
-    """The tasks of whoever owns the pool just now, which may have been forgotten meanwhile."""
+class _TaskFeed:
+    """Tasks of the executor that uses the pool just now, which may be dropped meanwhile."""
 
     def __init__(self) -> None:
-        self.owner: weakref.ref[PoolOwner] | None = None
-
-    def belongs_to(self, owner: PoolOwner) -> bool:
-        return self.owner is not None and self.owner() is owner
+        self.owner: weakref.ref[ProcessExecutor] | None = None
 
     def __iter__(self) -> Iterator[Task]:
         mine = self.owner
@@ -268,6 +256,13 @@ class _Feed:
             if task is None:
                 return
             yield task
+
+
+def _end_workers(reports: Any, starter: StartContext, file: SharedFile) -> None:
+    """End workers whose batches are not needed any more."""
+    file.oldest[0] = np.iinfo(file.oldest.dtype).max  # they stop within the current batch
+    reports._shutdown_workers()
+    starter.end()
 
 
 def _is_timeout(error: RuntimeError) -> bool:

@@ -1,12 +1,12 @@
-"""Imported last by the server that forks workers: from here on Ctrl-C is its own affair.
+"""Last import of the server that forks workers, which unblocks Ctrl-C.
 
-It was started with SIGINT blocked, so that Ctrl-C during its imports, which the terminal sends to
-it too, does not end in a traceback of its own.
+The server was started with SIGINT blocked, so that Ctrl-C during its imports, which the terminal
+sends to it too, does not end in a traceback.
 """
 
 import signal
 
-# What came in the meantime is dropped: the training process got it as well.
+# A pending interrupt is dropped: the training process got it as well.
 _handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 signal.signal(signal.SIGINT, _handler)

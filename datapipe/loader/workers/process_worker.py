@@ -1,7 +1,7 @@
-"""What runs in a worker process: tasks in, batches out.
+"""Code of a worker process: tasks in, batches out.
 
-The server that worker processes are forked from imports this module, so that they start with
-everything imported.
+The server that worker processes are forked from imports this module, so that they start with all
+imports done.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import signal
 import threading
 import time
 import traceback
 from multiprocessing import connection, parent_process
-from typing import Any
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
 
+from datapipe.array_types import UInt8
 from datapipe.errors import DatapipeError, IndexMismatch, SampleError
 from datapipe.index.manifest import read_manifest
 from datapipe.loader.batch.builder import BatchBuilder
@@ -29,22 +31,21 @@ from datapipe.loader.metrics.stage_clock import StageClock
 from datapipe.loader.metrics.watch import Watch, WatchedJob
 from datapipe.loader.workers.ipc import (
     BLANK,
-    Placed,
     Recipe,
     Report,
     Task,
-    can_be_sent,
+    TensorLocation,
     dump_batch,
     load_recipe,
 )
 from datapipe.loader.workers.prefetch import begin_step
-from datapipe.loader.workers.shared_memory import Buffer, SharedFile
+from datapipe.loader.workers.shared_memory import SharedFile
 
 _ALIGNMENT = 64  # bytes; what torch's own allocator grants
 
 
 def begin_worker(number: int) -> None:
-    """Make a fresh process a worker: Ctrl-C is for the parent to deal with, its end for us."""
+    """Make a fresh process a worker, which ignores Ctrl-C and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, name="datapipe-parent", daemon=True).start()
 
@@ -57,12 +58,11 @@ def _follow_parent() -> None:
     os._exit(1)
 
 
-class Maker(TorchDataset[Report]):
-    """Makes batches; what `DataLoader` takes for a dataset, with tasks for indices.
+class WorkerDataset(TorchDataset[Report]):
+    """Maker of batches that `DataLoader` takes for a dataset, with tasks for indices.
 
     Args:
         recipe: of a `BatchContext`, see `dump_recipe`.
-        file: where batches go.
         level: of messages that the parent's log takes.
     """
 
@@ -70,14 +70,14 @@ class Maker(TorchDataset[Report]):
         self._recipe = recipe
         self._file = file
         self._level = level
-        self._maker: BatchContext | None = None
-        self._pool = PlacePool(file)
+        self._context: BatchContext | None = None
+        self._pool = RegionPool(file)
         self._log = _Log()
         self._clock: StageClock | None = None
 
     def __getitem__(self, task: Task) -> Report:
-        """Do one task; whatever fails is in the report."""
-        report = Report(task.pool, task.number, task.place)
+        """Do one task; the report has its result or its failure. Entry of a worker process."""
+        report = Report(task.pool, task.number, task.region)
         info = get_worker_info()
         assert info is not None
         if task.clock is None:
@@ -86,7 +86,18 @@ class Maker(TorchDataset[Report]):
             self._clock = StageClock(f"worker {info.id}", task.clock)
         watch = BoardWatch(self._file, info.id, task.number, self._clock)
         try:
-            self._work(task, report, watch)
+            context = self._context or self._open()
+            self._pool.start(task.region)
+            watch.collating()
+            # All at once: reads that the loader's process begins ahead cannot be sent here.
+            job = BatchBuilder(context, begin_step(context, task.step))
+            for piece in range(job.pieces):
+                if watch.is_stale():
+                    break
+                job.run(piece, watch)
+            else:
+                watch.collating()
+                self._finish(job, report)
         except BaseException as error:  # raised again where batches are asked for
             report.content = None
             report.failure = _portable(error), traceback.format_exc()
@@ -96,21 +107,11 @@ class Maker(TorchDataset[Report]):
         report.finished = time.perf_counter_ns()
         if self._clock is not None:
             report.tally = self._clock.take()
-        if self._maker is not None and self._maker.keeper is not None:
-            report.cached = self._maker.keeper.take_counts()
+        if self._context is not None and self._context.cache is not None:
+            report.cached = self._context.cache.counter.take()
         return report
 
-    def _work(self, task: Task, report: Report, watch: BoardWatch) -> None:
-        maker = self._maker or self._open()
-        self._pool.start(task.place)
-        watch.collating()
-        # All at once: what is read ahead in the loop's process cannot be sent here.
-        job = BatchBuilder(maker, begin_step(maker, task.step))
-        for piece in range(job.pieces):
-            if watch.is_stale():
-                return
-            job.run(piece, watch)
-        watch.collating()
+    def _finish(self, job: BatchBuilder, report: Report) -> None:
         report.records = self._log.take()
         job.warn_of_absent_fields()
         report.absent = self._log.take()
@@ -120,24 +121,24 @@ class Maker(TorchDataset[Report]):
                 batch[BLANK] = job.blank
         except SampleError:
             batch = None  # the parent raises it from among the errors
-        report.content = dump_batch((batch, job.errors), self._pool.place)
+        report.content = dump_batch((batch, job.errors), self._pool.locate)
         report.used = self._pool.used
 
     def _open(self) -> BatchContext:
         logging.basicConfig(level=self._level, handlers=[self._log], force=True)
-        maker: BatchContext = load_recipe(self._recipe, self._pool)
-        dataset = maker.dataset
+        context: BatchContext = load_recipe(self._recipe, self._pool)
+        dataset = context.dataset
         if read_manifest(dataset.home).fingerprint != dataset.manifest.fingerprint:
             raise IndexMismatch(
                 f"{dataset.folder} was packed or indexed again after it was opened; call "
                 "make_loader again"
             )
-        self._maker = maker
-        return maker
+        self._context = context
+        return context
 
 
 class BoardWatch(Watch):
-    """Writes what a worker is at where the parent sees it."""
+    """Watch that writes to memory which the parent reads."""
 
     def __init__(self, file: SharedFile, worker: int, task: int, clock: StageClock | None) -> None:
         super().__init__(clock)
@@ -151,7 +152,7 @@ class BoardWatch(Watch):
             self._clock.at(stage)
 
     def collating(self) -> None:
-        """Say that no sample is worked on, but what is around them."""
+        """Begin the collate stage, which is of no sample."""
         if self._clock is not None:
             self._clock.at("collate")
 
@@ -160,57 +161,57 @@ class BoardWatch(Watch):
         super().idle()
 
     def is_stale(self) -> bool:
-        """Whether nobody waits for the task any more."""
+        """Return whether the task was dropped."""
         return bool(self._oldest[0] > self._task)
 
 
-class PlacePool:
-    """Lends tensors in the place of the batch that is being made."""
+class RegionPool:
+    """Pool of tensors in the region of the current batch."""
 
     def __init__(self, file: SharedFile) -> None:
         self._file = file
-        self._place = 0
-        self._buffers: dict[int, Buffer] = {}
-        self._lent: list[tuple[int, int, int]] = []  # address, its end, offset
+        self._region = 0
+        self._buffers: dict[int, UInt8] = {}
+        self._allocated: list[tuple[int, int, int]] = []  # address, its end, offset
         self.used = 0
 
-    def start(self, place: int) -> None:
+    def start(self, region: int) -> None:
         """Begin a batch."""
-        self._place = place
-        self._lent.clear()
+        self._region = region
+        self._allocated.clear()
         self.used = 0
 
-    def lend(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor with undefined content."""
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a tensor with undefined content."""
         size = math.prod(shape) * dtype.itemsize
         if size == 0:
             return torch.empty(shape, dtype=dtype, device="cpu")
         offset = -(-self.used // _ALIGNMENT) * _ALIGNMENT
         self.used = offset + size
-        buffer = self._buffers.get(self._place)
+        buffer = self._buffers.get(self._region)
         if buffer is None or len(buffer) < self.used:
-            buffer = self._buffers[self._place] = self._file.map(self._place, self.used)
+            buffer = self._buffers[self._region] = self._file.map(self._region, self.used)
         tensor = torch.from_numpy(buffer[offset : self.used]).view(dtype).view(shape)
-        self._lent.append((tensor.data_ptr(), tensor.data_ptr() + size, offset))
+        self._allocated.append((tensor.data_ptr(), tensor.data_ptr() + size, offset))
         return tensor
 
-    def place(self, tensor: Tensor) -> Placed:
-        """Where a tensor lies; one that was not lent is copied."""
+    def locate(self, tensor: Tensor) -> TensorLocation:
+        """Return the location of a tensor. A tensor from elsewhere is copied into the region."""
         shape, dtype = tuple(tensor.shape), tensor.dtype
         start = tensor.data_ptr()
-        for first, stop, offset in self._lent:
+        for first, stop, offset in self._allocated:
             if tensor.numel() and first <= start < stop:
-                return Placed(offset + start - first, shape, tensor.stride(), dtype, True)
-        # The strides that a copy has: `channels_last` stays, repeated rows do not.
+                return TensorLocation(offset + start - first, shape, tensor.stride(), dtype, True)
+        # Strides of a copy: `channels_last` stays, repeated rows do not.
         stride = torch.empty_like(tensor, device="meta").stride()
-        copy = self.lend((tensor.numel(),), dtype)
+        copy = self.allocate((tensor.numel(),), dtype)
         copy.as_strided(shape, stride).copy_(tensor)
-        offset = self._lent.pop()[2] if tensor.numel() else 0
-        return Placed(offset, shape, stride, dtype, False)
+        offset = self._allocated.pop()[2] if tensor.numel() else 0
+        return TensorLocation(offset, shape, stride, dtype, False)
 
 
 class _Log(logging.Handler):
-    """Keeps what is logged, for the parent's log."""
+    """Handler that collects records for the parent's log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,12 +233,10 @@ class _Log(logging.Handler):
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The exception, or one that can be sent and says the same."""
-    if can_be_sent(error):
-        return error
+    """Return the exception, or one with the same message if it cannot be pickled."""
+    try:
+        if type(pickle.loads(ForkingPickler.dumps(error))) is type(error):
+            return error
+    except Exception:  # whatever a user's class raises when it is pickled
+        pass
     return DatapipeError(f"a worker process failed: {type(error).__name__}: {error}")
-
-
-def same(report: Any) -> Any:
-    """A batch is collated already."""
-    return report

@@ -1,31 +1,29 @@
-"""Memory that a loader shares with its worker processes, reused once nobody holds a batch any more.
+"""Memory that a loader shares with its worker processes, reused once a batch is gone.
 
-It is one file without a name, so nothing of it survives the processes, and it does not count
-against `/dev/shm`, which containers keep small. A batch has a place in it. The file is sparse:
-places lie further apart than any batch is large, and have pages where something was written. To
-touch pages for the first time costs more than to write to them, so a place is used again, once
-Python's reference count says that nobody holds what lies there.
+It is one unnamed file, so nothing of it survives the processes, and it does not count against
+`/dev/shm`, which containers keep small. A batch has a region in it. The file is sparse: regions are
+further apart than any batch is large, and have pages only where something was written. To touch
+pages for the first time costs more than to write to them, so a region is reused once Python's
+reference count says that no tensor refers to it.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import sys
 import weakref
 from multiprocessing.reduction import DupFd
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from datapipe.array_types import UInt8
 from datapipe.errors import DatapipeError
+from datapipe.loader.batch.buffer_pool import is_free
 
-Buffer = npt.NDArray[np.uint8]
-
-_SPAN = 1 << 36  # bytes of address space between places
+_SPAN = 1 << 36  # bytes of address space between regions
 _LEAST = 1 << 21  # bytes that are mapped at once
-_NOBODY = np.empty(0, np.uint8)
+_UNMAPPED = np.empty(0, np.uint8)
 
 BOARD = np.dtype(
     {
@@ -34,15 +32,15 @@ BOARD = np.dtype(
         "itemsize": 64,
     }
 )
-"""What a worker is at: number of its task (-1 for none), slot of the batch, since when
-(`time.monotonic`), stage."""
+"""Current work of a worker: number of its task (-1 for none), slot of the batch, time at which it
+began (`time.monotonic`), stage."""
 
 
 class SharedFile:
-    """The file, as each process maps it.
+    """Unnamed file that each process maps.
 
     Attributes:
-        oldest: int64 [1]; workers leave out tasks with smaller numbers.
+        oldest: int64 [1]; workers skip tasks with smaller numbers.
         board: `BOARD` [workers]; each worker writes its own row.
 
     Raises:
@@ -74,18 +72,18 @@ class SharedFile:
         self.board = header[64 : 64 + workers * BOARD.itemsize].view(BOARD)
         self._maps: dict[int, mmap.mmap] = {}
 
-    def add(self, place: int) -> None:
-        """Make room for a place. For the process that made the file."""
+    def add(self, region: int) -> None:
+        """Enlarge the file for a region. For the process that made the file."""
         try:
-            os.ftruncate(self._descriptor, _header_size(self._workers) + (place + 1) * _SPAN)
+            os.ftruncate(self._descriptor, _header_size(self._workers) + (region + 1) * _SPAN)
         except OSError as error:
             raise DatapipeError(
                 f"the memory that is shared with worker processes cannot grow: {error.strerror}; "
                 "hold fewer batches at a time, or use workers='threads'"
             ) from error
 
-    def map(self, place: int, size: int) -> Buffer:
-        """The first `size` bytes of a place, or more; everybody sees what is written.
+    def map(self, region: int, size: int) -> UInt8:
+        """Return the first `size` bytes of a region, or more, shared by all processes.
 
         Raises:
             DatapipeError: the system grants no addresses.
@@ -94,19 +92,19 @@ class SharedFile:
         length = max(_LEAST, 1 << (size - 1).bit_length())
         try:
             shared = mmap.mmap(
-                self._descriptor, length, offset=_header_size(self._workers) + place * _SPAN
+                self._descriptor, length, offset=_header_size(self._workers) + region * _SPAN
             )
         except (OSError, ValueError) as error:
             raise DatapipeError(
                 f"{length:,} bytes of memory shared with worker processes cannot be mapped: "
                 f"{error}; raise `ulimit -v`, or use a smaller batch_size"
             ) from error
-        self._maps[place] = shared
+        self._maps[region] = shared
         return np.frombuffer(shared, np.uint8)
 
-    def clear(self, place: int) -> None:
-        """Give the pages of a place that was mapped back to the system."""
-        self._maps.pop(place).madvise(mmap.MADV_REMOVE)
+    def clear(self, region: int) -> None:
+        """Give the pages of a mapped region back to the system."""
+        self._maps.pop(region).madvise(mmap.MADV_REMOVE)
 
 
 def _header_size(workers: int) -> int:
@@ -120,75 +118,66 @@ def _receive(duplicate: Any, workers: int) -> SharedFile:
     return file
 
 
-def _references(buffers: list[Buffer], number: int) -> int:
-    return sys.getrefcount(buffers[number])
-
-
-_FREE = _references([np.empty(0, np.uint8)], 0)
-"""References to a buffer that is in the list alone, as this interpreter counts them."""
-
-
-class Places:
-    """Which places of a file are free; for the process that hands batches out, and one thread.
+class Regions:
+    """Allocator of the regions of a file; for one thread of the loader's process.
 
     Args:
-        file: where they lie.
-        keep: places that keep their pages while nobody uses them.
+        keep: number of free regions that keep their pages.
     """
 
     def __init__(self, file: SharedFile, keep: int) -> None:
         self._file = file
         self._keep = keep
-        # By place; `_NOBODY` for one that is not mapped. Every tensor there refers to its buffer.
-        self._buffers: list[Buffer] = []
-        self._taken: set[int] = set()  # by tasks whose batch did not come back yet
-        self._order: list[int] = []  # places with pages, the one used last behind
+        # By region; `_UNMAPPED` if it is not mapped. Every tensor there refers to its buffer.
+        self._buffers: list[UInt8] = []
+        self._pending: set[int] = set()  # of tasks whose batch did not come back yet
+        self._order: list[int] = []  # regions with pages, least recently used first
 
     @property
     def warm(self) -> int:
-        """Places that have pages."""
+        """Number of regions with pages."""
         return len(self._order)
 
-    def take(self) -> int:
-        """A place for a batch to come; one used lately, where there is one."""
-        free = [place for place in self._order if self._is_free(place)]
+    def allocate(self) -> int:
+        """Return a region for a new batch, one that has pages if possible."""
+        free = [region for region in self._order if self._is_free(region)]
         while len(self._order) > self._keep and len(free) > 1:
             self._clear(free.pop(0))
-        place = free[-1] if free else self._cold()
-        self._taken.add(place)
-        return place
+        region = free[-1] if free else self._unmapped()
+        self._pending.add(region)
+        return region
 
-    def buffer(self, place: int, size: int) -> Buffer:
-        """At least `size` bytes of a place that was taken. What refers to them holds the place."""
-        if len(self._buffers[place]) < size:
-            self._buffers[place] = self._file.map(place, size)
-        return self._buffers[place]
+    def buffer(self, region: int, size: int) -> UInt8:
+        """Return at least `size` bytes of an allocated region; references to them hold it."""
+        if len(self._buffers[region]) < size:
+            self._buffers[region] = self._file.map(region, size)
+        return self._buffers[region]
 
-    def give_back(self, place: int) -> None:
-        """The task is over: from now on the place belongs to those who hold what lies there."""
-        self._taken.discard(place)
-        if place in self._order:
-            self._order.remove(place)
-        if len(self._buffers[place]):
-            self._order.append(place)
+    def release(self, region: int) -> None:
+        """End the task of a region, which is free once no tensor refers to it."""
+        self._pending.discard(region)
+        if region in self._order:
+            self._order.remove(region)
+        if len(self._buffers[region]):
+            self._order.append(region)
 
-    def give_all_back(self) -> None:
-        """All tasks are over."""
-        for place in list(self._taken):
-            self.give_back(place)
+    def release_all(self) -> None:
+        """End all tasks."""
+        for region in list(self._pending):
+            self.release(region)
 
-    def _is_free(self, place: int) -> bool:
-        return place not in self._taken and _references(self._buffers, place) == _FREE
+    def _is_free(self, region: int) -> bool:
+        return region not in self._pending and is_free(self._buffers, region)
 
-    def _cold(self) -> int:
-        for place, buffer in enumerate(self._buffers):
-            if buffer is _NOBODY and place not in self._taken:
-                return place
+    def _unmapped(self) -> int:
+        for region, buffer in enumerate(self._buffers):
+            if buffer is _UNMAPPED and region not in self._pending:
+                return region
         self._file.add(len(self._buffers))
-        self._buffers.append(_NOBODY)
+        self._buffers.append(_UNMAPPED)
         return len(self._buffers) - 1
 
-    def _clear(self, place: int) -> None:
-        self._order.remove(place)
-        self._buffers[place] = _NOBODY
-        self._file.clear(place)
+    def _clear(self, region: int) -> None:
+        self._order.remove(region)
+        self._buffers[region] = _UNMAPPED
+        self._file.clear(region)

@@ -1,9 +1,9 @@
-"""Runs the jobs of a plan on threads, in order, a bounded number ahead.
+"""Executor of the jobs of a plan on threads, in order, a bounded number ahead.
 
-A job is one step. Its pieces go into one queue, nearest step first, so that the first batch comes
-as fast as all workers together can make it. Nothing here knows what a job does.
+A job is one step. Its pieces go into one queue, nearest step first, so that all workers together
+make the first batch.
 
-Workers and caller meet in two `SimpleQueue`s and share no lock. When an executor is forgotten (a
+Workers and caller meet in two `SimpleQueue`s and share no lock. When an executor is dropped (a
 `break`, an exception), the collector may find it in any thread and in the middle of anything, and
 an interrupt that arrives while Python code of a finalizer runs would be lost. So there is none: the
 callback of a weak reference is the queue's own `put`, which wakes the workers, and they see that
@@ -21,13 +21,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
 
 import torch
 
 from datapipe.errors import DatapipeError
+from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
-from datapipe.loader.metrics.watch import Watch, WatchedJob
+from datapipe.loader.metrics.watch import Watch, describe_stall
+from datapipe.loader.schedule.run_options import LoaderOptions
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +37,16 @@ _PATIENCE = 5.0  # seconds that a worker gets to finish its sample
 _STARTING = threading.Lock()
 
 
-J = TypeVar("J", bound=WatchedJob)
-
-
-class _Team(Generic[J]):
-    """The worker threads. They never refer to their executor, so that it can be collected."""
+class _Team:
+    """Worker threads. They never refer to their executor, so that it can be collected."""
 
     def __init__(self, watches: list[Watch], on_end: Callable[[], None]) -> None:
         # Anything but a piece of a job means that the team may have ended.
         self.work: queue.SimpleQueue[object] = queue.SimpleQueue()
         # A finished job, an exception that ended a worker, or None when the team stops.
-        self.done: queue.SimpleQueue[J | BaseException | None] = queue.SimpleQueue()
+        self.done: queue.SimpleQueue[BatchBuilder | BaseException | None] = queue.SimpleQueue()
         self.ready: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self.owner: weakref.ref[ThreadExecutor[J]] | None = None
+        self.owner: weakref.ref[ThreadExecutor] | None = None
         self._stopped = False
         self.watches = watches
         self.threads: list[threading.Thread] = []
@@ -78,21 +76,21 @@ class _Team(Generic[J]):
             except BaseException:
                 self.stop()
                 self.join()
-                # Those that did not start will not leave either.
+                # Threads that did not start will not leave either.
                 self._end()
                 raise
             finally:
-                # torch keeps the number of threads per thread, and as a default for threads to
-                # come; the workers changed the default.
+                # torch keeps the number of threads per thread, and a default for new threads; the
+                # workers changed the default.
                 torch.set_num_threads(before)
 
     @property
     def ended(self) -> bool:
-        """Whether it was stopped, or its executor is gone."""
+        """True if it was stopped, or its executor is gone."""
         return self._stopped or self.owner is None or self.owner() is None
 
     def stop(self) -> None:
-        """Tell everybody to stop, without waiting for it."""
+        """Tell all workers to stop, without waiting for it."""
         self._stopped = True
         self.work.put(None)
         self.done.put(None)
@@ -108,7 +106,7 @@ class _Team(Generic[J]):
                 logger.warning("a worker does not stop: %s", watch.report() or "it is starting")
 
     def leave(self) -> None:
-        """Called by each worker as it ends; the last one clears up."""
+        """Count the end of a worker; the last one clears up."""
         if next(self._exits) == len(self.watches):
             self._end()
 
@@ -117,7 +115,7 @@ class _Team(Generic[J]):
         self._on_end()
 
 
-_TEAMS: set[_Team[Any]] = set()  # those with threads
+_TEAMS: set[_Team] = set()  # with threads
 
 
 @atexit.register
@@ -129,48 +127,45 @@ def _stop_all() -> None:
         team.join()
 
 
-class ThreadExecutor(Generic[J]):
-    """Iterates over finished jobs in the order given. Dropping it stops its workers.
+class ThreadExecutor:
+    """Executor that returns finished jobs in the order given. Dropping it stops its workers.
 
     Args:
         jobs: made one by one in the caller's thread, when there is room.
-        num_workers: threads; 0 runs every job in the caller's thread, when it is asked for.
-        ahead: most jobs that are begun before they are asked for.
-        stall_warning: seconds after which a wait is explained in the log.
-        on_end: called once, when the last worker has stopped, by whoever is the last.
-        meter: times what the workers do; None for nobody.
+        options: of the loader; without workers every job runs in the caller's thread, when it is
+            asked for.
+        on_end: called once, when the last worker has stopped, in any thread.
+        meter: of the workers' time; None for none.
     """
 
     def __init__(
         self,
-        jobs: Iterator[J],
+        jobs: Iterator[BatchBuilder],
+        options: LoaderOptions,
         *,
-        num_workers: int,
-        ahead: int,
-        stall_warning: float,
         on_end: Callable[[], None],
         meter: Meter | None = None,
     ) -> None:
         self._jobs = jobs
-        self._ahead = ahead
-        self._stall_warning = stall_warning
-        self._window: deque[J] = deque()
+        self._options = options
+        self._window: deque[BatchBuilder] = deque()
         self._finished: set[int] = set()  # jobs of the window, by id
-        self._inline = _watch(meter if num_workers == 0 else None, "caller")
-        watches = [_watch(meter, f"worker {number}") for number in range(num_workers)]
-        self._team: _Team[J] = _Team(watches, on_end)
+        rows = [f"worker {number}" for number in range(options.num_workers)] or ["caller"]
+        watches = [Watch(None if meter is None else meter.clock(row)) for row in rows]
+        self._inline = watches[0]
+        self._team = _Team(watches if options.num_workers else [], on_end)
         # Before the first thread, so that an interrupt in between leaves none behind.
         self._team.owner = weakref.ref(self, self._team.work.put)
-        self._inline_end = None if num_workers else weakref.finalize(self, on_end)
+        self._inline_end = None if options.num_workers else weakref.finalize(self, on_end)
         self._team.start()
 
-    def next(self) -> J:
-        """The next job, finished.
+    def next(self) -> BatchBuilder:
+        """Return the next job, finished.
 
         Raises:
             StopIteration: there are no more.
             DatapipeError: the executor was closed.
-            BaseException: whatever a job let through.
+            BaseException: raised by a job.
         """
         if not self._team.watches:
             job = next(self._jobs)
@@ -188,14 +183,14 @@ class ThreadExecutor(Generic[J]):
         return job
 
     def ready(self) -> bool:
-        """Whether `next` has a finished job at hand."""
+        """Return whether the next job is finished."""
         while True:
             try:
                 event = self._team.done.get_nowait()
             except queue.Empty:
                 return bool(self._window) and id(self._window[0]) in self._finished
             if event is None or isinstance(event, BaseException):
-                self._team.done.put(event)  # for `next`, whose turn it is to raise
+                self._team.done.put(event)  # for `next`, which raises it in its turn
                 return False
             self._finished.add(id(event))
             del event
@@ -208,7 +203,7 @@ class ThreadExecutor(Generic[J]):
             self._inline_end()
 
     def _fill(self) -> None:
-        while len(self._window) < self._ahead:
+        while len(self._window) < self._options.prefetch_factor:
             job = next(self._jobs, None)
             if job is None:
                 return
@@ -221,15 +216,15 @@ class ThreadExecutor(Generic[J]):
             for piece in range(pieces):
                 self._team.work.put((job, piece, pieces, ended))
 
-    def _wait(self, job: J) -> None:
+    def _wait(self, job: BatchBuilder) -> None:
         started = time.monotonic()
-        patience = self._stall_warning
+        patience = self._options.stall_warning
         while id(job) not in self._finished:
             try:
                 event = self._team.done.get(timeout=patience)
             except queue.Empty:
-                waited = time.monotonic() - started
-                logger.warning("%s", self._explain(job, waited))
+                reports = [report for w in self._team.watches if (report := w.report(job))]
+                logger.warning("%s", describe_stall(time.monotonic() - started, reports))
                 patience = min(2 * patience, threading.TIMEOUT_MAX)
                 continue
             if event is None:
@@ -240,17 +235,9 @@ class ThreadExecutor(Generic[J]):
             del event  # a batch must not live longer than its user wants
         self._finished.remove(id(job))
 
-    def _explain(self, job: J, waited: float) -> str:
-        reports = [report for watch in self._team.watches if (report := watch.report(job))]
-        where = "; ".join(reports) or "no worker is at it"
-        return f"the loader has been waiting {waited:.0f} s for its next batch: {where}"
 
-
-def _watch(meter: Meter | None, row: str) -> Watch:
-    return Watch(None if meter is None else meter.clock(row))
-
-
-def _work(team: _Team[J], watch: Watch) -> None:
+def _work(team: _Team, watch: Watch) -> None:
+    """Run pieces until the team ends. Entry of a worker thread."""
     try:
         # A thread takes the default over at its first question, which must not come after the
         # answer.
@@ -262,7 +249,7 @@ def _work(team: _Team[J], watch: Watch) -> None:
             del task  # an idle worker must not keep a batch alive
             try:
                 job.run(piece, watch)
-            except BaseException as error:  # handed to the thread that iterates
+            except BaseException as error:  # raised again in the thread that iterates
                 team.done.put(error)
                 return
             finally:
@@ -270,6 +257,6 @@ def _work(team: _Team[J], watch: Watch) -> None:
             if next(ended) == pieces:
                 team.done.put(job)
             del job
-        team.work.put(None)  # for the next one
+        team.work.put(None)  # for the next worker
     finally:
         team.leave()

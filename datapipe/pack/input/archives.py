@@ -7,7 +7,7 @@ import re
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -26,7 +26,13 @@ _ENDING = re.compile(r"(\.tar)?\.[^.]+$")
 def first_members(path: Path, most: int = _MEMBERS) -> list[tuple[str, int]]:
     """Return names and sizes of the first files in an archive; none if it cannot be read."""
     try:
-        return list(islice(_members(path), most))
+        if path.suffix.lower() == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                files = (info for info in archive.filelist[:_ZIP_NAMES] if not info.is_dir())
+                return [(info.filename, info.file_size) for info in islice(files, most)]
+        with tarfile.open(path, "r|*") as tar:
+            members = ((m.name.removeprefix("./"), m.size) for m in tar if m.isreg())
+            return list(islice(members, most))
     except (OSError, EOFError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
         return []
 
@@ -49,19 +55,6 @@ def holds(path: Path, names: list[str]) -> bool:
     return any(name.rpartition("/")[2] in ends for name, _ in first_members(path, 200))
 
 
-def _members(path: Path) -> Iterator[tuple[str, int]]:
-    if path.suffix.lower() == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.filelist[:_ZIP_NAMES]:
-                if not info.is_dir():
-                    yield info.filename, info.file_size
-        return
-    with tarfile.open(path, "r|*") as tar:
-        for member in tar:
-            if member.isreg():
-                yield member.name.removeprefix("./"), member.size
-
-
 def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
@@ -75,6 +68,12 @@ _OTHER = re.compile(r"\.(zip|7z|rar)$", re.IGNORECASE)
 _PART = re.compile(
     r"(\.(?:tar(?:\.(?:gz|bz2|xz|zst))?|tgz|zip|7z))[._-]?(?:part)?[._-]?(?:\d{1,4}|[a-z]{2})$"
 )
+_COMMANDS = {
+    "zip": "unzip -q {name} -d {folder}",
+    "7z": "7z x {name} -o{folder}",
+    "rar": "mkdir -p {folder} && unrar x {name} {folder}/",
+    "tar": "mkdir -p {folder} && tar -xf {name} -C {folder}",
+}
 _TOOLS = {"gz": "gunzip", "tgz": "gunzip", "bz2": "bunzip2", "xz": "unxz", "zst": "unzstd"}
 _NAMED = 3
 _LOOKED_AT = 10_000
@@ -162,7 +161,7 @@ def unpack_command(path: Path) -> str | None:
     Args:
         path: of the archive, or of one of the parts that it was split into.
 
-    Example:
+    Examples:
         >>> unpack_command(Path("coco.zip"))
         'unzip -q coco.zip -d coco'
     """
@@ -173,15 +172,8 @@ def unpack_command(path: Path) -> str | None:
     if whole != path:
         parts = f"{quote(str(whole))}{path.name[len(whole.name)]}*"
         return f"cat {parts} > {quote(str(whole))} && {unpack_command(whole)}"
-    name = quote(str(path))
-    kind = path.name.lower().rpartition(".")[2]
-    if kind == "zip":
-        return f"unzip -q {name} -d {folder}"
-    if kind == "7z":
-        return f"7z x {name} -o{folder}"
-    if kind == "rar":
-        return f"mkdir -p {folder} && unrar x {name} {folder}/"
-    return f"mkdir -p {folder} && tar -xf {name} -C {folder}"
+    command = _COMMANDS.get(path.name.lower().rpartition(".")[2], _COMMANDS["tar"])
+    return command.format(name=quote(str(path)), folder=folder)
 
 
 def unpack_folder(path: Path) -> Path:

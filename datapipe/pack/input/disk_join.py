@@ -48,15 +48,14 @@ def identity(value: Any) -> str | None:
 
 
 class Entries:
-    """Entries of one array by id, in the array's order, and the ids that were claimed."""
+    """Entries of one array by id, in the array's order, and the ids that were claimed.
+
+    Args:
+        base: the database, which other arrays may share.
+        name: a plain word, of no other array in it.
+    """
 
     def __init__(self, base: sqlite3.Connection, name: str) -> None:
-        """Make the tables of an array.
-
-        Args:
-            base: an empty or shared database.
-            name: a plain word, of no other array in it.
-        """
         self._base = base
         self._entry, self._claim, self._first = f"{name}_entry", f"{name}_claim", f"{name}_first"
         for statement in (
@@ -91,7 +90,7 @@ class Entries:
 
     def ids(self) -> Iterator[str]:
         """Yield every id once, in the order of its first entry; call it once."""
-        # A table and not a sort, which would spill to a folder that nobody chose.
+        # A table and not a sort, which would spill to a folder that the user did not choose.
         self._base.execute(
             f"INSERT INTO {self._first} SELECT min(number), id FROM {self._entry} "
             "WHERE id IS NOT NULL GROUP BY id"
@@ -121,7 +120,7 @@ class Entries:
 
 @contextmanager
 def disk_join(scratch: Path | None, *names: str) -> Iterator[tuple[Entries, ...]]:
-    """Give empty `Entries` of these names, in a temporary folder that is removed at the end.
+    """Yield empty `Entries` of these names, in a temporary folder that is removed at the end.
 
     Args:
         scratch: where to make the folder; the system's folder for temporary files where None.
@@ -130,11 +129,11 @@ def disk_join(scratch: Path | None, *names: str) -> Iterator[tuple[Entries, ...]
     Raises:
         PackError: it cannot be written.
     """
-    place = scratch or Path(tempfile.gettempdir())
+    parent = scratch or Path(tempfile.gettempdir())
     try:
-        temporary = tempfile.TemporaryDirectory(prefix="datapipe-", dir=place)
+        temporary = tempfile.TemporaryDirectory(prefix="datapipe-", dir=parent)
     except OSError as error:
-        raise PackError(f"{place}: no temporary folder can be made: {error.strerror}") from error
+        raise PackError(f"{parent}: no temporary folder can be made: {error.strerror}") from error
     with temporary as folder:
         try:
             # A generator that holds it may be resumed, or dropped, by another thread.
@@ -149,6 +148,6 @@ def disk_join(scratch: Path | None, *names: str) -> Iterator[tuple[Entries, ...]
                 yield tables
         except sqlite3.Error as error:
             raise PackError(
-                f"{place}: the temporary database that joins annotations and images failed: "
+                f"{parent}: the temporary database that joins annotations and images failed: "
                 f"{error}; make room there"
             ) from error

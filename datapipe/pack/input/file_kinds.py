@@ -41,7 +41,7 @@ _MEDIUM = {ext: what for what, exts in _MEDIA.items() for ext in exts}
 def is_paper(name: str) -> bool:
     """Return whether a file is no data by its name: a README, a licence, a script, a checksum.
 
-    Example:
+    Examples:
         >>> is_paper("README.md"), is_paper("LICENSE-2.0.txt"), is_paper("0001.txt")
         (True, True, False)
     """

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.images.header import is_image_extension
-from datapipe.index.tar.grouping import split_name
-from datapipe.pack.input.raw_sample import Blob, Inline, NamedTexts, RawImage, RawSample
+from datapipe.index.tar.grouping import Group, Grouped, split_name
+from datapipe.index.tar.headers import TarScanner
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
 from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
-def extension_of(name: str) -> str:
-    """Return what stands behind the first dot of a member's name; empty where it has no key."""
-    parts = split_name(name)
-    return parts[1] if parts else ""
+def tar_members(path: Path, group: Group) -> list[tuple[str, Blob]]:
+    """Return the members of a sample in a tar as (extension, bytes)."""
+    return [
+        ((split_name(m.name) or ("", ""))[1], Blob(path, m.offset, m.size, m.name))
+        for m in group.members
+    ]
+
+
+def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:
+    """Return the members of a tar that are in no sample or cannot be read, as rejects."""
+    rejects = [Reject(f"{label}:{name}", why, "DecodeError") for name, why in groups.left_out]
+    return rejects + [Reject(f"{label}:{name}", why, "MissingMember") for name, why in tar.unread]
 
 
 def sample_of_members(source: str, members: Sequence[tuple[str, Blob]]) -> RawSample:
@@ -42,15 +52,15 @@ def sample_of_members(source: str, members: Sequence[tuple[str, Blob]]) -> RawSa
     if texts.plain is not None:
         caption = others.pop(texts.plain)[1]
     elif texts.named:
-        caption = NamedTexts(tuple(others[place] for place in texts.named), texts.unclear)
-        others = [entry for place, entry in enumerate(others) if place not in texts.named]
+        caption = NamedTexts(tuple(others[index] for index in texts.named), texts.unclear)
+        others = [entry for index, entry in enumerate(others) if index not in texts.named]
     record = _take_json(others)
     return RawSample(source, tuple(_in_order(images)), caption, record, tuple(others))
 
 
 def settle(
     texts: NamedTexts, record: Any, map: str | None
-) -> tuple[Blob | Inline | None, Any, tuple[tuple[str, Blob | Inline], ...]]:
+) -> tuple[Blob | InlineBlob | None, Any, tuple[tuple[str, Blob | InlineBlob], ...]]:
     """Return the caption and the record of a sample with such texts, and texts that are neither.
 
     A question and its answer become the turns of the record, which keeps its other fields.
@@ -78,7 +88,7 @@ def settle(
     return None, {**(record or {}), "messages": turns}, ()
 
 
-def _read_turn(ext: str, blob: Blob | Inline) -> str:
+def _read_turn(ext: str, blob: Blob | InlineBlob) -> str:
     try:
         text = parse_text(blob.read()).strip()
     except DecodeError as error:
@@ -93,9 +103,9 @@ def _take_json(members: list[tuple[str, Blob]]) -> Blob | None:
     found = [entry for entry in members if entry[0].lower().rpartition(".")[2] == "json"]
     if not found:
         return None
-    taken = min(found, key=lambda entry: "." in entry[0])
-    members.remove(taken)
-    return taken[1]
+    chosen = min(found, key=lambda entry: "." in entry[0])
+    members.remove(chosen)
+    return chosen[1]
 
 
 def _in_order(images: list[RawImage]) -> list[RawImage]:

@@ -11,9 +11,9 @@ import heapq
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from heapq import merge, nsmallest
+from heapq import nsmallest
 from itertools import groupby
 from typing import Any
 
@@ -31,7 +31,7 @@ _RUN = 1 << 16  # names that wait as strings before they are packed
 
 
 class SortedNames:
-    """Takes file names in any order and gives them back in that of their bytes."""
+    """Collection of file names, iterated in the order of their bytes."""
 
     def __init__(self) -> None:
         self._waiting: list[str] = []
@@ -75,7 +75,7 @@ def _items(run: npt.NDArray[Any]) -> Iterator[bytes]:
         yield from run[start : start + 1024].tolist()
 
 
-# Parallel folders are few. Of class folders, of which there are thousands, none is looked at.
+# Parallel folders are few; class folders are thousands, and none of them is looked at.
 _MOST_SIBLINGS = 16
 _JUDGED = 50  # texts of a folder that say whether its texts are labels
 
@@ -90,17 +90,17 @@ def is_text(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TextFolder:
-    """A folder of texts, parallel to one of images.
+    """Folder of texts, parallel to one of images.
 
     Attributes:
-        place: its path.
+        folder: its path.
         names: its files.
         pattern: what `--include` would take for it.
         kind: "taken", "labels" (numbers), or "second" (the images have texts beside them).
         reports: whether texts without an image are to be rejected along with these images.
     """
 
-    place: str
+    folder: str
     names: SortedNames
     pattern: str
     kind: str
@@ -122,85 +122,84 @@ class ParallelFolders:
     include: Callable[[str], bool] = lambda name: True
     _folders: dict[str, list[str]] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)
-    _texts: dict[str, tuple[tuple[str, str, str], ...]] = field(default_factory=dict)
+    _texts: dict[str, list[tuple[str, str, str]]] = field(default_factory=dict)
 
-    def enter(self, place: str, folders: list[str]) -> None:
-        """Take note of the folders in a folder, before these are walked into."""
-        if 1 < len(folders) <= _MOST_SIBLINGS:
-            self._folders[place] = folders
+    def enter(self, folder: str, inner: list[str]) -> None:
+        """Note the folders in a folder, before these are walked into."""
+        if 1 < len(inner) <= _MOST_SIBLINGS:
+            self._folders[folder] = inner
 
-    def texts_of(self, place: str) -> list[TextFolder]:
-        """Return the folders of texts for a folder of images."""
+    def texts_of(self, images: str) -> list[TextFolder]:
+        """Return the folders of texts for a folder of images.
+
+        Raises:
+            PackError: several hold files of the images' stems.
+        """
         return [
             TextFolder(
-                place=text,
-                names=self.listing(text),
+                folder=texts,
+                names=self.listing(texts),
                 pattern=pattern,
                 kind=kind,
-                reports=self.owner_of(text) == place,
+                reports=self.owner_of(texts) == images,
             )
-            for text, pattern, kind in self._texts_of(place)
+            for texts, pattern, kind in self._texts_of(images)
         ]
 
-    def owner_of(self, place: str) -> str | None:
+    def owner_of(self, texts: str) -> str | None:
         """Return the first folder of images that a folder of texts belongs to."""
-        parallel = self._parallel(place)
-        if not parallel or self._kind(place) != "texts":
+        parallel = self._parallel(texts)
+        if not parallel or self._kind(texts) != "texts":
             return None
-        for images, _ in parallel:
-            if any(text == place for text, _, _ in self._texts_of(images)):
-                return images
-        return None
+        owners = (i for i, _ in parallel if any(t == texts for t, _, _ in self._texts_of(i)))
+        return next(owners, None)
 
-    def _texts_of(self, place: str) -> tuple[tuple[str, str, str], ...]:
-        if place not in self._texts:
-            parallel = self._parallel(place)
-            candidates = [
-                (text, pattern)
-                for text, pattern in parallel
-                if self._kind(place) == "images" and self._kind(text) == "texts"
-            ]
-            self._texts[place] = tuple(self._chosen(place, candidates)) if candidates else ()
-        return self._texts[place]
+    def _texts_of(self, images: str) -> list[tuple[str, str, str]]:
+        """Return path, pattern and kind of the folders of texts for a folder of images."""
+        if images not in self._texts:
+            parallel = self._parallel(images)
+            self._texts[images] = []
+            if parallel and self._kind(images) == "images":
+                texts = [(t, pattern) for t, pattern in parallel if self._kind(t) == "texts"]
+                self._texts[images] = self._chosen(images, texts) if texts else []
+        return self._texts[images]
 
-    def _chosen(
-        self, place: str, candidates: list[tuple[str, str]]
-    ) -> Iterator[tuple[str, str, str]]:
-        images = self.listing(place)
-        held = any(is_text(name) for name in images.unsorted())
-        found = []
-        for text, pattern in candidates:
-            names, below = self.listing(text), os.path.relpath(text, self.raw)
-            wanted = partial(self._wanted, names, below)
-            if not _share_stems(images, wanted()):
+    def _chosen(self, images: str, parallel: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
+        image_names = self.listing(images)
+        have_texts = any(map(is_text, image_names.unsorted()))
+        chosen, lines = [], []
+        width = max(len(pattern) for _, pattern in parallel)
+        for texts, pattern in parallel:
+            listing, below = self.listing(texts), os.path.relpath(texts, self.raw)
+
+            def wanted(listing: SortedNames = listing, below: str = below) -> Iterator[str]:
+                names = filter(is_text, listing.unsorted())
+                return (name for name in names if self.include(f"{below}/{name}"))
+
+            if not _share_stems(image_names, wanted()):
                 continue
             first = nsmallest(_JUDGED, (n for n in wanted() if not n.lower().endswith("json")))
-            if are_labels([f"{text}/{name}" for name in first]):
-                yield text, pattern, "labels"
-            elif held:
-                yield text, pattern, "second"
-            else:
-                found.append((text, pattern, sum(1 for _ in wanted()), min(wanted())))
-        if len(found) > 1:
-            width = max(len(pattern) for _, pattern, _, _ in found)
-            lines = [
-                f"\n  --include {printable(pattern)!r:<{width + 2}}  "
-                f"{count:,} file{'' if count == 1 else 's'}, such as {printable(name)}"
-                for _, pattern, count, name in found
-            ]
+            kind = "second" if have_texts else "taken"
+            if are_labels([f"{texts}/{name}" for name in first]):
+                kind = "labels"
+            chosen.append((texts, pattern, kind))
+            if kind == "taken":
+                count = sum(1 for _ in wanted())
+                lines.append(
+                    f"\n  --include {printable(pattern)!r:<{width + 2}}  {count:,} "
+                    f"file{'' if count == 1 else 's'}, such as {printable(min(wanted()))}"
+                )
+        if len(lines) > 1:
             raise PackError(
-                f"{printable(os.path.relpath(place, self.raw))} holds images, and several folders "
+                f"{printable(os.path.relpath(images, self.raw))} holds images, and several folders "
                 f"hold files of the same stems, which may be their texts:{''.join(lines)}\n"
                 "add the one that is meant to the command, or move the others elsewhere"
             )
-        yield from ((text, pattern, "taken") for text, pattern, _, _ in found)
+        return chosen
 
-    def _wanted(self, names: SortedNames, below: str) -> Iterator[str]:
-        return (n for n in names.unsorted() if is_text(n) and self.include(f"{below}/{n}"))
-
-    def _parallel(self, place: str) -> list[tuple[str, str]]:
-        """Folders whose path differs in one name, with the pattern of all that differ so."""
-        below = os.path.relpath(place, self.raw)
+    def _parallel(self, folder: str) -> list[tuple[str, str]]:
+        """Return folders whose path differs in one name, with the pattern of all that differ so."""
+        below = os.path.relpath(folder, self.raw)
         parts = [] if below == os.curdir else below.split("/")
         found = []
         for number, own in enumerate(parts):
@@ -212,52 +211,49 @@ class ParallelFolders:
                     found.append((other, pattern))
         return sorted(found)
 
-    def _kind(self, place: str) -> str:
+    def _kind(self, folder: str) -> str:
         """Return "images" if a folder holds any image, "texts" if it holds texts and no image."""
-        if place not in self._kinds:
+        if folder not in self._kinds:
             kind = ""
-            try:
-                with os.scandir(place) as entries:
-                    for entry in entries:
-                        if entry.name.startswith("."):
-                            continue
-                        if is_image_extension(entry.name.rpartition(".")[2].lower()):
-                            kind = "images"
-                            break
-                        if not kind and is_text(entry.name):
-                            kind = "texts"
-            except OSError:
-                kind = ""
-            self._kinds[place] = kind
-        return self._kinds[place]
+            with suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if is_image_extension(entry.name.rpartition(".")[2].lower()):
+                        kind = "images"
+                        break
+                    if not kind and is_text(entry.name):
+                        kind = "texts"
+            self._kinds[folder] = kind
+        return self._kinds[folder]
 
 
 def merged_groups(
     names: SortedNames, texts: list[TextFolder]
 ) -> Iterator[tuple[list[str], list[tuple[str, TextFolder]]]]:
     """Yield files that are equal up to their first dot: those of a folder, and those of texts."""
-    streams: list[Iterator[tuple[bytes, str, TextFolder | None]]] = [_keyed(names, None)]
-    streams += [_keyed(text.names, text) for text in texts]
-    merged = merge(*streams, key=lambda item: item[0])
+    if not texts:  # sorted, such names stand together
+        for _, own in groupby(names, lambda name: name.partition(".")[0]):
+            yield list(own), []
+        return
+
+    def keyed(
+        names: SortedNames, text: TextFolder | None
+    ) -> Iterator[tuple[bytes, str, TextFolder | None]]:
+        return ((os.fsencode(name), name, text) for name in names)
+
+    streams = [keyed(names, None), *(keyed(text.names, text) for text in texts)]
+    merged = heapq.merge(*streams, key=lambda item: item[0])
     for _, group in groupby(merged, lambda item: item[1].partition(".")[0]):
-        own: list[str] = []
-        others: list[tuple[str, TextFolder]] = []
-        for _, name, text in group:
-            if text is None:
-                own.append(name)
-            else:
-                others.append((name, text))
-        yield own, others
-
-
-def _keyed(
-    names: SortedNames, text: TextFolder | None
-) -> Iterator[tuple[bytes, str, TextFolder | None]]:
-    return ((os.fsencode(name), name, text) for name in names)
+        items = list(group)
+        yield (
+            [name for _, name, text in items if text is None],
+            [(name, text) for _, name, text in items if text is not None],
+        )
 
 
 def _share_stems(images: SortedNames, texts: Iterator[str]) -> bool:
-    """Return whether a text is called as an image is; asks for the first thousand texts alone."""
+    """Return whether a text is called as an image is, judged by the first thousand texts."""
     stems = {name.rpartition(".")[0] for name in nsmallest(1000, texts)}
     return any(
         (stem in stems or f"{stem}.{ext}" in stems) and is_image_extension(ext.lower())

@@ -24,18 +24,18 @@ def as_it_lies(path: str) -> str | None:
     Tried are both normal forms of Unicode, as macOS takes accents off their letters, and the
     extension in small and in capital letters, as cameras and Windows write `IMG_1.JPG`.
 
-    Example:
+    Examples:
         >>> as_it_lies("/no/such/image.jpg") is None
         True
     """
-    known = ""
+    existing = ""
     if not path.isascii():  # what is there keeps its spelling: it may be in another form
-        known = os.path.dirname(path)
-        while known and not os.path.isdir(known):
-            known = os.path.dirname(known)
-    stem, ext = os.path.splitext(path[len(known) :])
+        existing = os.path.dirname(path)
+        while existing and not os.path.isdir(existing):
+            existing = os.path.dirname(existing)
+    stem, ext = os.path.splitext(path[len(existing) :])
     others = [
-        f"{known}{form}{end}"
+        f"{existing}{form}{end}"
         for form in dict.fromkeys((stem, normalize("NFC", stem), normalize("NFD", stem)))
         for end in dict.fromkeys((ext, ext.lower(), ext.upper()))
     ]
@@ -125,11 +125,11 @@ class Blob(NamedTuple):
 
 
 def _open(path: str | Path) -> int:
-    # Without O_NONBLOCK, opening a named pipe waits for somebody to write to it.
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
-class Inline(NamedTuple):
+class InlineBlob(NamedTuple):
     """Bytes that a reader already holds: a cell of a table, an image inside a JSON record.
 
     Attributes:
@@ -156,7 +156,7 @@ class NamedTexts(NamedTuple):
         unclear: why they are neither; empty where they are.
     """
 
-    members: tuple[tuple[str, Blob | Inline], ...]
+    members: tuple[tuple[str, Blob | InlineBlob], ...]
     unclear: str = ""
 
 
@@ -166,7 +166,7 @@ class RawImage(NamedTuple):
     `prefix=""` gives `KEY.jpg`, `prefix="1"` gives `KEY.1.jpg`.
     """
 
-    blob: Blob | Inline
+    blob: Blob | InlineBlob
     prefix: str = ""
 
 
@@ -184,9 +184,9 @@ class RawSample(NamedTuple):
 
     source: str
     images: tuple[RawImage, ...] = ()
-    caption: Blob | Inline | NamedTexts | str | None = None
-    record: Blob | Inline | Mapping[str, Any] | None = None
-    others: tuple[tuple[str, Blob | Inline], ...] = ()
+    caption: Blob | InlineBlob | NamedTexts | str | None = None
+    record: Blob | InlineBlob | Mapping[str, Any] | None = None
+    others: tuple[tuple[str, Blob | InlineBlob], ...] = ()
     key: str = ""
 
     @property
@@ -202,10 +202,10 @@ class Reject(NamedTuple):
     """An input that does not make it into the dataset, as a line of `rejects.jsonl`.
 
     Attributes:
-        source: where it came from.
-        reason: why, for a person.
+        source: origin of the input.
+        reason: cause, in words.
         error: class of the exception.
-        file: the file at fault, where it is another than the source.
+        file: file at fault, if it is not the source.
     """
 
     source: str
@@ -213,63 +213,59 @@ class Reject(NamedTuple):
     error: str
     file: str = ""
 
+    def line(self) -> bytes:
+        """Return the line of `rejects.jsonl`; empty fields are left out."""
+        fields = {key: value for key, value in self._asdict().items() if value}
+        text = json.dumps(fields, ensure_ascii=False) + "\n"
+        return text.encode("utf-8", "backslashreplace")
 
-def inline_bytes(taken: RawSample | Reject) -> int:
-    """Bytes of data that an input holds in memory."""
-    if isinstance(taken, Reject):
+
+Input = RawSample | Reject
+
+
+def inline_bytes(sample: Input) -> int:
+    """Return the bytes of data that an input holds in memory."""
+    if isinstance(sample, Reject):
         return 0
-    size = 0
-    for image in taken.images:
-        if isinstance(image.blob, Inline):
-            size += len(image.blob.data)
-    for _, blob in taken.others:
-        if isinstance(blob, Inline):
-            size += len(blob.data)
-    return size
+    blobs = [*(image.blob for image in sample.images), *(blob for _, blob in sample.others)]
+    return sum(len(blob.data) for blob in blobs if isinstance(blob, InlineBlob))
 
 
 class InputCount:
-    """Counts inputs and keeps a digest of what they are: names, inline texts and records.
+    """Number of inputs and digest of them: of names, inline texts and records.
 
-    What lies in the files they name does not enter, so that counting reads none of them.
+    The content of the files they name does not enter, so counting reads none of them.
     """
 
     def __init__(self) -> None:
         self.number = 0
         self._hash = hashlib.sha256()
 
-    def add(self, taken: RawSample | Reject) -> None:
+    def add(self, sample: Input) -> None:
         """Count one more."""
         self.number += 1
-        if isinstance(taken, Reject):
-            text = f"{taken.source}\n{taken.reason}\n\n"
-            self._hash.update(text.encode("utf-8", "surrogatepass"))
-            return
-        parts = [taken.source]
-        for image in taken.images:
-            parts.append(_digest(image.blob))
-        for _, blob in taken.others:
-            parts.append(_digest(blob))
-        if taken.caption is not None:
-            parts.append(_digest(taken.caption))
-        if taken.record is not None:
-            parts.append(_digest(taken.record))
-        parts.append(taken.key)
-        self._hash.update("\n".join(parts).encode("utf-8", "surrogatepass") + b"\n\n")
+        if isinstance(sample, Reject):
+            text = f"{sample.source}\n{sample.reason}\n\n"
+        else:
+            parts = [sample.source, *(_digest(image.blob) for image in sample.images)]
+            parts += [_digest(blob) for _, blob in sample.others]
+            parts += [_digest(p) for p in (sample.caption, sample.record) if p is not None]
+            text = "\n".join([*parts, sample.key]) + "\n\n"
+        self._hash.update(text.encode("utf-8", "surrogatepass"))
 
     @property
     def digest(self) -> str:
-        """sha256, in hex, of all inputs so far."""
+        """Return the sha256 of all inputs so far, in hex."""
         return self._hash.hexdigest()
 
 
-def _digest(part: Blob | Inline | NamedTexts | str | Mapping[str, Any]) -> str:
-    """Return what is hashed of a part: a file's name, else the content."""
+def _digest(part: Blob | InlineBlob | NamedTexts | str | Mapping[str, Any]) -> str:
+    """Return the text that is hashed of a part: a file's name, else the content."""
     if isinstance(part, NamedTexts):
         return "\n".join(_digest(blob) for _, blob in part.members)
     if isinstance(part, Blob):
         return part.label
-    if isinstance(part, Inline):
+    if isinstance(part, InlineBlob):
         return f"{part.label} {len(part.data)} {crc32(part.data):08x}"
     if isinstance(part, str):
         return part
@@ -304,33 +300,3 @@ class ReadOptions:
     captions: str | None = None
     notes: Notes = field(default_factory=Notes, compare=False)
     scratch: Path | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """Content of a path, for messages: counts of files by extension, and the first few names."""
-
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        kinds = sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))[:6]
-        return ", ".join(f"{count:,} {ext or 'without extension'}" for ext, count in kinds) or (
-            "nothing"
-        )
-
-
-def look_at(raw: Path, *, most: int = 20_000) -> Found:
-    """Count the files at `raw` by extension, looking at no more than `most` of them."""
-    if raw.is_file():
-        return Found(counts={raw.suffix.lower(): 1})
-    counts: dict[str, int] = {}
-    seen = 0
-    for _, folders, files in os.walk(raw, followlinks=True):
-        folders.sort()
-        for name in files:
-            suffix = Path(name).suffix.lower()
-            counts[suffix] = counts.get(suffix, 0) + 1
-            seen += 1
-        if seen >= most:
-            break
-    return Found(counts=counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -49,7 +50,7 @@ def survey(raw: Path, most: int = MOST_FILES) -> Survey:
     """Look at the files below `raw`, folder by folder in order, until `most` were seen."""
     images: dict[str, bool] = {}
     seen = 0
-    for place, _, files in walk(raw):
+    for folder, _, files in walk(raw):
         if seen >= most:
             return Survey(images=images, complete=False)
         stems: dict[str, str] = {}
@@ -61,10 +62,10 @@ def survey(raw: Path, most: int = MOST_FILES) -> Survey:
                 stems[name] = stem
             elif ext == "json" or ext in TEXT_EXTENSIONS:
                 texts[stem] = name
-        if stems and texts and are_labels([f"{place}/{texts[stem]}" for stem in sorted(texts)]):
+        if stems and texts and are_labels([f"{folder}/{texts[stem]}" for stem in sorted(texts)]):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
         for name, stem in stems.items():
-            images[f"{place}/{name}"] = stem in texts or name in texts
+            images[f"{folder}/{name}"] = stem in texts or name in texts
         seen += len(files)
     return Survey(images=images)
 
@@ -75,18 +76,35 @@ def walk(raw: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     Links to folders are followed, but not back to a folder that was seen.
     """
     seen: set[tuple[int, int]] = set()
-    for place, folders, files in os.walk(raw, followlinks=True):
+    for folder, inner, files in os.walk(raw, followlinks=True):
         try:
-            status = os.stat(place)
+            status = os.stat(folder)
+            is_new = (status.st_dev, status.st_ino) not in seen
         except OSError:
-            folders[:] = []
-            continue
-        if (status.st_dev, status.st_ino) in seen:
-            folders[:] = []
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield place, folders, [name for name in files if not name.startswith(".")]
+            is_new = False
+        inner[:] = sorted(name for name in inner if is_new and not name.startswith("."))
+        if is_new:
+            seen.add((status.st_dev, status.st_ino))
+            yield folder, inner, [name for name in files if not name.startswith(".")]
+
+
+def look_at(raw: Path, most: int = 20_000) -> Counter[str]:
+    """Return how many files at `raw` have which extension, looking at about `most` of them."""
+    if raw.is_file():
+        return Counter({raw.suffix.lower(): 1})
+    counts: Counter[str] = Counter()
+    for _, _, names in walk(raw):
+        counts.update(os.path.splitext(name)[1].lower() for name in names)
+        if counts.total() >= most:
+            break
+    return counts
+
+
+def describe_files(raw: Path) -> str:
+    """Return the extensions of the files at `raw` with their counts, for messages."""
+    kinds = sorted(look_at(raw).items(), key=lambda item: (-item[1], item[0]))[:6]
+    listed = (f"{count:,} {extension or 'without extension'}" for extension, count in kinds)
+    return ", ".join(listed) or "nothing"
 
 
 def list_folder(

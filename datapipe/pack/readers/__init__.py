@@ -16,7 +16,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 
 
 class Reader(Protocol):
-    """Turns raw data of one format into samples.
+    """Reader of raw data of one format.
 
     Attributes:
         name: what `--format` calls it.

@@ -63,11 +63,14 @@ class KarpathyReader(CaptionReader):
         return first_objects(path, "images", PROBED)
 
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
+        # `val2014/COCO_val2014_000000391895.jpg` of `filepath` and `filename`
+        def path(image: Mapping[str, Any]) -> str:
+            return name(image) and os.path.join(_text(image.get("filepath")), name(image))
+
         def name(image: Mapping[str, Any]) -> str:
             return _text(image.get("filename"))
 
-        # `val2014/COCO_val2014_000000391895.jpg` of `filepath` and `filename`
-        return lambda i: name(i) and os.path.join(_text(i.get("filepath")), name(i)), name
+        return path, name
 
     def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
         return list(dict.fromkeys(filter(None, (_text(i.get("filepath")) for i in probes))))
@@ -98,17 +101,15 @@ def _sentences(image: dict[str, Any]) -> list[str]:
     """Return the sentences of Karpathy's image as they were written, else their words."""
     if not _text(image.get("filename")):
         raise MissingMember("image has no `filename`")
-    captions: list[str | None] = []
+    captions = []
     sentences = image.get("sentences")
     for sentence in sentences if isinstance(sentences, list) else [None]:
         fields = sentence if isinstance(sentence, dict) else {"raw": sentence}
         raw, tokens = fields.get("raw"), _texts(fields.get("tokens"))
-        captions.append(
-            raw if isinstance(raw, str) else None if tokens is None else " ".join(tokens)
-        )
-    if None in captions:
-        raise DecodeError("`sentences` is no list of {raw} or {tokens}")
-    return [caption for caption in captions if caption is not None]
+        if not isinstance(raw, str) and tokens is None:
+            raise DecodeError("`sentences` is no list of {raw} or {tokens}")
+        captions.append(raw if isinstance(raw, str) else " ".join(tokens or ()))
+    return captions
 
 
 class TextCapsReader(CaptionReader):
@@ -191,20 +192,19 @@ class CaptionDictReader(CaptionReader):
         return list(_first_members(path, PROBED))
 
     def find(self, raw: Path, options: ReadOptions) -> list[Path]:
-        return [p for p in super().find(raw, options) if self._tells_of_images(p, raw, options)]
-
-    def _tells_of_images(self, path: Path, raw: Path, options: ReadOptions) -> bool:
-        """Return whether the members name images, and are no settings of something else."""
-        names = list(_first_members(path, _PROBES))
-        if all(map(names_image, names)):
-            return True
-        try:
+        def names_images(path: Path) -> bool:
+            """Return whether the members name images, and are no settings of something else."""
+            names = list(_first_members(path, _PROBES))
+            if all(map(names_image, names)):
+                return True
             probes = self.probes(path)
-            images = find_images(path, raw, options, probes, self.spellings(probes))
-            blobs = [images.blob(name, "") for name in names]
-            return all(Path(getattr(blob, "path", "")).is_file() for blob in blobs)
-        except (PackError, OSError, ValueError):
+            with suppress(PackError, OSError, ValueError):
+                images = find_images(path, raw, options, probes, self.spellings(probes))
+                blobs = [images.blob(name, "") for name in names]
+                return all(Path(getattr(blob, "path", "")).is_file() for blob in blobs)
             return False
+
+        return list(filter(names_images, super().find(raw, options)))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         for name, value in read_members(path):
@@ -226,8 +226,7 @@ def _first_members(path: Path, most: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     # An error is the end of what is looked at in a longer file, or says that it is not one object.
     with suppress(PackError), closing(read_members(path, most=LOOK)) as members:
-        for name, value in islice(members, most):
-            found[name] = value
+        found.update(islice(members, most))
     return found
 
 

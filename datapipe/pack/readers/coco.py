@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
-from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
-from datapipe.pack.input.survey import list_folder
 from datapipe.pack.records.captions import (
     Captioned,
     CaptionReader,
@@ -40,34 +38,26 @@ class CocoReader(CaptionReader):
 
     name = "coco"
     summary = "COCO captions JSON: images and annotations joined by image id (see --image-root)"
-    takes = frozenset({"image_root", "key_from", "captions"})
+    what = "COCO's captions"
+    absent = (
+        "no .json file here or in a folder such as annotations holds COCO's `images` and "
+        "`annotations`; give the annotation file itself"
+    )
 
     def fits(self, path: Path) -> bool:
         """Return whether the file is of COCO's shape, with captions or without."""
         name, entry = first_entry(path, *_ARRAYS, most=_LOOK)
         return entry.keys() >= {"id", "file_name" if name == "images" else "image_id"}
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return any(map(self.fits, _json_files(raw)))
-
     def open(self, raw: Path, options: ReadOptions) -> Path:
-        fitting = [raw] if raw.is_file() else list(filter(self.fits, _json_files(raw)))
-        if not fitting:
-            raise PackError(
-                f"{raw}: no .json file here or in {raw / 'annotations'} holds COCO's `images` and "
-                "`annotations`; give the annotation file itself"
-            )
+        if raw.is_file():
+            return raw
+        fitting = self.find(raw, options)
         # The word stands in every file of captions.
         captioned = [p for p in fitting if next(count_marks(p, b'"caption"'), 0)]
-        if not captioned:
+        if fitting and not captioned:
             raise _without_captions(fitting[0])
-        if len(captioned) > 1:
-            names = ", ".join(path.relative_to(raw).as_posix() for path in captioned)
-            raise PackError(
-                f"{raw} holds several files of captions ({names}); give one of them, with "
-                "--image-root and the folder of its images"
-            )
-        return captioned[0]
+        return self.only_one(raw, captioned)
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         path = self.open(raw, options)
@@ -107,23 +97,6 @@ class CocoReader(CaptionReader):
             yield from join.rejects(lambda number: f"{source}[{number}]", "images")
 
 
-def _json_files(raw: Path) -> Iterator[Path]:
-    """Yield the JSON files that are given, or lie in the folder or its `annotations`, by name.
-
-    Sidecars of images are left out.
-    """
-    if raw.is_file():
-        if raw.suffix.lower() == ".json":
-            yield raw
-        return
-    for folder in (raw, raw / "annotations"):
-        parts = [name.rpartition(".") for name in sorted(list_folder(folder)[0])]
-        images = {stem for stem, _, ext in parts if is_image_extension(ext)}
-        for stem, _, ext in parts:
-            if ext.lower() == "json" and stem not in images:
-                yield folder / f"{stem}.{ext}"
-
-
 def _without_captions(path: Path) -> PackError:
     with path.open("rb") as file:
         file.seek(max(path.stat().st_size - 64, 0))
@@ -138,20 +111,20 @@ def _without_captions(path: Path) -> PackError:
 
 
 def _image(path: Path, image: dict[str, Any], join: Entries) -> Captioned:
-    known = identity(image.get("id"))
-    if known is None:
+    id = identity(image.get("id"))
+    if id is None:
         raise MissingMember(f"`id` {_NO_ID}")
-    if not join.claim(known):
+    if not join.claim(id):
         raise DecodeError(
-            f"an image before it has the same id {known}; the captions are with that one"
+            f"an image before it has the same id {id}; the captions are with that one"
         )
     file_name = image.get("file_name")
     if not isinstance(file_name, str) or not file_name:
         raise MissingMember("image has no `file_name`")
-    bodies = [body for _, body in join.of(known)]
+    bodies = [body for _, body in join.of(id)]
     captions = [caption for caption, _ in bodies]
     record = {**image, "captions": captions, "annotations": [rest for _, rest in bodies]}
-    return Captioned(f"{printable(path.name)}#{known}", file_name, captions, image, record)
+    return Captioned(f"{printable(path.name)}#{id}", file_name, captions, image, record)
 
 
 def _annotation(annotation: dict[str, Any]) -> tuple[str, Any]:

@@ -18,11 +18,13 @@ https://huggingface.co/datasets/HuggingFaceM4/FineVision.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.pack.records.fields.turns import unpack_turns
-from datapipe.pack.records.reader import Record, RecordReader, name_of_image
+from datapipe.pack.records.images.fields import name_of_image
+from datapipe.pack.records.reader import Record, RecordReader
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.sample_text import is_document, is_question_list, misplaced
@@ -37,20 +39,8 @@ def is_chat(record: Any) -> bool:
     return isinstance(record, Mapping) and _field(record) is not None
 
 
-def _is_llava(record: Any) -> bool:
-    return isinstance(record, Mapping) and isinstance(record.get("conversations"), list)
-
-
 def _is_cauldron(record: Any) -> bool:
     return isinstance(record, Mapping) and is_question_list(record.get("texts"))
-
-
-def _is_interleaved(record: Any) -> bool:
-    return isinstance(record, Mapping) and is_document(record.get("texts"), record.get("images"))
-
-
-def _unpack_llava(record: Record) -> tuple[list[Any], Record]:
-    return unpack_turns(record, "conversations")
 
 
 def _unpack_cauldron(record: Record) -> tuple[list[Any], Record]:
@@ -118,18 +108,15 @@ def unpack_document(record: Record) -> tuple[list[Any], Record]:
         raise MissingMember("record has no `texts` and `images`")
     if not is_document(texts, images):
         raise DecodeError("`texts` and `images` are no lists of equal length of texts and images")
-    if (place := misplaced(texts, images)) is not None:
-        what = "neither text nor image" if texts[place] is None else "both a text and an image"
-        raise DecodeError(f"place {place} holds {what}")
-    for place, text in enumerate(texts):
+    if (index := misplaced(texts, images)) is not None:
+        what = "neither text nor image" if texts[index] is None else "both a text and an image"
+        raise DecodeError(f"place {index} holds {what}")
+    for index, text in enumerate(texts):
         if text and IMAGE_PLACE in text:
-            raise DecodeError(f"the text at place {place} contains {IMAGE_PLACE}")
-    names: list[str | None] = []
-    found: list[Any] = []
-    for image in images:
-        names.append(None if image is None else name_of_image(image, len(found)))
-        if image is not None:
-            found.append(image)
+            raise DecodeError(f"the text at place {index} contains {IMAGE_PLACE}")
+    found = [image for image in images if image is not None]
+    numbers = count()
+    names = [None if i is None else name_of_image(i, next(numbers)) for i in images]
     return found, {**record, "images": names}
 
 
@@ -137,8 +124,10 @@ LLAVA = RecordReader(
     name="llava",
     summary="LLaVA / ShareGPT / Qwen-VL: image or images, and conversations of {from, value}",
     what="`conversations`",
-    fits=_is_llava,
-    unpack=_unpack_llava,
+    fits=lambda record: (
+        isinstance(record, Mapping) and isinstance(record.get("conversations"), list)
+    ),
+    unpack=lambda record: unpack_turns(record, "conversations"),
 )
 CHAT = RecordReader(
     name="chat",
@@ -158,7 +147,9 @@ INTERLEAVED = RecordReader(
     name="interleaved",
     summary="OBELICS: documents of texts and images in turn",
     what="`texts` and `images` over the same places",
-    fits=_is_interleaved,
+    fits=lambda record: (
+        isinstance(record, Mapping) and is_document(record.get("texts"), record.get("images"))
+    ),
     unpack=unpack_document,
 )
 READERS = (LLAVA, CHAT, CAULDRON, INTERLEAVED)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.members import extension_of, sample_of_members
+from datapipe.pack.input.members import member_rejects, sample_of_members, tar_members
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
@@ -30,8 +29,8 @@ _Row = Mapping[str, Any]
 _Members = list[tuple[str, Blob]]
 
 
-class _Found(NamedTuple):
-    """Members of a sample in a shard; `key` is that of its row, `name` tells it from others."""
+class _Downloaded(NamedTuple):
+    """Members of a sample in a shard; `key` is that of its row, `name` is unique."""
 
     key: str
     name: str
@@ -92,9 +91,8 @@ def is_img2dataset(raw: Path) -> bool:
 # --- shards -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Shard:
-    """Paths of the parts of a shard, as far as it has them."""
+class _Paths(NamedTuple):
+    """Paths of the parts of a shard, whether they exist or not."""
 
     tar: Path
     folder: Path
@@ -115,22 +113,19 @@ def _is_number(stem: str) -> bool:
     return stem.isascii() and stem.isdecimal()
 
 
-def _shards(raw: Path) -> list[_Shard]:
-    """Shards in the order of their numbers."""
+def _shards(raw: Path) -> list[_Paths]:
+    """Return the shards in the order of their numbers."""
     stems = {name.removesuffix(".tar").removesuffix(".parquet") for name in _names(raw)}
+    endings = (".tar", "", ".parquet", "_stats.json")
     return [
-        _Shard(
-            tar=raw / f"{stem}.tar",
-            folder=raw / stem,
-            table=raw / f"{stem}.parquet",
-            stats=raw / f"{stem}_stats.json",
-        )
+        _Paths(*(raw / (stem + ending) for ending in endings))
         for stem in sorted(filter(_is_number, stems), key=lambda stem: (int(stem), stem))
     ]
 
 
-def _read_shard(shard: _Shard, options: ReadOptions) -> Iterator[RawSample | Reject]:
-    if shard.tar.exists() and shard.folder.is_dir():
+def _read_shard(shard: _Paths, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    in_folder = shard.folder.is_dir()
+    if shard.tar.exists() and in_folder:
         raise PackError(
             f"{shard.tar} and {shard.folder} are the same shard; move one of them elsewhere"
         )
@@ -140,30 +135,30 @@ def _read_shard(shard: _Shard, options: ReadOptions) -> Iterator[RawSample | Rej
         rows = [Reject(shard.table.name, _INTERRUPTED, "DecodeError")]
     elif shard.table.exists():
         rows = list(read_parquet(shard.table, shard.table.name))
-    if shard.folder.is_dir():
+    samples: list[_Downloaded] = []
+    rejects: list[Reject] = []
+    if in_folder:
         samples, rejects = _read_folder(shard.folder, interrupted)
     elif shard.tar.exists():
         samples, rejects = _read_tar(shard.tar, interrupted)
-    else:
-        samples, rejects = [], []
-    home = shard.folder.name if shard.folder.is_dir() else shard.tar.name
+    home = shard.folder.name if in_folder else shard.tar.name
     keys = {sample.key for sample in samples}
     width = max(map(len, keys), default=0)
     keyed = [(_key(row, width), row) for row in rows]
     by_key = {key: row for key, row in keyed if isinstance(row, Mapping)}
-    slash = "/" if shard.folder.is_dir() else ":"
     for key, name, members in samples:
-        yield _sample(f"{home}{slash}{printable(name)}", members, by_key.get(key), options)
+        source = f"{home}{'/' if in_folder else ':'}{printable(name)}"
+        yield _sample(source, members, by_key.get(key), options)
     yield from rejects
     for number, (key, row) in enumerate(keyed):
         if isinstance(row, Reject):
             yield row
         elif key not in keys:
-            place = key or f"row {number}"
-            yield _failed(f"{shard.table.name}:{printable(place)}", row, home)
+            label = printable(key or f"row {number}")
+            yield _failed(f"{shard.table.name}:{label}", row, home)
 
 
-def _is_interrupted(shard: _Shard) -> bool:
+def _is_interrupted(shard: _Paths) -> bool:
     """Return whether a download stopped in this shard: its table was begun, but has no end yet."""
     if shard.stats.exists() or not shard.table.is_file():
         return False
@@ -196,7 +191,7 @@ def _failed(source: str, row: _Row, home: str) -> Reject:
 # --- what was downloaded ----------------------------------------------------------------------
 
 
-def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]]:
+def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Downloaded], list[Reject]]:
     """Return the samples of a tar, and what fits in none."""
     members: list[TarMember] = []
     with TarScanner(path) as tar:
@@ -208,21 +203,9 @@ def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]
             if not (interrupted and is_tar):
                 raise
             cut = True
-        found = group_members(members)
-        rejects = [
-            Reject(f"{path.name}:{name}", reason, "DecodeError") for name, reason in found.left_out
-        ]
-        rejects += [
-            Reject(f"{path.name}:{name}", reason, "MissingMember") for name, reason in tar.unread
-        ]
-    samples = [
-        _Found(
-            group.key,
-            group.name,
-            [(extension_of(m.name), Blob(path, m.offset, m.size, m.name)) for m in group.members],
-        )
-        for group in found.samples
-    ]
+        groups = group_members(members)
+        rejects = member_rejects(path.name, groups, tar)
+    samples = [_Downloaded(g.key, g.name, tar_members(path, g)) for g in groups.samples]
     if cut and samples:
         # Members of a sample stand behind each other: only the last can lack some.
         last = samples.pop().name
@@ -231,8 +214,8 @@ def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]
     return samples, rejects
 
 
-def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Found], list[Reject]]:
-    """Files by key, in order of name, and what fits in no sample; hidden ones are left out."""
+def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Downloaded], list[Reject]]:
+    """Return the samples of a folder, in order of name, and the files that fit in none."""
     samples: dict[str, _Members] = {}
     rejects = []
     for name in _names(folder):
@@ -249,7 +232,7 @@ def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Found], list[Re
             del samples[key]
             reason = f"has no metadata yet: {_INTERRUPTED}"
             rejects.append(Reject(f"{folder.name}/{printable(key)}", reason, "MissingMember"))
-    return [_Found(key, key, members) for key, members in samples.items()], rejects
+    return [_Downloaded(key, key, members) for key, members in samples.items()], rejects
 
 
 def _sample(
@@ -269,7 +252,7 @@ def _sample(
 
 
 def _key_from(metadata: Any, row: _Row | None, options: ReadOptions) -> str:
-    """Return what `--key-from` asks for, out of the table, which spares reading the metadata."""
+    """Return the value that `--key-from` names, from the table rather than the metadata."""
     if options.key_from is None:
         return ""
     fields = row or {}

@@ -114,9 +114,8 @@ def document(record: Record, there: set[str]) -> Record:
 
 def _find_images(raw: Path, options: ReadOptions) -> Images:
     """Find the folder of the images, of which many may not have been downloaded."""
-    files = find_records(raw, options, fits)
-    if files is None:
-        files = open_records(raw, options, fits, _WHAT)  # says what is wrong
+    # `open_records` says what is wrong.
+    files = find_records(raw, options, fits) or open_records(raw, options, fits, _WHAT)
     names = [name for record in first_records(files.files[0]) for name in _names(record)]
     try:
         return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
@@ -129,17 +128,16 @@ def _find_images(raw: Path, options: ReadOptions) -> Images:
 def _names(record: Record) -> list[str]:
     """Return the names of a document's images."""
     info = record.get("image_info")
-    images = info if isinstance(info, list) else []
-    names = [image.get("image_name") for image in images if isinstance(image, Mapping)]
-    return [name for name in names if isinstance(name, str) and name]
+    images = [i for i in info if isinstance(i, Mapping)] if isinstance(info, list) else []
+    return [name for i in images if isinstance(name := i.get("image_name"), str) and name]
 
 
 def _sample(
     images: Images, options: ReadOptions, source: str, record: Record
 ) -> tuple[RawSample, int]:
-    """Return the sample of a document, and how many of its images are not there."""
+    """Return the sample of a document, and how many of its images are missing."""
     names = _names(record)
-    found, rest = unpack_document(document(record, {name for name in names if images.has(name)}))
+    found, rest = unpack_document(document(record, set(filter(images.has, names))))
     blobs = tuple(
         RawImage(images.blob(name, source), str(number or "")) for number, name in enumerate(found)
     )

@@ -24,7 +24,7 @@ from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
 from datapipe.pack.records.fields.columns import infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
-from datapipe.pack.records.fields.field_path import Field, Literal, Template, parse_source
+from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.images.fields import raw_images
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
@@ -56,31 +56,30 @@ def sample_columns(records: RecordFiles) -> dict[str, list[Any]]:
     for number, path in enumerate(records.files):
         if number >= _FILES and any(columns.values()):
             break
-        if kind_of(path) == "parquet":
-            _sample_parquet(path, columns)
-            continue
-        for record in first_records(path):
-            for name, value in record.items():
-                values = columns.setdefault(name, [])
-                if value not in (None, "", []) and len(values) < _RECORDS:
-                    values.append(value)
+        if is_parquet := kind_of(path) == "parquet":
+            found = _parquet_columns(path)
+        else:
+            rows = list(first_records(path))
+            names = dict.fromkeys(name for row in rows for name in row)
+            found = {name: [row.get(name) for row in rows] for name in names}
+        for name, values in found.items():
+            kept = columns.setdefault(name, [])
+            filled = [value for value in values if value not in (None, "", [])]
+            kept += filled if is_parquet else filled[: max(_RECORDS - len(kept), 0)]
     return columns
 
 
-def _sample_parquet(path: Any, columns: dict[str, list[Any]]) -> None:
+def _parquet_columns(path: Path) -> dict[str, list[Any]]:
     row = first_row(path)
     if row is None:
-        return
+        return {}
+    columns = {name: [value] for name, value in row.items()}
     with open_parquet(path) as file:
         small = [field.name for field in file.schema_arrow if _is_small(field.type)]
         batches = file.iter_batches(batch_size=_RECORDS, columns=small, use_threads=False)
-        batch = next(iter(islice(batches, 1)), None) if small else None
-        for name, value in row.items():
-            values = columns.setdefault(name, [])
-            if batch is not None and name in small:
-                values += [v for v in batch.column(name).to_pylist() if v not in (None, "", [])]
-            elif value not in (None, "", []):
-                values.append(value)
+        for batch in islice(batches, 1) if small else ():
+            columns |= batch.to_pydict()
+    return columns
 
 
 def _is_small(kind: pa.DataType) -> bool:
@@ -147,9 +146,9 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     mapped = parse_map(options.map).fields if options.map is not None else frozenset()
-    given = [option for option in (options.image_column, options.text_column) if option]
-    templates = [parse_source(option) for option in given if "{" in option]
-    named = {*given, *(name for source in templates for name in source.fields)}
+    options_given = [option for option in (options.image_column, options.text_column) if option]
+    templates = [parse_source(option) for option in options_given if "{" in option]
+    named = {*options_given, *(name for source in templates for name in source.fields)}
 
     def fits(record: Mapping[str, Any]) -> bool:
         if mapped:
@@ -164,7 +163,6 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    """Return what the columns mean."""
     columns = sample_columns(records)
     image, text = options.image_column, options.text_column
     if options.map is None:
@@ -185,14 +183,12 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
 
 def _root(part: RecordFiles, fields: FieldMap) -> Path:
     """Return the folder that image paths start from; those of a user's template, from `raw`."""
-    templates = [source for source in fields.images if isinstance(source, Template | Literal)]
+    templates = [source for source in fields.images if source.kind == "text"]
     if not templates or part.root_given or not part.raw.is_dir():
         return part.root
-    first = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
-    beside = sum(os.path.exists(part.root / path) for path in first)
-    return (
-        part.raw if sum(os.path.exists(part.raw / path) for path in first) > beside else part.root
-    )
+    paths = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
+    roots = (part.root, part.raw)  # the first of equals counts
+    return max(roots, key=lambda root: sum(os.path.exists(root / path) for path in paths))
 
 
 def _sample(
@@ -204,8 +200,8 @@ def _sample(
     kept, others = plain(mapped.record, ())
     # A record is kept where it says more than the images' names and the caption do.
     caption = fields.caption
-    said = {*(f for image in fields.images if isinstance(image, Field) for f in image.fields)}
-    if isinstance(caption, Field) and not isinstance(caption.get(record), list):
+    said = {f for image in fields.images if image.kind == "field" for f in image.fields}
+    if caption and caption.kind == "field" and not isinstance(caption.get(record), list):
         said |= {*caption.fields}
     whole = kept if mapped.turns or record.keys() - said else None
     sample = RawSample(source, images, None, whole, others, key_of_record(record, options))

@@ -1,4 +1,4 @@
-"""Files that a person means by a dataset and no reader takes: what to say of them."""
+"""Files that a person means by a dataset and that no reader takes: errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, look_at, printable
-from datapipe.pack.input.survey import start_of, walk
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.survey import look_at, start_of, walk
 from datapipe.pack.records.fields.refusals import longest, prose
 from datapipe.pack.records.images.nearby import named_by
-from datapipe.pack.records.locate import levels
-from datapipe.pack.records.streams.containers import first_records, kind_of, not_utf8
+from datapipe.pack.records.locate import levels, name_below
+from datapipe.pack.records.streams.containers import first_records, kind_of, kind_of_name, not_utf8
 from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar
 from datapipe.pack.teaching import fields_with_text, show
 
@@ -89,70 +88,63 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
         )
 
 
-@dataclass
-class _Found:
-    """Files beside images, by how plainly they tell of them."""
-
-    naming: list[Path] = field(default_factory=list)
-    records: list[Path] = field(default_factory=list)
-    texts: dict[tuple[str, str], list[Path]] = field(default_factory=lambda: defaultdict(list))
-
-    def sort_in(self, path: Path, stems: set[str]) -> None:
-        """Look into a file, and keep it if it may tell of images of these stems."""
-        start, kind = start_of(path, _START), kind_of(path)
-        # Records in another encoding are to be named too.
-        if not start.strip() or not (kind or (_is_text(start) and not are_names_alone(start))):
-            return
-        if _IMAGE_NAME.search(start):
-            self.naming.append(path)
-        elif kind and _may_be_records(path):
-            self.records.append(path)
-        elif _has_words(start, stems):
-            self.texts[_kind(path)].append(path)
-
-
 def _texts_of_none(raw: Path) -> list[Path]:
-    """Texts of images' stems; else files that name images or hold records; else as many lines."""
+    """Return files that may be the texts of the images below `raw`, though no reader takes them.
+
+    These are texts of images' stems; else files that name images or hold records; else texts with
+    about as many lines as there are images; else tables.
+    """
     stems: set[str] = set()
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
     images = seen = 0
-    for place, _, names in walk(raw):
+    for folder, _, names in walk(raw):
         for name in sorted(names):
             stem, ext = _split(name)
             if is_image_extension(ext):
                 images += 1
                 stems |= {stem, name}
             elif ext in _TABLES:
-                tables.append(Path(place, name))
-            elif not is_paper(name) and (kind_of(Path(name)) or not medium_of(name)):
-                files[place, ext].append(Path(place, name))
+                tables.append(Path(folder, name))
+            elif not is_paper(name) and (kind_of_name(name) or not medium_of(name)):
+                files[folder, ext].append(Path(folder, name))
         seen += len(names)
         if seen >= _FILES:
             break
-    found = _Found()
     # JSON of an image's stem was read as its sidecar, and texts too unless they lie elsewhere.
-    alike = {
-        kind: [p for p in paths if kind[1] != "json" or p.stem not in stems]
-        for kind, paths in files.items()
-    }
-    for paths in islice(alike.values(), _PROBES):
+    alike = [
+        [path for path in paths if ext != "json" or path.stem not in stems]
+        for (_, ext), paths in files.items()
+    ]
+    naming, records = [], []
+    worded: list[tuple[list[Path], list[Path]]] = []  # texts, and those of the same kind
+    for paths in alike[:_PROBES]:
+        texts = []
         for path in paths[:_OF_A_KIND]:
-            found.sort_in(path, stems)
-    for kind, looked_at in found.texts.items():
-        if all(path.stem in stems for path in looked_at):
-            return alike[kind]
-    if found.naming or found.records:
-        return found.naming or found.records
-    for kind, looked_at in found.texts.items():
-        lines = sum(map(_count_lines, looked_at)) * len(alike[kind]) / len(looked_at)
+            start, kind = start_of(path, _START), kind_of(path)
+            # Records in another encoding are to be named too.
+            if not start.strip() or not (kind or (_is_text(start) and not are_names_alone(start))):
+                continue
+            if _IMAGE_NAME.search(start):
+                naming.append(path)
+            elif kind and (
+                kind != "json" or seems_records(path) or _ARRAY_OF_OBJECTS.search(start)
+            ):
+                records.append(path)
+            elif _has_words(start, stems):
+                texts.append(path)
+        if texts:
+            worded.append((texts, paths))
+    for texts, paths in worded:
+        if all(path.stem in stems for path in texts):
+            return paths
+    if naming or records:
+        return naming or records
+    for texts, paths in worded:
+        lines = sum(map(_count_lines, texts)) * len(paths) / len(texts)
         if lines >= 2 and lines * 2 >= images:
-            return alike[kind]
+            return paths
     return tables
-
-
-def _kind(path: Path) -> tuple[str, str]:
-    return str(path.parent), _split(path.name)[1]
 
 
 def _is_text(start: bytes) -> bool:
@@ -184,14 +176,6 @@ def _count_lines(path: Path) -> float:
     return lines * path.stat().st_size / max(len(start), 1)
 
 
-def _may_be_records(path: Path) -> bool:
-    """Return whether a file holds several records, or an object that holds them in an array."""
-    if kind_of(path) != "json":
-        return True
-    start = start_of(path, _START)
-    return seems_records(path) or _ARRAY_OF_OBJECTS.search(start) is not None
-
-
 def only_names_images(path: Path) -> bool:
     """Return whether a text lists files of images and says nothing of them, as split lists do."""
     return are_names_alone(start_of(path, _START))
@@ -213,28 +197,29 @@ def seems_records(path: Path) -> bool:
 
 def advice(raw: Path, options: ReadOptions) -> str:
     """Return what to do with files of records at `raw` that fit no format; may be empty."""
+    lines = []
     try:
         files = [path for level in levels(raw, options.include, 20_000) for path in level]
         if not files and raw.is_file():
             files = [raw]
-        return "".join(f"\n{line}" for line in _advice(raw, files[:5]))
+        for path in files[:5]:
+            said = describe(path, raw)
+            # Beside data, objects are settings and statistics.
+            if said != _ONE_OBJECT or raw.is_file():
+                lines.append(f"\n{name_below(raw, path)}: {said}")
     except OSError:
         return ""
+    if raw.is_dir() and look_at(raw).get(".arrow"):
+        lines.append(
+            "\nArrow files of `save_to_disk` are not read; write Parquet with `Dataset.to_parquet`"
+        )
+    return "".join(lines)
 
 
 def describe(path: Path, raw: Path) -> str:
     """Return what a file of a folder holds, and how it could be read instead."""
     if not kind_of(path):
-        if _stem_beside(path):
-            return "it is beside an image of its name; call it .txt, and it is this image's text"
-        if _has_image(path, raw):
-            return (
-                "it has an image's name in another folder; texts are found beside the images, or "
-                "in a folder whose path differs from theirs in one name, as images/a and texts/a do"
-            )
-        if _split(path.name)[1] in _TABLES:
-            return "its format is not read; write it as CSV, JSONL or Parquet"
-        return "write it as CSV or JSONL, with a column of image paths and one of texts"
+        return _describe_text(path, raw)
     try:
         records = list(islice(first_records(path), _READ))
         fault = "" if records else not_utf8(path)
@@ -264,25 +249,26 @@ def describe(path: Path, raw: Path) -> str:
     return f"{columns}name theirs with --image-column and --text-column"
 
 
-def _stem_beside(path: Path) -> bool:
-    """Return whether an image of a file's stem lies beside it."""
-    return any(
-        is_image_extension(_split(p.name)[1])
-        for p in path.parent.glob(f"{glob.escape(path.stem)}.*")
-    )
+def _describe_text(path: Path, raw: Path) -> str:
+    def names_it(name: str) -> bool:
+        stem, ext = _split(name)
+        return stem == path.stem and is_image_extension(ext)
 
-
-def _has_image(path: Path, raw: Path) -> bool:
-    """Return whether an image of a file's stem lies somewhere below `raw`."""
-    return raw.is_dir() and any(
-        _split(name)[0] == path.stem and is_image_extension(_split(name)[1])
-        for _, _, names in islice(walk(raw), _FOLDERS)
-        for name in names
-    )
+    if any(names_it(p.name) for p in path.parent.glob(f"{glob.escape(path.stem)}.*")):
+        return "it is beside an image of its name; call it .txt, and it is this image's text"
+    folders = islice(walk(raw), _FOLDERS) if raw.is_dir() else ()
+    if any(names_it(name) for _, _, names in folders for name in names):
+        return (
+            "it has an image's name in another folder; texts are found beside the images, or "
+            "in a folder whose path differs from theirs in one name, as images/a and texts/a do"
+        )
+    if _split(path.name)[1] in _TABLES:
+        return "its format is not read; write it as CSV, JSONL or Parquet"
+    return "write it as CSV or JSONL, with a column of image paths and one of texts"
 
 
 def _wrapped(path: Path) -> str:
-    """Return how to take the records out of one JSON object."""
+    """Return how to take the records out of one JSON object; "" if it holds none."""
     if path.suffix.lower() != ".json" or path.stat().st_size > _WRAPPED:
         return ""
     try:
@@ -295,23 +281,18 @@ def _wrapped(path: Path) -> str:
     name = max(inner, key=lambda key: inner[key], default="")
     target = path.with_suffix(".jsonl")
     if inner.get(name, 0) > 1:
-        listed = ", ".join(f"{key!r}: {count:,}" for key, count in inner.items())
-        said, rows, target = (
-            f"it holds records in {listed}",
-            "json.load(open(sys.argv[1]))[sys.argv[2]]",
-            path.with_name(f"{path.stem}-{name}.jsonl"),
-        )
+        said = f"it holds records in {', '.join(f'{n!r}: {c:,}' for n, c in inner.items())}"
+        rows = "json.load(open(sys.argv[1]))[sys.argv[2]]"
+        target = path.with_name(f"{path.stem}-{name}.jsonl")
     elif is_columnar(held):
-        said, rows = (
-            f"its columns are {', '.join(map(repr, held))}",
+        said = f"its columns are {', '.join(map(repr, held))}"
+        rows = (
             "(lambda d: [dict(zip(d, r)) for r in zip(*(v if isinstance(v, list) else v.values() "
-            "for v in d.values()))])(json.load(open(sys.argv[1])))",
+            "for v in d.values()))])(json.load(open(sys.argv[1])))"
         )
     elif len(held) > 1 and _is_records(list(held.values())):
-        said, rows = (
-            f"it holds {len(held):,} records by their keys",
-            '[{"key": k, **v} for k, v in json.load(open(sys.argv[1])).items()]',
-        )
+        said = f"it holds {len(held):,} records by their keys"
+        rows = '[{"key": k, **v} for k, v in json.load(open(sys.argv[1])).items()]'
     else:
         return ""
     code = f"import json,sys; [print(json.dumps(r)) for r in {rows}]"
@@ -329,20 +310,6 @@ def _is_nested(record: Mapping[str, Any]) -> bool:
     return not any(isinstance(value, str) for value in values) or any(
         isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values
     )
-
-
-def _advice(raw: Path, files: list[Path]) -> Iterator[str]:
-    for path in files:
-        said = describe(path, raw)
-        # Beside data, objects are settings and statistics.
-        if said != _ONE_OBJECT or raw.is_file():
-            yield f"{_name(raw, path)}: {said}"
-    if raw.is_dir() and look_at(raw).counts.get(".arrow"):
-        yield "Arrow files of `save_to_disk` are not read; write Parquet with `Dataset.to_parquet`"
-
-
-def _name(raw: Path, path: Path) -> str:
-    return printable(path.name if path == raw else path.relative_to(raw).as_posix())
 
 
 def _split(name: str) -> tuple[str, str]:

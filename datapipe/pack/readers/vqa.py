@@ -1,9 +1,9 @@
-"""Questions about images: VQA, GQA, TextVQA and others whose files `questionfiles` knows."""
+"""Questions about images: VQA, GQA, TextVQA and others whose files `question_files` knows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from datapipe.pack.records.images.nearby import (
     find_images,
     spellings_of_names,
 )
-from datapipe.pack.records.locate import find_objects, leave_out_others
+from datapipe.pack.records.locate import find_objects
 from datapipe.pack.records.question_files import (
     ANSWERS,
     QuestionFile,
@@ -35,11 +35,10 @@ from datapipe.pack.records.streams.record_files import key_of_record, plain
 
 _IDS = ("question_id", "questionId", "question_index", "qa_id")
 _FIRST = 5000  # questions among which the first images are looked for
-_BROKEN, _MISSING = "DecodeError", "MissingMember"
 
 
 class VqaReader:
-    """A sample is an image with all its questions, as turns in the order of the file.
+    """Reader whose samples are images with all their questions, as turns in the file's order.
 
     An answer is `multiple_choice_answer` or `answer`, else that given most often in `answers`, the
     first of equals.
@@ -59,8 +58,6 @@ class VqaReader:
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         file, annotations = open_questions(raw, options)
         images = _find_images(file, raw, options)
-        read = [file.path] if annotations is None else [file.path, annotations]
-        leave_out_others(raw, read, options.notes)
         options.notes.decide("all questions about an image are one sample, a turn each")
         with disk_join(options.scratch, "question", "answer") as (questions, answers):
             entries = ((number, value, name) for number, name, value in file.questions())
@@ -72,9 +69,17 @@ class VqaReader:
                 answers.load(parsed_entries(((n, value) for _, n, value in arrays), _answer))
             join = _Join(file=file, annotations=annotations, questions=questions, answers=answers)
             for image in questions.ids():
-                source = f"{printable(file.path.name)}#{image}"
-                yield from _samples(source, join.turns(image), image, images, options)
-            yield from join.left_over()
+                turns = []
+                for turn in join.turns(image):
+                    if isinstance(turn, Reject):
+                        yield turn
+                    else:
+                        turns.append(turn)
+                if turns:
+                    source = f"{printable(file.path.name)}#{image}"
+                    yield _sample(source, turns, image, images, options)
+            yield from questions.rejects(join.source)
+            yield from answers.rejects(join.annotation, "questions")
 
 
 def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
@@ -146,17 +151,17 @@ def _chosen(fields: Mapping[str, Any]) -> str | None:
         values = value if isinstance(value, list) else [value]
         texts = [v.get("answer") if isinstance(v, Mapping) else v for v in values]
         numbers = [str(t) if type(t) in (int, float) else t for t in texts]
-        given = Counter(t for t in numbers if isinstance(t, str) and t.strip())
-        if given:
-            return given.most_common(1)[0][0]
+        counts = Counter(t for t in numbers if isinstance(t, str) and t.strip())
+        if counts:
+            return counts.most_common(1)[0][0]
     return None
 
 
 # --- samples ------------------------------------------------------------------------------------
 
 
-class _Turn(NamedTuple):
-    """A question with its answer, and what else is known of both."""
+class _Answered(NamedTuple):
+    """Question with its answer, the field of its image, and the other fields of both."""
 
     question: str
     answer: str
@@ -166,13 +171,11 @@ class _Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Join:
-    """Questions with their answers.
+    """Questions by image, and answers by question.
 
     Attributes:
-        file: that of the questions.
-        annotations: that of the answers, if it is another.
-        questions: by image.
-        answers: by question.
+        file: the file of the questions.
+        annotations: the file of the answers, if it is another.
     """
 
     file: QuestionFile
@@ -180,66 +183,52 @@ class _Join:
     questions: Entries
     answers: Entries
 
-    def turns(self, image: str) -> Iterator[_Turn | Reject]:
+    def turns(self, image: str) -> Iterator[_Answered | Reject]:
         """Yield the questions about an image in order, those without an answer as rejects."""
         for number, body in self.questions.of(image):
-            source, id = self._source(number, body["name"]), body["id"]
+            source, id = self.source(number, body["name"]), body["id"]
             if id is not None and not self.answers.claim(id):
-                yield Reject(source, f"a question before it has the same id {id}", _BROKEN)
+                reason = f"a question before it has the same id {id}"
+                yield Reject(source, reason, "DecodeError")
                 continue
             found = self.answers.of(id) if id is not None else []
+            answer, rest = found[0][1] if found else (None, {})
             for other, _ in found[1:]:
                 reason = f"an annotation before it answers the same question {id}"
-                yield Reject(self._annotation(other), reason, _BROKEN)
-            answer, rest = body["answer"], body["rest"]
-            if found:
-                (_, (given, more)) = found[0]
-                answer, rest = given if answer is None else answer, rest | more
+                yield Reject(self.annotation(other), reason, "DecodeError")
+            answer = answer if body["answer"] is None else body["answer"]
             if answer is None:
-                yield Reject(source, "question has no answer", _MISSING)
+                yield Reject(source, "question has no answer", "MissingMember")
             else:
-                yield _Turn(body["question"], answer, body["image"], rest)
+                yield _Answered(body["question"], answer, body["image"], body["rest"] | rest)
 
-    def left_over(self) -> Iterator[Reject]:
-        """Yield what is broken, and the answers to questions that are not there."""
-        yield from self.questions.rejects(self._source)
-        yield from self.answers.rejects(self._annotation, "questions")
+    def source(self, number: int, name: str = "") -> str:
+        path = printable(self.file.path.name)
+        if name:
+            return f"{path}#{printable(name)}"
+        return f"{path}: {self.file.array or 'members'}[{number}]"
 
-    def _source(self, number: int, name: str = "") -> str:
-        path, array = printable(self.file.path.name), self.file.array
-        return f"{path}#{printable(name)}" if name else f"{path}: {array or 'members'}[{number}]"
-
-    def _annotation(self, number: int) -> str:
+    def annotation(self, number: int) -> str:
         assert self.annotations is not None
         return f"{printable(self.annotations.name)}: annotations[{number}]"
 
 
-def _samples(
-    source: str, turns: Iterable[_Turn | Reject], image: str, images: Images, options: ReadOptions
-) -> Iterator[RawSample | Reject]:
-    """Yield the rejects of an image, then its sample if a question has an answer."""
-    answered: list[_Turn] = []
-    for turn in turns:
-        if isinstance(turn, Reject):
-            yield turn
-        else:
-            answered.append(turn)
-    if not answered:
-        return
+def _sample(
+    source: str, turns: Sequence[_Answered], image: str, images: Images, options: ReadOptions
+) -> RawSample | Reject:
     messages = [
         {"role": role, "content": text}
-        for turn in answered
+        for turn in turns
         for role, text in (("user", turn.question), ("assistant", turn.answer))
     ]
     try:
-        whole = {"messages": messages, "questions": [turn.rest for turn in answered]}
-        record, _ = plain(answered[0].image | whole)
+        whole = {"messages": messages, "questions": [turn.rest for turn in turns]}
+        record, _ = plain(turns[0].image | whole)
         key = key_of_record(record, options)
         blob = images.blob(image, source)
     except SampleError as error:
-        yield rejected(source, error)
-        return
-    yield RawSample(source, (RawImage(blob),), record=record, key=key)
+        return rejected(source, error)
+    return RawSample(source, (RawImage(blob),), record=record, key=key)
 
 
 READER = VqaReader()

@@ -16,8 +16,8 @@ from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, names_shards, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
-from datapipe.pack.input.members import extension_of, sample_of_members
-from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.members import member_rejects, sample_of_members, tar_members
+from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.img2dataset import is_img2dataset
 from datapipe.pack.readers.unrecognized import are_names_alone
 from datapipe.pack.records.streams.containers import kind_of_name
@@ -66,13 +66,13 @@ def refuse_folder_in_tar(tar: TarScanner, groups: Sequence[Group], tars: Sequenc
 
 
 def _named_in(tar: TarScanner, alone: Iterable[Group], texts: Iterable[Group]) -> str:
-    """Return the texts that name images which stand alone; empty where hardly one is named."""
+    """Return the texts that name images which stand alone; "" where hardly one is named."""
     members = [m for group in alone for m in group.members if _kind(m) == "image"]
     names = {name for member in members for name in _names(member.name.encode())}
     named: set[bytes] = set()
     files = []
-    told = [m for group in texts for m in group.members if _kind(m) == "text"]
-    for member in nlargest(_LOOKED_AT, told, key=lambda m: m.size):
+    candidates = [m for group in texts for m in group.members if _kind(m) == "text"]
+    for member in nlargest(_LOOKED_AT, candidates, key=lambda m: m.size):
         start = tar.read(member.offset, min(member.size, _START))
         if is_paper(member.name.rpartition("/")[2]) or are_names_alone(start):
             continue
@@ -121,7 +121,7 @@ def _kind_of(ext: str) -> str:
 
 
 class WebDatasetReader:
-    """A folder of tar files, a list of them, or one.
+    """Reader of a folder of tar files, a list of them, or one.
 
     Members that share a name up to its first dot are a sample; they need not stand next to each
     other. A key that comes again with the same kinds of members is the next sample.
@@ -155,18 +155,16 @@ class WebDatasetReader:
         judged = False
         for shard, name in zip(tars.shards, map(printable, tars.names()), strict=True):
             with TarScanner(shard) as tar:
-                found = group_members(tar)
-                if found.samples and not judged:
-                    refuse_folder_in_tar(tar, found.samples, tars.shards)
+                groups = group_members(tar)
+                if groups.samples and not judged:
+                    refuse_folder_in_tar(tar, groups.samples, tars.shards)
                     judged = True
-            for group in found.samples:
+            for group in groups.samples:
+                source = f"{name}:{group.name}"
                 if group.number > 1:
-                    again.append(f"{name}:{group.name}")
-                yield _sample(f"{name}:{group.name}", shard, group.members)
-            for member, reason in found.left_out:
-                yield Reject(f"{name}:{member}", reason, "DecodeError")
-            for member, reason in tar.unread:
-                yield Reject(f"{name}:{member}", reason, "MissingMember")
+                    again.append(source)
+                yield sample_of_members(source, tar_members(shard, group))
+            yield from member_rejects(name, groups, tar)
         if again:
             options.notes.decide(
                 f"{len(again):,} samples have the key of an earlier one in their tar, for example "
@@ -181,11 +179,6 @@ def _tars(raw: Path) -> Tars:
     if not tars.shards:
         raise PackError(f"{raw}: no .tar file is here or below")
     return tars
-
-
-def _sample(source: str, shard: Path, members: list[TarMember]) -> RawSample:
-    blobs = [Blob(shard, m.offset, m.size, m.name) for m in members]
-    return sample_of_members(source, [(extension_of(blob.name), blob) for blob in blobs])
 
 
 READER = WebDatasetReader()

@@ -8,7 +8,8 @@ from pathlib import Path
 from datapipe.errors import PackError
 from datapipe.index.tar.listing import names_shards
 from datapipe.pack.input.archives import packed_images, refuse_archive
-from datapipe.pack.input.raw_sample import ReadOptions, look_at
+from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import describe_files
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers import Reader, all_readers
 from datapipe.pack.readers.unrecognized import advice, refuse_textless
@@ -28,7 +29,7 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     options = options or ReadOptions()
     readers = all_readers()
     if name is not None and name not in readers:
-        raise PackError(f"format {name!r} is not known; the formats are\n{_known(readers)}")
+        raise PackError(f"format {name!r} is not known; the formats are\n{_listed(readers)}")
     refuse_archive(raw)
     if names_shards(raw):
         name = name or "webdataset"
@@ -59,33 +60,28 @@ def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> 
     if chosen and (meant := weigh(raw, options, chosen, folder)) is not folder:
         return meant
     if folder is None:
+        packed = f"\n{said}" if (said := packed_images([raw])) else ""
         raise PackError(
-            f"{raw}: no known format is recognised (found: {look_at(raw)}); the formats are\n"
-            f"{_known(readers)}{advice(raw, options)}{_packed(raw)}{_below(raw, options, readers)}"
+            f"{raw}: no known format is recognised (found: {describe_files(raw)}); the formats "
+            f"are\n{_listed(readers)}{advice(raw, options)}{packed}"
+            f"{_below(raw, options, readers)}"
         )
     if options.map is None:
         refuse_textless(raw, folder.read(raw, replace(options, notes=Notes())))
     return folder
 
 
-def _known(readers: dict[str, Reader]) -> str:
+def _listed(readers: dict[str, Reader]) -> str:
     return "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
-
-
-def _packed(raw: Path) -> str:
-    """Return what to do with archives in a folder, where there are any."""
-    said = packed_images([raw])
-    return f"\n{said}" if said else ""
 
 
 def _below(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> str:
     """Return what folders just below look like, where something is recognised in them."""
     if not raw.is_dir():
         return ""
-    folders = sorted(path for path in raw.iterdir() if path.is_dir())[:_FOLDERS]
-    lines = []
-    for folder in folders:
+    said = ""
+    for folder in sorted(path for path in raw.iterdir() if path.is_dir())[:_FOLDERS]:
         names = [name for name, reader in readers.items() if reader.recognises(folder, options)]
         if names:
-            lines.append(f"\n{folder} looks like {' or '.join(names)}: give that folder")
-    return "".join(lines)
+            said += f"\n{folder} looks like {' or '.join(names)}: give that folder"
+    return said

@@ -7,19 +7,26 @@ how many samples each reading would give, by a bounded look.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from datapipe.errors import DatapipeError, PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
 from datapipe.pack.input.archives import lies_beside
-from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, inline_bytes, printable
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    Input,
+    RawSample,
+    ReadOptions,
+    inline_bytes,
+    printable,
+)
 from datapipe.pack.input.survey import Survey, survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.locate import levels
@@ -84,20 +91,19 @@ def weigh(
     Raises:
         PackError: several could be meant; it lists them with counts.
     """
-    if len(readers) == 1 and (folder is None or _named_by_options(options, readers[0], folder)):
-        return readers[0]
-    if any(reader.name in _PLAIN for reader in readers) and len(readers) == 1:
-        return readers[0]
+    only = readers[0] if len(readers) == 1 else None
+    if only and (folder is None or only.name in _PLAIN or _named_by_options(options, only, folder)):
+        return only
     loose = survey(raw) if folder is not None else Survey()
     if folder is not None and options.include is None and _are_sidecars(raw, loose):
         return folder
     readings = [_reading(reader, raw, options, loose) for reader in readers]
-    if folder is not None and len(readers) == 1:
-        if _is_plain(readings[0], loose):
-            return readers[0]
-        if not loose.images or (readings[0].is_broken and not loose.pairs):
-            return readers[0]  # which says what is wrong
-    if len(readers) > 1 and not loose.pairs:
+    if only:
+        # A broken one says what is wrong.
+        alone = not loose.images or (readings[0].is_broken and not loose.pairs)
+        if alone or _is_plain(readings[0], loose):
+            return only
+    elif not loose.pairs:
         if all(reading.is_broken for reading in readings):
             return readers[0]
         if (meant := _conversations(readers, readings)) is not None:
@@ -131,8 +137,8 @@ def _named_by_options(options: ReadOptions, reader: Reader, folder: Reader) -> b
 
     A pattern that takes files of records names these.
     """
-    given = {name for name in _OPTIONS_OF_RECORDS if getattr(options, name) is not None}
-    return bool(given & (reader.takes - (folder.takes - {"include"})))
+    names = {name for name in _OPTIONS_OF_RECORDS if getattr(options, name) is not None}
+    return bool(names & (reader.takes - (folder.takes - {"include"})))
 
 
 def _is_plain(reading: FolderReading, loose: Survey) -> bool:
@@ -168,8 +174,7 @@ def _reading(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) -> 
             return _of_tars(raw)
         return _of_records(reader, raw, options, loose)
     except DatapipeError as error:
-        why = str(error).partition("\n")[0]
-        holds = f"cannot be read as it stands: {why}"
+        holds = f"cannot be read as it stands: {str(error).splitlines()[0]}"
         return FolderReading(reader=reader.name, holds=holds, is_broken=True)
 
 
@@ -200,45 +205,41 @@ def _of_tars(raw: Path) -> FolderReading:
 def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) -> FolderReading:
     options = replace(options, notes=Notes())
     total = reader.estimate(raw, options) or 0
-    seen = held = size = stats = 0
+    seen = held = missing = size = stats = 0
     named: set[str] = set()
-    missing = 0
     sources: dict[str, None] = {}
-    with closing(_generator(reader, raw, options)) as samples:
-        for taken in islice(samples, _RECORDS):
+    with closing(cast(Generator[Input], reader.read(raw, options))) as samples:
+        for sample in islice(samples, _RECORDS):
             seen += 1
-            sources[taken.source.rpartition("#")[0]] = None
-            if not isinstance(taken, RawSample):
-                continue
-            for image in taken.images:
+            sources[sample.source.rpartition("#")[0]] = None
+            for image in sample.images if isinstance(sample, RawSample) else ():
                 if not isinstance(image.blob, Blob):
                     held += 1
                     continue
                 path = os.path.normpath(image.blob.path)
-                if path in loose.images:
-                    named.add(path)
-                elif stats < _STATS and (not loose.complete or path not in named):
+                is_here = path in loose.images or path in named
+                if not is_here and stats < _STATS:
                     stats += 1
-                    if _exists(path):
-                        named.add(path)
-                    else:
-                        missing += 1
+                    is_here = os.path.isfile(path)
+                if is_here:
+                    named.add(path)
                 else:
                     missing += 1
-            size += inline_bytes(taken)
+            size += inline_bytes(sample)
             if size > _BYTES:
                 break
     exact = seen < _RECORDS and size <= _BYTES
     total = seen if exact else max(total, seen)
     scale = total / seen if seen else 0
-    images = round((len(named) + held) * scale)
     words = [_count(total, "record")]
     if held:
         words.append(f"{_count(round(held * scale), 'image')} inside")
-    if named:
-        words.append(f"{_are(round(len(named) * scale))} here")
-    if missing:
-        words.append(f"{_are(round(missing * scale))} missing")
+    for paths, where in ((len(named), "here"), (missing, "missing")):
+        if paths:
+            number = round(paths * scale)
+            words.append(
+                f"{_count(number, 'named image')} {'is' if number == 1 else 'are'} {where}"
+            )
     if not (held or named or missing):
         words.append("no images")
     files = tuple(source for source in sources if source)
@@ -246,22 +247,11 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
     return FolderReading(
         reader=reader.name,
         holds=label + ("" if exact else "about ") + ", ".join(words),
-        images=images,
+        images=round((len(named) + held) * scale),
         paths=files,
         named=frozenset(named),
         exact=exact,
     )
-
-
-def _generator(reader: Reader, raw: Path, options: ReadOptions):  # type: ignore[no-untyped-def]
-    yield from reader.read(raw, options)
-
-
-def _exists(path: str) -> bool:
-    try:
-        return os.path.isfile(path)
-    except ValueError:
-        return False
 
 
 def _home(raw: Path, loose: Survey) -> tuple[str, ...]:
@@ -272,10 +262,6 @@ def _home(raw: Path, loose: Survey) -> tuple[str, ...]:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def _are(number: int) -> str:
-    return f"{_count(number, 'named image')} {'is' if number == 1 else 'are'}"
 
 
 def _ambiguous(raw: Path, readings: Sequence[FolderReading]) -> str:

@@ -1,7 +1,7 @@
-"""Files of a folder that the chosen reader takes no notice of: counted, and said at the end.
+"""Files of a folder that the chosen reader does not read: counted, and named at the end.
 
 The reader of loose images rejects by name what it does not pack. Readers of records and of tars
-look at their own files alone; what else lies in the folder is compared here with what samples name.
+look at their own files alone, so the other files of the folder are compared with what samples name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
 from datapipe.pack.input.file_kinds import is_paper, medium_of
-from datapipe.pack.input.raw_sample import Blob, Inline, RawSample, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
 from datapipe.pack.input.survey import walk
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.containers import kind_of_name
@@ -24,22 +24,19 @@ _ENDINGS = (".index.parquet", "_stats.json", ".idx")  # of files that tell of a 
 
 
 def with_leftovers(
-    raw: Path, format: str, inputs: Iterator[RawSample | Reject], notes: Notes
-) -> Iterator[RawSample | Reject]:
-    """Pass inputs on, and note at their end which files of a folder none of them has named.
+    raw: Path, format: str, inputs: Iterator[Input], notes: Notes
+) -> Iterator[Input]:
+    """Yield the inputs, and note at their end which files of a folder none of them named.
 
     Memory and time are bounded: of larger folders the first `MOST_FILES` files are compared.
 
     Args:
         raw: the file or folder that was given.
         format: name of the reader.
-        inputs: what it gives.
+        inputs: those of the reader.
         notes: told what is left over.
     """
-    if not raw.is_dir():
-        yield from inputs
-        return
-    files, complete = _files(raw)
+    files, complete = _files(raw) if raw.is_dir() else ({}, True)
     if not files:
         yield from inputs
         return
@@ -47,52 +44,28 @@ def with_leftovers(
     for path in files:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
     last = ""
-    for taken in inputs:
-        if isinstance(taken, RawSample):
-            for image in taken.images:
-                _take(files, image.blob)
-            for part in taken.parts:
+    for sample in inputs:
+        if isinstance(sample, RawSample):
+            for part in (*(image.blob for image in sample.images), *sample.parts):
                 if isinstance(part, Blob):
-                    _take(files, part)
-        home = taken.source.rpartition("#")[0] or taken.source.rpartition(":")[0]
+                    path = os.fspath(part.path)
+                    if files.pop(path, "") is not None:  # None where it was there
+                        files.pop(os.path.normpath(path), None)
+        home = sample.source.rpartition("#")[0] or sample.source.rpartition(":")[0]
         if home != last:
             last = home
             for path in by_name.get(home.rpartition("/")[2], ()):
                 if printable(path).endswith(f"/{home}"):
                     files.pop(path, None)
-        yield taken
+        yield sample
     for path in notes.used:
         files.pop(path, None)
-    _note(raw, format, files, complete, notes)
-
-
-def _files(raw: Path) -> tuple[dict[str, None], bool]:
-    """Paths of the files below a folder, hidden ones left out, and whether these are all."""
-    files: dict[str, None] = {}
-    for place, _, names in walk(raw):
-        for name in names:
-            if len(files) >= MOST_FILES:
-                return files, False
-            files[f"{place}/{name}"] = None
-    return files, True
-
-
-def _take(files: dict[str, None], blob: Blob | Inline) -> None:
-    if isinstance(blob, Blob):
-        path = os.fspath(blob.path)
-        if files.pop(path, "") is not None:  # None where it was there
-            files.pop(os.path.normpath(path), None)
-
-
-def _note(raw: Path, format: str, files: dict[str, None], complete: bool, notes: Notes) -> None:
-    tars = {path.rpartition("/")[2].partition(".")[0] for path in files if path.endswith(".tar")}
-    start = len(os.fspath(raw)) + 1
     images = 0
     for path in sorted(files, key=os.fsencode):
         name = path.rpartition("/")[2]
         images += is_image_extension(name)
-        if reason := _reason(name, format, tars):
-            notes.leave_out(printable(path[start:]), reason)
+        if reason := _reason(name, format):
+            notes.leave_out(printable(path[len(os.fspath(raw)) + 1 :]), reason)
     if not complete:
         notes.decide(
             f"only the first {MOST_FILES:,} files of {printable(str(raw))} were compared with what "
@@ -100,7 +73,19 @@ def _note(raw: Path, format: str, files: dict[str, None], complete: bool, notes:
         )
 
 
-def _reason(name: str, format: str, tars: set[str]) -> str:
+def _files(raw: Path) -> tuple[dict[str, None], bool]:
+    """Return the paths of the files below a folder, and whether these are all."""
+    files: dict[str, None] = {}
+    for folder, _, names in walk(raw):
+        for name in names:
+            if len(files) >= MOST_FILES:
+                return files, False
+            files[f"{folder}/{name}"] = None
+    return files, True
+
+
+def _reason(name: str, format: str) -> str:
+    """Return why a file was left out; "" if it is not to be named."""
     stem, _, ext = name.lower().rpartition(".")
     if is_paper(name) or name.lower() in ("thumbs.db", "desktop.ini"):
         return "no data"

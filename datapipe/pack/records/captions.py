@@ -14,7 +14,7 @@ from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Rej
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.images.nearby import Spelling, find_images, spellings_of_names
-from datapipe.pack.records.locate import LOOK, find_objects, leave_out_others, only_one
+from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
 
@@ -38,7 +38,7 @@ def parse_captions(value: str | None) -> Captions:
 def with_captions(
     sample: RawSample, captions: Sequence[str], mode: Captions, notes: Notes
 ) -> Iterator[RawSample]:
-    """Give `sample` its captions, as `mode` says; without captions it stays as it is.
+    """Yield `sample` with its captions, as `mode` says; without captions it stays as it is.
 
     The source of the second sample of an image ends in `:1`, that of the third in `:2`.
     """
@@ -82,7 +82,8 @@ class CaptionReader:
     """Base of the readers of one file that names images and gives them captions.
 
     Attributes:
-        what: such files, for messages.
+        what: content of such files, for messages.
+        absent: error where no file fits; "" for the usual one.
         marks: text that stands once for each caption, and for each image; "" if there is none.
     """
 
@@ -90,7 +91,7 @@ class CaptionReader:
     summary = ""
     fallback = False
     takes = frozenset({"image_root", "include", "key_from", "captions"})
-    what = ""
+    what = absent = ""
     marks = ("", "")
 
     def fits(self, path: Path) -> bool:
@@ -123,9 +124,13 @@ class CaptionReader:
             PackError: none fits, or several do.
         """
         # Of files that fit without being meant, an error will say why.
-        found = self.find(raw, options) or find_objects(raw, options, self.fits)
+        return self.only_one(raw, self.find(raw, options) or find_objects(raw, options, self.fits))
+
+    def only_one(self, raw: Path, found: list[Path]) -> Path:
+        """Return the only file that was found; raise if there is none, or another."""
         if not found:
-            raise PackError(f"{raw}: no .json file here holds {self.what}; give the file itself")
+            absent = f"no .json file here holds {self.what}; give the file itself"
+            raise PackError(f"{raw}: {self.absent or absent}")
         return only_one(raw, found, self.what)
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
@@ -140,8 +145,6 @@ class CaptionReader:
         probes = self.probes(path)
         spellings, hints = self.spellings(probes), self.hints(path, probes)
         images = find_images(path, raw, options, probes, spellings, hints=hints)
-        if "include" in self.takes:
-            leave_out_others(raw, [path], options.notes)
         mode = parse_captions(options.captions)
         for item in self.entries(path, options):
             if isinstance(item, Reject):

@@ -6,24 +6,22 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice, tee
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import list_folder
-from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.containers import estimate_file, kind_of, kind_of_name
 from datapipe.pack.records.streams.parquet_records import columns_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
-
-T = TypeVar("T")
 
 _Level = list[tuple[str, list[str], list[str]]]
 
@@ -61,48 +59,17 @@ class RecordGroup:
         return kind_of(self.files[0]) == "parquet"
 
 
-class _Once:
-    """Levels of a walk, kept as far as it was gone."""
-
-    def __init__(self, walk: Iterator[Any]) -> None:
-        self._walk = walk
-        self._gone: list[Any] = []
-        self._error: OSError | None = None
-
-    def __iter__(self) -> Iterator[Any]:
-        for number in count():
-            if number == len(self._gone):
-                if self._error is not None:
-                    raise self._error
-                try:
-                    self._gone.append(next(self._walk))
-                except StopIteration:
-                    return
-                except OSError as error:
-                    self._error = error
-                    raise
-            yield self._gone[number]
-
-
-_walks: ContextVar[dict[Any, _Once] | None] = ContextVar("walks", default=None)
+_walks: ContextVar[dict[Any, Iterator[_Level | OSError]] | None] = ContextVar("walks", default=None)
 
 
 @contextmanager
 def listing_once() -> Iterator[None]:
-    """Inside of it each folder is listed once, however many formats look for files of theirs."""
+    """List each folder once inside of it, however many formats look for files of theirs."""
     token = _walks.set({})
     try:
         yield
     finally:
         _walks.reset(token)
-
-
-def walked(name: Any, walk: Callable[[], Iterator[T]]) -> Iterable[T]:
-    """Return what a walk yields; the one of an equal name and the same place is not gone again."""
-    known = _walks.get()
-    if known is None:
-        return walk()
-    return known.setdefault(name, _Once(walk()))
 
 
 def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
@@ -113,43 +80,59 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
         return
     found = (
         [Path(folder, name) for folder, *names in level for name in _candidates(*names)]
-        for level in walked((raw, most), lambda: _walk(raw, most, strict=True))
+        for level in _walked(raw, most)
     )
     if include is None:
         yield from islice(found, _LEVELS)
-        return
-    files = [path for level in found for path in level]
-    yield [path for path in files if _matches(raw, path, include)]
+    else:
+        yield [path for level in found for path in level if _matches(raw, path, include)]
 
 
-def _matches(raw: Path, path: Path, include: str) -> bool:
-    return fnmatch.fnmatchcase(path.relative_to(raw).as_posix(), include)
+def _matches(raw: Path, path: Path, include: str | None) -> bool:
+    return include is None or fnmatch.fnmatchcase(path.relative_to(raw).as_posix(), include)
 
 
-def _walk(raw: Path, most: int | None, *, strict: bool = False) -> Iterator[_Level]:
-    """Yield path, files and folders of the folders of each depth; hidden ones are left out."""
+def _walked(raw: Path, most: int | None) -> Iterator[_Level]:
+    """Yield path, files and folders of the folders of each depth; hidden ones are left out.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    kept = _walks.get()
+    walk = _walk(raw, most)
+    if kept is not None:
+        walk = copy(kept.setdefault((raw, most), tee(walk, 1)[0]))
+    for level in walk:
+        if isinstance(level, OSError):
+            raise level
+        yield level
+
+
+def _walk(raw: Path, most: int | None) -> Iterator[_Level | OSError]:
+    """Yield the levels of `_walked`, and an error as the last one, as `tee` keeps no errors."""
     folders = [str(raw)]
     visited: set[tuple[int, int]] = set()
     seen = 0
-    while folders:
-        level: _Level = []
-        for folder in folders:
-            status = os.stat(folder)
-            if (status.st_dev, status.st_ino) not in visited:
-                visited.add((status.st_dev, status.st_ino))
-                level.append(
-                    (folder, *list_folder(folder, None if strict else most, strict=strict))
-                )
-                seen += len(level[-1][1])
-            if most is not None and seen > most:
-                yield level
-                return
-        yield level
-        folders = [f"{folder}/{name}" for folder, _, inner in level for name in inner]
+    try:
+        while folders:
+            level: _Level = []
+            for folder in folders:
+                status = os.stat(folder)
+                if (status.st_dev, status.st_ino) not in visited:
+                    visited.add((status.st_dev, status.st_ino))
+                    level.append((folder, *list_folder(folder, strict=True)))
+                    seen += len(level[-1][1])
+                if most is not None and seen > most:
+                    yield level
+                    return
+            yield level
+            folders = [f"{folder}/{name}" for folder, _, inner in level for name in inner]
+    except OSError as error:
+        yield error
 
 
 def _candidates(names: list[str], folders: list[str]) -> list[str]:
-    """Names of files that may hold records, without those that tell of images and tars."""
+    """Return the names of files that may hold records, without sidecars of images and tars."""
     found = sorted(filter(kind_of_name, names))
     if not found:
         return []
@@ -174,7 +157,7 @@ def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
 
 
 def groups_of(raw: Path, files: list[Path]) -> list[RecordGroup]:
-    """Parquet files that are numbered alike in one folder together, every other file alone."""
+    """Group the Parquet files of a folder that are numbered alike; other files are alone."""
     together: dict[tuple[str, int | None], list[Path]] = {}
     for path in files:
         name = path.name if path == raw else path.relative_to(raw).as_posix()
@@ -230,15 +213,23 @@ def require_one(
         )
     if options.include is None:
         for group in groups:
-            _require_complete(raw, group)
+            if group.total is not None and len(group.files) < group.total:
+                raise PackError(
+                    f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are "
+                    "here; fetch the others, or take these with --include "
+                    f"{group.pattern!r}"
+                )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
 
 
 def _by_folder(raw: Path, groups: list[RecordGroup]) -> list[RecordGroup]:
     """Join files of one record each by their folders, where there are many; else as they are."""
     files = [path for group in groups for path in group.files]
-    few = files[:_FEW]
-    if len(groups) <= _FEW or any(kind_of(p) != "json" or _estimate(p) != 1 for p in few):
+    try:
+        single = all(kind_of(p) == "json" and estimate_file(p) == 1 for p in files[:_FEW])
+    except PackError:
+        single = False
+    if len(groups) <= _FEW or not single:
         return groups
     folders: dict[str, list[Path]] = {}
     for path in files:
@@ -250,21 +241,6 @@ def _by_folder(raw: Path, groups: list[RecordGroup]) -> list[RecordGroup]:
         name = glob.escape(names.pop()) if len(names) == 1 else f"*{files[0].suffix}"
         folders = {f"*/{name}": files}
     return [RecordGroup(pattern=pattern, files=tuple(paths)) for pattern, paths in folders.items()]
-
-
-def _estimate(path: Path) -> int:
-    try:
-        return estimate_file(path)
-    except PackError:
-        return 0
-
-
-def _require_complete(raw: Path, group: RecordGroup) -> None:
-    if group.total is not None and len(group.files) < group.total:
-        raise PackError(
-            f"{raw}: of {group.pattern} only {len(group.files)} of {group.total} files are here; "
-            f"fetch the others, or take these with --include {group.pattern!r}"
-        )
 
 
 def _extent(group: RecordGroup) -> str:
@@ -280,27 +256,27 @@ def _extent(group: RecordGroup) -> str:
 
 def _require_equal_columns(files: list[Path]) -> None:
     """Refuse Parquet files that differ in columns; a column that is all null is of any type."""
-    known: dict[str, str] = {}
+    expected: dict[str, str] = {}
     for path in files:
         columns = columns_of(path)
-        known = known or columns
-        if known.keys() != columns.keys():
-            differing = sorted(known.keys() ^ columns.keys())
+        expected = expected or columns
+        if expected.keys() != columns.keys():
+            differing = sorted(expected.keys() ^ columns.keys())
         else:
             differing = [
-                f"{name} ({known[name]}, {kind})"
+                f"{name} ({expected[name]}, {kind})"
                 for name, kind in columns.items()
-                if "null" not in (kind, known[name]) and kind != known[name]
+                if "null" not in (kind, expected[name]) and kind != expected[name]
             ]
         if differing:
             raise PackError(
                 f"{files[0].name} and {path.name} differ in columns: {', '.join(differing)}; "
                 "take those that are one dataset with --include PATTERN"
             )
-        known = {n: columns[n] if kind == "null" else kind for n, kind in known.items()}
+        expected = {n: columns[n] if kind == "null" else kind for n, kind in expected.items()}
 
 
-LIST_EXTENSIONS = frozenset({"txt", "text", "token", "tokens", "lst", "list", "csv", "tsv"})
+_LIST_EXTENSIONS = frozenset({"txt", "text", "token", "tokens", "lst", "list", "csv", "tsv"})
 
 
 def list_files(raw: Path, include: str | None) -> Iterator[list[Path]]:
@@ -313,54 +289,38 @@ def list_files(raw: Path, include: str | None) -> Iterator[list[Path]]:
         include: pattern that their paths below `raw` must match; all where None.
     """
     if raw.is_file():
-        if _extension(raw.name) in LIST_EXTENSIONS:
+        if _extension(raw.name) in _LIST_EXTENSIONS:
             yield [raw]
         return
     found: list[list[Path]] = []
-    for folders in islice(walked((raw, "lists"), lambda: _walk(raw, _QUICK)), _LIST_LEVELS):
+    for folders in islice(_walked(raw, _QUICK), _LIST_LEVELS):
         level: list[Path] = []
         for folder, names, _ in folders:
             images = {n.rpartition(".")[0] for n in names if is_image_extension(_extension(n))}
-            lists = sorted(n for n in names if _extension(n) in LIST_EXTENSIONS)
+            lists = sorted(n for n in names if _extension(n) in _LIST_EXTENSIONS)
             stems = {n.rpartition(".")[0] for n in lists if _extension(n) in TEXT_EXTENSIONS}
             if stems & images:
                 return
             paths = [Path(folder, n) for n in lists if n.rpartition(".")[0] not in images]
-            if include is not None:
-                paths = [
-                    p for p in paths if fnmatch.fnmatchcase(p.relative_to(raw).as_posix(), include)
-                ]
-            level += paths
+            level += [path for path in paths if _matches(raw, path, include)]
         found.append(level)
     yield from found
-
-
-def leave_out_others(raw: Path, read: Collection[Path], notes: Notes) -> None:
-    """Note the files below `raw` that are neither images nor among those that are read."""
-    if not raw.is_dir():
-        return
-    known = {os.path.realpath(path) for path in read}
-    for folders in islice(_walk(raw, _QUICK), _LIST_LEVELS):
-        for folder, names, _ in folders:
-            for name in sorted(names):
-                path = Path(folder, name)
-                if not is_image_extension(_extension(name)) and os.path.realpath(path) not in known:
-                    notes.leave_out(printable(path.relative_to(raw).as_posix()), "not read")
 
 
 def _extension(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-FitsFile = Callable[[Path], bool]
-"""Return whether a file is of a format; must look at its start alone, and not raise."""
-
 LOOK = 1 << 20
 """Bytes of a file that tell its format."""
 
 
-def find_objects(raw: Path, options: ReadOptions, fits: FitsFile) -> list[Path]:
-    """Return the files nearest to `raw` that fit, in order; does not look everywhere, nor raise."""
+def find_objects(raw: Path, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
+    """Return the files nearest to `raw` that fit, in order; does not look everywhere, nor raise.
+
+    Args:
+        fits: whether a file is of a format; must look at its start alone, and not raise.
+    """
     try:
         for level in levels(raw, options.include, _QUICK):
             files = [path for path in level if path.suffix.lower() == ".json"]
@@ -372,7 +332,7 @@ def find_objects(raw: Path, options: ReadOptions, fits: FitsFile) -> list[Path]:
 
 
 def only_one(raw: Path, found: list[Path], what: str) -> Path:
-    """Return the only file of some."""
+    """Return the only file that was found; raise if there are several."""
     if len(found) > 1:
         names = ", ".join(name_below(raw, path) for path in found[:10])
         raise PackError(

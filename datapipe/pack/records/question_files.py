@@ -26,6 +26,7 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.input.survey import list_folder
+from datapipe.pack.records.captions import first_entry
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import read_file
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
@@ -36,16 +37,16 @@ ANSWERS = ("multiple_choice_answer", "answer", "answers")
 IMAGES = ("image_id", "imageId", "image_filename", "image", "image_local_name", "file_name")
 """Fields that name the image of a question, by id or by file."""
 
-_ARRAYS = ("questions", "data")
 _OF_IMAGES = "qas"
+_LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
 _MOST = 100  # folders beside the questions, and files in each
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class QuestionFile:
-    """A file of questions.
+    """File of questions.
 
     Attributes:
         path: the file.
@@ -63,14 +64,8 @@ class QuestionFile:
 
     def questions(self) -> Iterator[tuple[int, str, Any]]:
         """Yield number, name and value of the questions; the name is "" in an array."""
-        if self.array == _OF_IMAGES:
-            yield from ((n, "", value) for n, value in enumerate(_of_images(self.path)))
-        elif self.array:
-            for _, number, value in read_member_arrays(self.path, {self.array}):
-                yield number, "", value
-        else:
-            for number, (name, value) in enumerate(read_members(self.path)):
-                yield number, name, value
+        for number, (name, value) in enumerate(_questions(self.path, self.array)):
+            yield number, name, value
 
 
 def image_field(question: Mapping[str, Any]) -> str:
@@ -85,14 +80,8 @@ def holds_questions(path: Path) -> bool:
 
 def holds_answers(path: Path) -> bool:
     """Return whether a file holds `annotations` with answers to questions; does not raise."""
-    with suppress(PackError), closing(_first(path, "annotations")) as entries:
-        entry = next(entries, None)
-        return (
-            isinstance(entry, dict)
-            and "question_id" in entry
-            and any(field in entry for field in ANSWERS)
-        )
-    return False
+    entry = first_entry(path, "annotations")[1]
+    return "question_id" in entry and any(field in entry for field in ANSWERS)
 
 
 def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
@@ -122,54 +111,38 @@ def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path 
 
 
 def _sniff(path: Path) -> QuestionFile | None:
-    for array in _ARRAYS:
-        with suppress(PackError), closing(_first(path, array)) as entries:
-            if _is_question(entry := next(entries, None)):
-                return _file(path, array, [entry, *islice(entries, _MOST)])
-    with suppress(PackError), closing(read_members(path, most=LOOK)) as members:
-        _, value = next(members, ("", None))
-        if _is_question(value):
-            return _file(path, "", [value, *(v for _, v in islice(members, _MOST))])
-    if _is_array(path):
-        with suppress(PackError), closing(_of_images(path)) as entries:
-            if _is_question(entry := next(entries, None)):
-                return _file(path, _OF_IMAGES, [entry])
+    """Return how a file holds questions, by its start; None if it holds none."""
+    for array in _LAYOUTS:
+        with suppress(PackError, OSError), closing(_questions(path, array, LOOK)) as entries:
+            most = 1 if array == _OF_IMAGES else _MOST
+            first = [question for _, question in islice(entries, 1)]
+            if not first or not _is_question(first[0]):
+                continue
+            first += [question for _, question in islice(entries, most)]
+            answered = any(isinstance(q, dict) and any(map(q.get, ANSWERS)) for q in first)
+            members = [_text_member(path, name) for name in ("data_type", "data_subtype")]
+            return QuestionFile(path, array, answered, *members)
     return None
 
 
-def _is_array(path: Path) -> bool:
-    with suppress(OSError), path.open("rb") as file:
-        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-    return False
-
-
-def _of_images(path: Path) -> Generator[Any]:
-    """Yield the questions of an array of images, and what is no such image as it is."""
+def _questions(path: Path, array: str, most: int | None = None) -> Generator[tuple[str, Any]]:
+    """Yield the name and the value of the questions of a file, as far as `most` bytes hold them."""
+    if array != _OF_IMAGES:
+        if array:
+            for _, _, question in read_member_arrays(path, {array}, most=most):
+                yield "", question
+        else:
+            yield from read_members(path, most=most)
+        return
+    with path.open("rb") as file:
+        if not file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+            return
     with closing(read_file(path, path.name)) as records:
         for _, record in records:
             questions = None if isinstance(record, Reject) else record.get(_OF_IMAGES)
-            if isinstance(questions, list):
-                yield from questions
-            else:
-                yield None
-
-
-def _first(path: Path, array: str) -> Generator[Any]:
-    """Yield the entries of an array, as far as the start of the file holds them."""
-    with closing(read_member_arrays(path, {array}, most=LOOK)) as entries:
-        for _, _, entry in entries:
-            yield entry
-
-
-def _file(path: Path, array: str, first: list[Any]) -> QuestionFile:
-    answered = any(isinstance(q, dict) and any(q.get(f) for f in ANSWERS) for q in first)
-    return QuestionFile(
-        path=path,
-        array=array,
-        answered=answered,
-        data_type=_text_member(path, "data_type"),
-        subtype=_text_member(path, "data_subtype"),
-    )
+            # What is no such image is yielded as None, and rejected.
+            for question in questions if isinstance(questions, list) else [None]:
+                yield "", question
 
 
 def _is_question(entry: Any) -> bool:
@@ -209,9 +182,9 @@ def _answers_name(path: Path) -> str:
 def _answers(file: QuestionFile, raw: Path) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
     found = [path for path in _near(file.path, raw) if holds_answers(path)]
-    usual = [path for path in found if path.name == _answers_name(file.path)]
-    same = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
-    for fitting in (usual, same):
+    same_name = [path for path in found if path.name == _answers_name(file.path)]
+    same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
+    for fitting in (same_name, same_images):
         nearest = [path for path in fitting if path.parent == fitting[0].parent]
         if len(nearest) == 1:
             return nearest[0]
@@ -226,7 +199,9 @@ def _answers(file: QuestionFile, raw: Path) -> Path | None:
 def _near(path: Path, raw: Path) -> list[Path]:
     """Return JSON files beside a file, in the folders beside it and above it, nearest first."""
     here = path.absolute().parent
-    folders = [here, *_folders(here), here.parent, *_folders(here.parent)]
+    folders: list[Path] = []
+    for folder in (here, here.parent):
+        folders += [folder, *(folder / name for name in list_folder(folder)[1][:_MOST])]
     if raw.is_dir():
         folders.append(raw.absolute())
     files: dict[Path, None] = {}
@@ -235,10 +210,6 @@ def _near(path: Path, raw: Path) -> list[Path]:
         files |= dict.fromkeys(folder / name for name in sorted(islice(names, _MOST)))
     files.pop(path.absolute(), None)
     return list(files)
-
-
-def _folders(folder: Path) -> list[Path]:
-    return [folder / name for name in list_folder(folder)[1][:_MOST]]
 
 
 def _unanswered(file: QuestionFile) -> PackError:

@@ -1,8 +1,8 @@
 """Messages of image libraries while a sample is prepared, kept from the terminal.
 
 Pillow warns through `warnings` and `logging`, without the name of a file; libtiff prints to the
-process's standard error from C. While a process listens, both are kept, and whoever knows the file
-asks for them with `heard`. Tracebacks and everything of other libraries are left alone.
+process's standard error from C. While a process listens, both are kept, and the code that knows the
+file gets them by `heard`. Tracebacks and messages of other libraries are left alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _current = Heard()
 
 
 def heard() -> Heard:
-    """Return what was said since the last call, and forget it."""
+    """Return the messages since the last call, and forget them."""
     global _current
     if not (_current.pixels or _current.warned):
         return _NOTHING
@@ -80,7 +80,7 @@ def heard() -> Heard:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Keep what image libraries say in this thread for `heard`; other threads are not touched."""
+    """Keep messages of image libraries in this thread for `heard`; other threads keep theirs."""
     thread = threading.get_ident()
     with warnings.catch_warnings(), _logging(thread), _libtiff(thread):
         warnings.filterwarnings("always", module=_SOURCES)
@@ -116,7 +116,7 @@ def _logging(thread: int) -> Iterator[None]:
 
 @contextmanager
 def _libtiff(thread: int) -> Iterator[None]:
-    """Take the error messages of the libtiff that Pillow uses; its warnings Pillow drops itself."""
+    """Keep errors of the libtiff that Pillow uses; Pillow drops its warnings itself."""
     set_handler = _set_error_handler()
     if set_handler is None:
         yield

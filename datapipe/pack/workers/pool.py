@@ -1,9 +1,9 @@
-"""The workers of a pack: chunks of inputs go out, parts come back in the order of the inputs.
+"""Workers of a pack: chunks of inputs go out, parts come back in the order of the inputs.
 
-Workers are processes, since reading and checking a header takes too little time to let go of the
-interpreter's lock in between. What they prepare comes back through memory that both sides map. They
-are started as new interpreters: a fork would copy the locks of whatever threads the caller has, and
-multiprocessing's own start would import the caller's script anew.
+Workers are processes, since reading and checking a header takes too little time to release the GIL
+in between. Prepared data comes back through memory that both sides map. Each worker is a new
+interpreter: a fork would copy the locks of the caller's threads, and multiprocessing's own start
+would import the caller's script anew.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.input.raw_sample import inline_bytes
+from datapipe.pack.input.raw_sample import Input, inline_bytes
 from datapipe.pack.workers.library_messages import listening
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import SEGMENT, SEGMENTS, Input, Part, Preparer
+from datapipe.pack.workers.worker import SEGMENT, SEGMENTS, PreparedPart, Preparer
 
-# Inputs a worker takes at once. Small, so that a slow image holds little up.
+# Inputs that a worker takes at once. Small, so that a slow image delays few others.
 CHUNK = 64
 _INLINE = 4 << 20  # bytes that the inputs of a chunk hold themselves, from which on it ends
 _AHEAD = 3  # chunks that a worker has or will find
@@ -42,15 +42,15 @@ _COMMAND = (
 
 
 class PackWorkers:
-    """Worker processes, started at once; with one worker everything is done in the caller's own.
+    """Worker processes, started at once; with one worker this process prepares everything.
 
     Args:
         options: what becomes of a sample.
-        workers: processes.
+        workers: number of processes.
     """
 
     def __init__(self, options: PrepareOptions, workers: int) -> None:
-        self._own = _Own(options)
+        self._own = _InProcess(options)
         self._workers: list[_Worker] = []
         try:
             for _ in range(workers if workers > 1 else 0):
@@ -59,12 +59,14 @@ class PackWorkers:
             self.close()
             raise
 
-    def prepared(self, inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], Part]]:
+    def prepared(
+        self, inputs: Iterable[Input], first: int
+    ) -> Iterator[tuple[list[Input], PreparedPart]]:
         """Prepare all inputs.
 
         Args:
             inputs: in order.
-            first: ordinal of the first of them.
+            first: ordinal of the first input.
 
         Yields:
             The inputs of a part with the part, whose data is valid until the next is asked for.
@@ -74,20 +76,25 @@ class PackWorkers:
             chunk, ordinal = next(chunks, ([], 0))
             if not chunk:
                 return
-            yield from self._own.parts(chunk, ordinal)
+            for start in range(0, len(chunk), _FEW):
+                few = chunk[start : start + _FEW]
+                yield from _with_inputs(few, self._own.parts(few, ordinal + start))
         waiting: deque[tuple[list[Input], _Worker]] = deque()
+
+        def send_chunk(worker: _Worker) -> None:
+            for chunk, ordinal in itertools.islice(chunks, 1):
+                worker.send((chunk, ordinal))
+                waiting.append((chunk, worker))
+
         for worker in self._workers * _AHEAD:
-            _hand_out(chunks, worker, waiting)
+            send_chunk(worker)
         while waiting:
             chunk, worker = waiting.popleft()
-            done = 0
-            for part in worker.parts(len(chunk)):
-                yield chunk[done : done + len(part.outcomes)], part
-                done += len(part.outcomes)
-            _hand_out(chunks, worker, waiting)
+            yield from _with_inputs(chunk, worker.parts(len(chunk)))
+            send_chunk(worker)
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes at once."""
         for worker in self._workers:
             worker.close()
 
@@ -95,9 +102,9 @@ class PackWorkers:
 def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], int]]:
     chunk: list[Input] = []
     held = 0
-    for taken in inputs:
-        chunk.append(taken)
-        held += inline_bytes(taken)
+    for sample in inputs:
+        chunk.append(sample)
+        held += inline_bytes(sample)
         if len(chunk) == CHUNK or held >= _INLINE:
             yield chunk, first
             first += len(chunk)
@@ -106,59 +113,52 @@ def _chunks(inputs: Iterable[Input], first: int) -> Iterator[tuple[list[Input], 
         yield chunk, first
 
 
-class _Own:
-    """Prepares in this process."""
+def _with_inputs(
+    inputs: list[Input], parts: Iterable[PreparedPart]
+) -> Iterator[tuple[list[Input], PreparedPart]]:
+    done = 0
+    for part in parts:
+        yield inputs[done : done + len(part.outcomes)], part
+        done += len(part.outcomes)
+
+
+class _InProcess:
+    """Preparation in this process."""
 
     def __init__(self, options: PrepareOptions) -> None:
-        self._preparer = Preparer(options, self._take, self._put)
+        self._preparer = Preparer(options, self._take, self._send)
         self._free: list[memoryview] = []
         self._current = memoryview(b"")
-        self._parts: list[Part] = []
-        self._given: list[memoryview] = []  # segments of these parts
+        self._parts: list[PreparedPart] = []
+        self._used: list[memoryview] = []  # segments of these parts
 
     def _take(self) -> memoryview:
         self._current = self._free.pop() if self._free else memoryview(bytearray(SEGMENT))
         return self._current
 
-    def _put(self, part: Part, own: bool) -> None:
+    def _send(self, part: PreparedPart, own: bool) -> None:
         self._parts.append(part)
         if part.data and not own:
-            self._given.append(self._current)
+            self._used.append(self._current)
 
-    def parts(self, chunk: list[Input], ordinal: int) -> Iterator[tuple[list[Input], Part]]:
-        """What becomes of a chunk, a few inputs at a time, so that few are in memory."""
-        for start in range(0, len(chunk), _FEW):
-            few = chunk[start : start + _FEW]
-            with listening():
-                self._preparer.work(few, ordinal + start)
-            parts, given = self._parts, self._given
-            self._parts, self._given = [], []
-            done = 0
-            for part in parts:
-                yield few[done : done + len(part.outcomes)], part
-                done += len(part.outcomes)
-            self._free += given
-
-
-def _hand_out(
-    chunks: Iterator[tuple[list[Input], int]],
-    worker: _Worker,
-    waiting: deque[tuple[list[Input], _Worker]],
-) -> None:
-    for chunk, ordinal in itertools.islice(chunks, 1):
-        worker.send((chunk, ordinal))
-        waiting.append((chunk, worker))
+    def parts(self, inputs: list[Input], ordinal: int) -> Iterator[PreparedPart]:
+        """Prepare a few inputs, all of which are in memory then."""
+        with listening():
+            self._preparer.work(inputs, ordinal)
+        yield from self._parts
+        self._free += self._used
+        self._parts, self._used = [], []
 
 
 def _search_path() -> str:
-    """Where this process finds modules: a worker must find the same, not those in its folder."""
+    """Return the folders of modules as JSON: a worker must find the same, not those beside it."""
     entries = [os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | Path)]
     home = Path(__file__).parents[2]  # of the package itself
     return json.dumps([*map(os.path.abspath, entries), str(home)])
 
 
 class _Worker:
-    """The parent's end of one worker process."""
+    """Parent's end of one worker process."""
 
     def __init__(self, options: PrepareOptions) -> None:
         ours = theirs = memory = None
@@ -176,7 +176,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints does not belong among our own lines
                 env=environment,
-                process_group=0,  # Ctrl-C is for the parent to deal with
+                process_group=0,  # the parent deals with Ctrl-C
             )
         except OSError as error:
             if ours:
@@ -192,7 +192,7 @@ class _Worker:
         self.send(options)
 
     def is_ready(self) -> bool:
-        """Whether it has started; asks only, does not wait."""
+        """Return whether it has started, without waiting."""
         if not self._ready and self._connection.poll():
             if (said := self._receive()) != "ready":
                 raise _failed(said)
@@ -205,24 +205,24 @@ class _Worker:
         except OSError as error:
             raise self._died() from error
 
-    def parts(self, inputs: int) -> Iterator[Part]:
-        """What comes back of the next chunk, which has so many inputs."""
+    def parts(self, inputs: int) -> Iterator[PreparedPart]:
+        """Yield the parts of the next chunk, which has so many inputs."""
         while inputs:
             message = self._receive()
             if isinstance(message, str):
                 raise _failed(message)
-            place, size, outcomes, rows = message
-            if place >= 0:
-                data = self._memory[place * SEGMENT : place * SEGMENT + size]
+            segment, size, outcomes, rows = message
+            if segment >= 0:
+                data = self._memory[segment * SEGMENT : segment * SEGMENT + size]
             else:
                 data = memoryview(self._connection.recv_bytes() if size else b"")
-            yield Part(data, outcomes, rows)
-            if place >= 0:
-                self.send(place)
+            yield PreparedPart(data, outcomes, rows)
+            if segment >= 0:
+                self.send(segment)
             inputs -= len(outcomes)
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once."""
         self._connection.close()
         self._process.kill()
         self._process.wait()
@@ -233,18 +233,13 @@ class _Worker:
         except (EOFError, OSError) as error:
             raise self._died() from error
 
-    def _receive_any(self) -> Any:
-        """The next message, whatever it is; data that is no message is passed over."""
-        content = self._connection.recv_bytes()
-        try:
-            return pickle.loads(content)
-        except Exception:
-            return None
-
     def _died(self) -> Exception:
         with suppress(EOFError, OSError):
-            while True:  # what it said last lies behind parts that nobody takes any more
-                if isinstance(said := self._receive_any(), str) and said != "ready":
+            while True:  # its last message lies behind parts that are no longer read
+                content, said = self._connection.recv_bytes(), None
+                with suppress(Exception):  # data of a part, which is no message
+                    said = pickle.loads(content)
+                if isinstance(said, str) and said != "ready":
                     return _failed(said)
         code = self._process.wait()
         names = {number.value: number.name for number in signal.Signals}

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from datapipe.decode.check import check_image
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
@@ -23,7 +23,7 @@ from datapipe.index.images.formats import raw_format
 from datapipe.index.images.header import ImageInfo, NeedMoreData, probe
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.pack.input.members import settle
-from datapipe.pack.input.raw_sample import Blob, Inline, NamedTexts, RawImage, RawSample, Reject
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
 from datapipe.pack.teaching import Seen, as_record, look, rewritten
 from datapipe.pack.workers.library_messages import heard
 from datapipe.pack.workers.write_buffer import WriteBuffer
@@ -32,7 +32,7 @@ from datapipe.text.sample_text import parse_json, parse_text, sample_text
 
 Check = Literal["decode", "header"]
 
-KEY_DIGITS = 9
+_KEY_DIGITS = 9
 _KEY_TEXT = 20  # characters of a user's key that stay readable
 _MAX_KEY = 38
 _MAX_EXT = MAX_NAME - _MAX_KEY - 1
@@ -45,13 +45,13 @@ _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareOptions:
-    """What becomes of a sample, whoever prepares it.
+    """Options of the preparation of samples.
 
     Attributes:
         check: "decode" refuses what training could not decode, "header" reads headers.
         max_pixels: images with more are rejected.
-        shrink: what is done to images on the way.
-        key_salt: what keys made of a value are hashed with beside their source.
+        shrink: how images are made smaller.
+        key_salt: text hashed into named keys beside the source.
         named_keys: whether keys are made of `RawSample.key` instead of ordinals.
         map: what `--map` makes of the JSON that samples have; None where the reader did that.
     """
@@ -64,168 +64,159 @@ class PrepareOptions:
     map: str | None = None
 
 
-@dataclass(slots=True)
-class Prepared:
-    """A sample that lies in an arena.
+class Outcome(NamedTuple):
+    """Result of an input that was accepted.
 
     Attributes:
-        row: its line of the index, with offsets counted from the sample's first byte.
-        start, bytes: where it lies in its segment.
-        saved_bytes: by which shrinking made its images smaller.
+        bytes: size in the shard.
+        saved: bytes by which shrinking made its images smaller.
         seen: what it teaches.
-        notes: what a person may want to know of its images: pairs of a text and a file's name.
+        notes: pairs of a text and a file's name, on its images.
     """
 
-    row: Row
-    start: int
     bytes: int
-    saved_bytes: int
+    saved: int
     seen: Seen
     notes: tuple[tuple[str, str], ...] = ()
 
 
-def ordinal_key(ordinal: int) -> str:
-    """Key of the input with this number; a reject leaves a gap."""
-    return str(ordinal).zfill(KEY_DIGITS)
-
-
-def named_key(name: str, source: str, salt: str) -> str:
-    """Key that begins with a user's name; the hash keeps those of equal name apart."""
-    digest = hashlib.sha256(f"{salt}\0{source}".encode("utf-8", "surrogatepass")).hexdigest()
-    text = _UNSAFE.sub("_", name.lower()).replace(".", "_")[:_KEY_TEXT].strip("-")
-    return f"{text or 'x'}-{digest[:16]}"
-
-
 def prepare(
-    sample: RawSample, ordinal: int, options: PrepareOptions, arena: WriteBuffer
-) -> Prepared | Reject:
-    """Read a sample's members, check its images, and lay it out in `arena`."""
-    arena.begin()
+    sample: RawSample, ordinal: int, options: PrepareOptions, buffer: WriteBuffer
+) -> Reject | tuple[Row, int, Outcome]:
+    """Read a sample's members, check its images, and lay it out in `buffer`.
+
+    Returns:
+        The row of the index, with offsets counted from the sample's first byte, the sample's offset
+        in its segment, and the outcome.
+    """
+    buffer.begin()
     try:
-        if options.named_keys:
-            key = named_key(sample.key, sample.source, options.key_salt)
-        else:
-            key = ordinal_key(ordinal)
-        return _Sample(sample, key, options, arena).prepare()
+        return _Sample(sample, _key(sample, ordinal, options), options, buffer).prepare()
     except SampleError as error:
-        arena.discard()
+        buffer.discard()
         file = error.member if error.member != sample.source else ""
         if len(file) > _MAX_PATH:  # an image itself, in a form that was taken for its path
             file = f"{file[:_KEY_TEXT]}..."
         return Reject(sample.source, error.reason, type(error).__name__, file)
 
 
+def _key(sample: RawSample, ordinal: int, options: PrepareOptions) -> str:
+    """Return the key of a sample: its ordinal, or its name with a hash that makes it unique."""
+    if not options.named_keys:
+        return str(ordinal).zfill(_KEY_DIGITS)
+    hashed = f"{options.key_salt}\0{sample.source}".encode("utf-8", "surrogatepass")
+    text = _UNSAFE.sub("_", sample.key.lower()).replace(".", "_")[:_KEY_TEXT].strip("-")
+    return f"{text or 'x'}-{hashlib.sha256(hashed).hexdigest()[:16]}"
+
+
 class _Sample:
+    """Sample that is being laid out."""
+
     def __init__(
-        self, sample: RawSample, key: str, options: PrepareOptions, arena: WriteBuffer
+        self, sample: RawSample, key: str, options: PrepareOptions, buffer: WriteBuffer
     ) -> None:
         self.sample = sample
         self.key = key
         self.options = options
-        self.arena = arena
+        self.buffer = buffer
         self.members: list[Member] = []
         self.sizes: list[ImageSize] = []
-        self.taken: set[str] = set()
+        self.extensions: set[str] = set()
         self.saved = 0
         self.notes: list[tuple[str, str]] = []
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> tuple[Row, int, Outcome]:
         for image in self.sample.images:
             self.add_image(image)
         caption = record = None
         content = b""
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
-        given, others = self.sample.caption, self.sample.others
-        if isinstance(given, NamedTexts):
-            given, settled, kept = settle(given, record, self.options.map)
-            others = (*kept, *others)
+        raw_caption, others = self.sample.caption, self.sample.others
+        if isinstance(raw_caption, NamedTexts):
+            raw_caption, settled, unused = settle(raw_caption, record, self.options.map)
+            others = (*unused, *others)
             if settled is not record:
                 record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
             record, caption = rewritten(record, self.options.map)
             content = _encode(_dump(record))
             if caption is not None:
-                self.add("", "txt", self.arena.put(_encode(caption)))
-            if given is not None:  # kept, but no longer the sample's text
-                self.add("given", "txt", self.arena.put(_caption(given)[1]))
-        elif given is not None:
-            caption, text = _caption(given)
-            self.add("", "txt", self.arena.put(text))
+                self.add("", "txt", self.buffer.put(_encode(caption)))
+            if raw_caption is not None:  # kept, but no longer the sample's text
+                self.add("given", "txt", self.buffer.put(_caption(raw_caption)[1]))
+        elif raw_caption is not None:
+            caption, text = _caption(raw_caption)
+            self.add("", "txt", self.buffer.put(text))
         if record is not None or self.sample.record is not None:
-            self.add("", "json", self.arena.put(content))
+            self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
             prefix, _, kind = ext.rpartition(".")
-            self.add(prefix, _plain(kind), self.arena.read(blob))
+            self.add(prefix, _name_part(kind), self.buffer.read(blob))
         if not self.members:
             raise DecodeError("sample has neither image nor text")
         seen = look(caption, record, len(self.sizes))
-        said = sample_text(caption, record)
-        row = Row(self.key, self.members, self.sizes, len(_encode(said)), self.sample.source)
-        return Prepared(row, *self.arena.commit(), self.saved, seen, tuple(self.notes))
+        text_bytes = len(_encode(sample_text(caption, record)))
+        row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
+        start, size = self.buffer.commit()
+        return row, start, Outcome(size, self.saved, seen, tuple(self.notes))
 
     def add_image(self, image: RawImage) -> None:
-        data = self.arena.read(image.blob)
-        try:
-            info = _header(data)
-        except DecodeError as error:
-            self.add_foreign(image, data, error)
-            return
-        try:
-            check_size(info, limit := self.options.max_pixels)
-            smaller = None
-            if self.options.shrink.active:
-                smaller = shrink(data, info, self.options.shrink, max_pixels=limit)
-            if smaller is None and self.options.check == "decode":
-                check_image(data, info, max_pixels=limit)
-        except DecodeError as error:
-            raise _with_what_was_heard(error, image.blob.label) from error
-        if said := heard().notes():
-            self.notes += [(text, image.blob.label) for text in said]
-        if smaller:
-            content, info = smaller
-            self.saved += len(data) - len(content)
-            data = self.arena.replace(content)
-        self.sizes.append(ImageSize(*info.upright, info.orientation))
-        self.add(image.prefix, info.format, data)
-
-    def add_foreign(self, image: RawImage, data: memoryview, error: DecodeError) -> None:
-        """Encode an image anew whose header no loader understands, or reject it."""
-        label = image.blob.label
-        form = raw_format(bytes(data[:_START]), label) if data else None
-        if form is None:
-            raise _with_what_was_heard(error, label) from error
-        try:
-            content, info, name = convert(
-                data,
-                form,
-                self.options.shrink,
-                max_pixels=self.options.max_pixels,
-                ext=label.rpartition(".")[2],
-            )
-        except DecodeError as refused:
-            raise _with_what_was_heard(refused, label) from refused
+        """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""
+        data = self.buffer.read(image.blob)
+        label, limit = image.blob.label, self.options.max_pixels
         shrink_options = self.options.shrink
-        if name == "JPEG" and shrink_options.image_format == "keep":
-            name = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
+        form = encoded = None
+        try:
+            try:
+                info = _header(data)
+            except DecodeError:
+                form = raw_format(bytes(data[:_START]), label) if data else None
+                if form is None:
+                    raise
+                ext = label.rpartition(".")[2]
+                content, info, codec = convert(
+                    data, form, shrink_options, max_pixels=limit, ext=ext
+                )
+                encoded = (content, info)
+            else:
+                check_size(info, limit)
+                if shrink_options.active:
+                    encoded = shrink(data, info, shrink_options, max_pixels=limit)
+                if encoded is None and self.options.check == "decode":
+                    check_image(data, info, max_pixels=limit)
+        except DecodeError as error:
+            said = heard().pixels
+            reason = f"{error.reason} ({said[0]})" if said else error.reason
+            raise DecodeError(reason, member=label) from error
         self.notes += [(text, label) for text in heard().notes()]
-        self.notes.append((f"{form.name} encoded anew as {name}", label))
-        data = self.arena.replace(content)
+        if form:
+            if codec == "JPEG" and shrink_options.image_format == "keep":
+                codec = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
+            self.notes.append((f"{form.name} encoded anew as {codec}", label))
+        if encoded:
+            content, info = encoded
+            self.saved += 0 if form else len(data) - len(content)
+            data = self.buffer.replace(content)
         self.sizes.append(ImageSize(*info.upright, info.orientation))
         self.add(image.prefix, info.format, data)
 
     def add(self, prefix: str, kind: str, data: memoryview) -> None:
         """Complete the member that was laid out last."""
-        ext = _extension(prefix, kind, self.taken)
-        place = self.arena.close_member(f"{self.key}.{ext}", len(data))
-        self.members.append(Member(ext, place, len(data), crc32(data)))
+        ext = self.free_extension(prefix, kind[-_MAX_KIND:])
+        offset = self.buffer.close_member(f"{self.key}.{ext}", len(data))
+        self.members.append(Member(ext, offset, len(data), crc32(data)))
 
-
-def _with_what_was_heard(error: DecodeError, label: str) -> DecodeError:
-    """Return the error with the file's name, and with what a library said of the pixels."""
-    said = heard().pixels
-    reason = f"{error.reason} ({said[0]})" if said else error.reason
-    return DecodeError(reason, member=label)
+    def free_extension(self, prefix: str, kind: str) -> str:
+        """Return an extension of this kind that no other member of the sample has."""
+        start = _name_part(prefix)[: _MAX_EXT - _MAX_KIND - 6] if prefix else ""
+        ext = f"{start}.{kind}" if start else kind
+        number = 1
+        while ext in self.extensions:
+            ext = f"{start}.{number}.{kind}" if start else f"{number}.{kind}"
+            number += 1
+        self.extensions.add(ext)
+        return ext
 
 
 def _header(data: memoryview) -> ImageInfo:
@@ -237,7 +228,7 @@ def _header(data: memoryview) -> ImageInfo:
         return probe(data)
 
 
-def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
+def _caption(caption: Blob | InlineBlob | str) -> tuple[str, bytes]:
     if isinstance(caption, str):
         return caption, _encode(caption)
     data = caption.read()
@@ -248,8 +239,8 @@ def _caption(caption: Blob | Inline | str) -> tuple[str, bytes]:
     return text, text.encode()
 
 
-def _record(record: Blob | Inline | Mapping[str, Any]) -> tuple[Any, bytes]:
-    if not isinstance(record, Blob | Inline):
+def _record(record: Blob | InlineBlob | Mapping[str, Any]) -> tuple[Any, bytes]:
+    if not isinstance(record, Blob | InlineBlob):
         text = _dump(record)
         return record, _encode(text)
     data = record.read()
@@ -271,7 +262,7 @@ def _record(record: Blob | Inline | Mapping[str, Any]) -> tuple[Any, bytes]:
 
 
 def _dump(record: Any) -> str:
-    """JSON of a record, with null for NaN and infinity, which only Python takes for JSON."""
+    """Return a record's JSON, with null for NaN and infinity, which only Python reads."""
     options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":")}
     try:
         try:
@@ -302,19 +293,6 @@ def _encode(text: str) -> bytes:
         ) from error
 
 
-def _plain(text: str) -> str:
-    """Lower-case ASCII without spaces, as member names must be."""
+def _name_part(text: str) -> str:
+    """Return a text as lower-case ASCII without spaces, as member names must be."""
     return _UNSAFE.sub("_", text.lower()).strip(".") or "bin"
-
-
-def _extension(prefix: str, kind: str, taken: set[str]) -> str:
-    """An extension of this kind that no other member of the sample has."""
-    kind = kind[-_MAX_KIND:]
-    start = _plain(prefix)[: _MAX_EXT - _MAX_KIND - 6] if prefix else ""
-    ext = f"{start}.{kind}" if start else kind
-    number = 1
-    while ext in taken:
-        ext = f"{start}.{number}.{kind}" if start else f"{number}.{kind}"
-        number += 1
-    taken.add(ext)
-    return ext

@@ -1,4 +1,4 @@
-"""Preparation of samples in this or a worker process: inputs in, laid-out parts out."""
+"""Preparation of samples, in this process or a worker: inputs in, laid-out parts out."""
 
 from __future__ import annotations
 
@@ -13,41 +13,22 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from datapipe.index.rows import Rows
-from datapipe.pack.input.raw_sample import RawSample, Reject
-from datapipe.pack.teaching import Seen
+from datapipe.index.rows import Row, Rows
+from datapipe.pack.input.raw_sample import Input, Reject
 from datapipe.pack.workers.library_messages import listening
-from datapipe.pack.workers.prepare import PrepareOptions, prepare
+from datapipe.pack.workers.prepare import Outcome, PrepareOptions, prepare
 from datapipe.pack.workers.write_buffer import WriteBuffer
-
-Input = RawSample | Reject
 
 SEGMENT = 4 << 20
 SEGMENTS = 4
 """Bytes of a segment, and how many a worker has: enough to work on while others are written."""
 
 
-class Outcome(NamedTuple):
-    """Result of an input that was accepted.
+class PreparedPart(NamedTuple):
+    """Consecutive inputs, prepared.
 
     Attributes:
-        bytes: in the shard.
-        saved: by shrinking its images.
-        seen: what it teaches.
-        notes: see `Prepared`.
-    """
-
-    bytes: int
-    saved: int
-    seen: Seen
-    notes: tuple[tuple[str, str], ...] = ()
-
-
-class Part(NamedTuple):
-    """Some consecutive inputs, prepared.
-
-    Attributes:
-        data: the accepted samples one behind the other; valid until the next part is asked for.
+        data: the accepted samples, concatenated; valid until the next part is asked for.
         outcomes: of every input, in order.
         rows: of the accepted ones, with offsets counted from the start of `data`.
     """
@@ -58,51 +39,52 @@ class Part(NamedTuple):
 
 
 class Preparer:
-    """Prepares chunks of inputs, and hands on what is ready whenever a segment is full.
+    """Preparation of chunks of inputs; what is ready is sent whenever a segment is full.
 
     Args:
         options: what becomes of a sample.
-        take: gives a segment to fill.
-        send: takes a part, and whether its data lies outside of the segments.
+        take: returns a segment to fill.
+        send: receives a part, and whether its data lies outside of the segments.
     """
 
     def __init__(
         self,
         options: PrepareOptions,
         take: Callable[[], memoryview],
-        send: Callable[[Part, bool], None],
+        send: Callable[[PreparedPart, bool], None],
     ) -> None:
-        self.take = take
         self._options = options
         self._send = send
-        self._arena = WriteBuffer(self)
+        self._buffer = WriteBuffer(take, self._send_part)
         self._outcomes: list[Outcome | Reject] = []
         self._rows = Rows()
 
     def work(self, inputs: Sequence[Input], ordinal: int) -> None:
         """Prepare a chunk; everything has been sent when this returns."""
-        for number, taken in enumerate(inputs, ordinal):
-            if isinstance(taken, Reject):
-                self._outcomes.append(taken)
-                continue
-            done = prepare(taken, number, self._options, self._arena)
-            if isinstance(done, Reject):
-                self._outcomes.append(done)
+        for number, sample in enumerate(inputs, ordinal):
+            result: Reject | tuple[Row, int, Outcome]
+            if isinstance(sample, Reject):
+                result = sample
             else:
-                self._rows.append(done.row, done.start)
-                self._outcomes.append(Outcome(done.bytes, done.saved_bytes, done.seen, done.notes))
-        self._arena.flush()
+                result = prepare(sample, number, self._options, self._buffer)
+            if isinstance(result, Reject):
+                self._outcomes.append(result)
+            else:
+                row, start, outcome = result
+                self._rows.append(row, start)
+                self._outcomes.append(outcome)
+        self._buffer.flush()
         if self._outcomes:
-            self.full(memoryview(b""), own=False)
+            self._send_part(memoryview(b""), False)
 
-    def full(self, data: memoryview, *, own: bool) -> None:
-        part = Part(data, self._outcomes, self._rows)
+    def _send_part(self, data: memoryview, own: bool) -> None:
+        part = PreparedPart(data, self._outcomes, self._rows)
         self._outcomes, self._rows = [], Rows()
         self._send(part, own)
 
 
 def main() -> None:
-    """Serve a parent: `python -c ... SOCKET MEMORY`, two inherited descriptors."""
+    """Prepare what a parent sends: `python -c ... SOCKET MEMORY`, two inherited descriptors."""
     connection = Connection(int(sys.argv[1]))
     memory = memoryview(mmap.mmap(int(sys.argv[2]), SEGMENT * SEGMENTS))
     chunks: SimpleQueue[tuple[list[Input], int]] = SimpleQueue()
@@ -116,9 +98,9 @@ def main() -> None:
         current = free.get()
         return memory[current * SEGMENT : (current + 1) * SEGMENT]
 
-    def send(part: Part, own: bool) -> None:
-        place = -1 if own or not part.data else current
-        connection.send((place, len(part.data), part.outcomes, part.rows))
+    def send(part: PreparedPart, own: bool) -> None:
+        segment = -1 if own or not part.data else current
+        connection.send((segment, len(part.data), part.outcomes, part.rows))
         if own:
             connection.send_bytes(part.data)
 
@@ -139,9 +121,9 @@ def main() -> None:
 def _listen(
     connection: Connection, chunks: SimpleQueue[tuple[list[Input], int]], free: SimpleQueue[int]
 ) -> None:
-    """Sort what the parent sends, so that it never waits for a worker that is busy.
+    """Queue what the parent sends, so that it never waits for a busy worker.
 
-    Ends the process when the parent is gone, however that ended.
+    End the process when the parent has ended.
     """
     try:
         while True:

@@ -1,51 +1,46 @@
-"""Memory in which samples are laid out one behind the other, as they will stand in a shard.
+"""Memory in which samples are laid out one after the other, as they will stand in a shard.
 
-Files are read straight to where they belong, so nothing is copied before it is written. The memory
-comes in segments of fixed size; a sample that does not fit into what is left of one moves to the
-next, and one larger than a segment gets memory of its own.
+Files are read straight into it, so nothing is copied before it is written. The memory comes in
+segments of fixed size. A sample that does not fit into the rest of a segment moves to the next, and
+one larger than a segment gets memory of its own.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Callable
 
 from datapipe.errors import DecodeError
-from datapipe.pack.input.raw_sample import Blob, Inline
+from datapipe.pack.input.raw_sample import Blob, InlineBlob
 from datapipe.pack.writers.ustar import BLOCK, member_header, padding
 
 
-class Segments(Protocol):
-    """Where an arena gets its memory, and who takes what is full."""
-
-    def take(self) -> memoryview:
-        """A segment to fill; may wait for one that was given away to come back."""
-        ...
-
-    def full(self, data: memoryview, *, own: bool) -> None:
-        """Whole samples lie in `data`; `own` where that is no segment but memory of its own."""
-        ...
-
-
 class WriteBuffer:
-    """Lays out one member after the other; `begin`, `commit` and `discard` bracket a sample."""
+    """Buffer of tar members; `begin`, `commit` and `discard` bracket a sample.
 
-    def __init__(self, segments: Segments) -> None:
-        self._segments = segments
+    Args:
+        take: returns a segment to fill; may wait for one that was sent away.
+        send: receives the data of whole samples, and whether it lies outside of the segments.
+    """
+
+    def __init__(
+        self, take: Callable[[], memoryview], send: Callable[[memoryview, bool], None]
+    ) -> None:
+        self._take = take
+        self._send = send
         self._memory = memoryview(b"")
         self._own = False  # the memory is not a segment
-        self._spare = memoryview(b"")  # the segment that waits while a large sample has its own
-        self._sample = 0  # where the sample began
-        self._member = 0  # where the member that is being laid out began
+        self._spare = memoryview(b"")  # segment kept while a large sample has memory of its own
+        self._sample = 0  # offset of the sample
+        self._member = 0  # offset of the member that is being laid out
         self._end = 0
 
-    def begin(self) -> int:
-        """Start a sample; returns its place, which `commit` may find changed."""
+    def begin(self) -> None:
+        """Start a sample."""
         self._sample = self._end
-        return self._sample
 
     def commit(self) -> tuple[int, int]:
-        """End a sample; returns its place in the segment and its size, in bytes."""
+        """End a sample; return its offset in the segment and its size, in bytes."""
         return self._sample, self._end - self._sample
 
     def discard(self) -> None:
@@ -55,20 +50,20 @@ class WriteBuffer:
             self._memory, self._own = self._spare, False
 
     def flush(self) -> None:
-        """Give away what is laid out."""
+        """Send what is laid out."""
         if self._end:
             data, own = self._memory[: self._end], self._own
             self._memory = self._spare if own else memoryview(b"")
             self._own, self._end = False, 0
-            self._segments.full(data, own=own)
+            self._send(data, own)
 
-    def read(self, blob: Blob | Inline) -> memoryview:
-        """Read data to behind the place of a header; `close_member` completes the member.
+    def read(self, blob: Blob | InlineBlob) -> memoryview:
+        """Read data behind the space for a header; `close_member` completes the member.
 
         Raises:
             SampleError: it cannot be read.
         """
-        if isinstance(blob, Inline):
+        if isinstance(blob, InlineBlob):
             return self.put(blob.data)
         descriptor, size = blob.open()
         try:
@@ -87,7 +82,7 @@ class WriteBuffer:
         return view
 
     def put(self, data: bytes) -> memoryview:
-        """Lay out data that is at hand; `close_member` completes the member."""
+        """Lay out data that is in memory; `close_member` completes the member."""
         view = self._reserve(len(data))
         view[:] = data
         return view
@@ -98,7 +93,7 @@ class WriteBuffer:
         return self.put(data)
 
     def close_member(self, name: str, size: int) -> int:
-        """Write header and padding of the member; returns the place of its data in the sample.
+        """Write header and padding of the member; return the offset of its data in the sample.
 
         Raises:
             SampleError: its name or size does not suit a tar.
@@ -110,7 +105,7 @@ class WriteBuffer:
         return start + BLOCK - self._sample
 
     def _reserve(self, size: int) -> memoryview:
-        """Room for a member's data behind its header, and for the padding behind it."""
+        """Return the memory of a member's data, with room for its header and its padding."""
         need = BLOCK + size + len(padding(size))
         if self._end + need > len(self._memory):
             self._move(need)
@@ -119,13 +114,13 @@ class WriteBuffer:
         return self._memory[self._member + BLOCK : self._member + BLOCK + size]
 
     def _move(self, need: int) -> None:
-        """Give away all whole samples, and take the one that was begun to where there is room."""
+        """Send all whole samples, and move the unfinished one to where there is room."""
         begun = bytes(self._memory[self._sample : self._end])
         if self._sample:
             self._end = self._sample
             self.flush()
         if not len(self._memory):
-            self._memory = self._segments.take()
+            self._memory = self._take()
         if len(begun) + need > len(self._memory):
             if not self._own:
                 self._spare = self._memory

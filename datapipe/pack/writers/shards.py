@@ -1,4 +1,4 @@
-"""Writes tar shards and their indexes, cut at a size, each appearing whole by rename."""
+"""Writer of tar shards and their indexes, cut at a size, each appearing whole by rename."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from datapipe.errors import PackError
 from datapipe.index.manifest import Shard, fsync_folder
 from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import Rows
-from datapipe.pack.writers.direct_file import Background, DirectFile
+from datapipe.pack.writers.direct_file import DirectFile, TaskThread
 from datapipe.pack.writers.ustar import END
 
 
 @contextmanager
 def writing(out: Path) -> Iterator[None]:
-    """Turn the errors of a disk into one that names the output and the remedy."""
+    """Raise errors of a disk as one that names the output and the remedy."""
     try:
         yield
     except OSError as error:
@@ -50,11 +50,11 @@ class ShardSize:
 
 
 class ShardWriter:
-    """Writes laid-out samples in the order given.
+    """Writer of laid-out samples, in the order given.
 
     A shard is written under a temporary name in `work` and renamed into `out` once it and its index
-    are on disk. All of that happens in the background: one thread writes, and a second puts in
-    place what is written, so that the disk does not wait for it.
+    are on disk. One thread writes, and a second writes the index and renames, so that the disk does
+    not wait for it.
 
     Args:
         out: folder of the shards.
@@ -66,9 +66,9 @@ class ShardWriter:
         self._out = out
         self._work = work
         self._number = number
-        self._background = Background("datapipe-pack-writer")
-        self._finisher = Background("datapipe-pack-finisher")
-        self._file = DirectFile(self._background)
+        self._thread = TaskThread("datapipe-pack-writer")
+        self._finisher = TaskThread("datapipe-pack-finisher")
+        self._file = DirectFile(self._thread)
         self._open = False
         self._rows = Rows()
         self._tables: list[pa.Table] = []
@@ -76,19 +76,19 @@ class ShardWriter:
         self.samples = 0
         self.bytes = 0
 
-    def write(self, data: memoryview, rows: Rows, start: int, stop: int, place: int) -> None:
+    def write(self, data: memoryview, rows: Rows, start: int, stop: int, origin: int) -> None:
         """Append samples.
 
         Args:
             data: their bytes.
             rows: a table of which rows `start` to `stop` are theirs.
-            place: offset of `data` in what the offsets of `rows` are counted from.
+            origin: offset of `data`, as the offsets of `rows` are counted.
         """
         with writing(self._out):
             if not self._open:
                 self._file.open(self._work / f"{self._name}.tar")
                 self._open = True
-            self._rows.extend(rows, start, stop, self.bytes - place)
+            self._rows.extend(rows, start, stop, self.bytes - origin)
             self.samples += stop - start
             self.bytes += len(data)
             self._file.write(data)
@@ -102,7 +102,7 @@ class ShardWriter:
             self._file.write(END)
             self._file.finish()
             self._finisher.check()
-            self._background.submit(
+            self._thread.submit(
                 self._finisher.submit,
                 self._put_in_place,
                 self._name,
@@ -118,12 +118,12 @@ class ShardWriter:
     def drain(self) -> None:
         """Wait until all finished shards are in place."""
         with writing(self._out):
-            self._background.drain()
+            self._thread.drain()
             self._finisher.drain()
 
     def close(self) -> None:
-        """Leave an unfinished shard as it is."""
-        self._background.close()
+        """End the threads; an unfinished shard stays as it is."""
+        self._thread.close()
         self._finisher.close()
         self._file.abandon()
 

@@ -1,29 +1,39 @@
 """Parts of a loader, for measurements that run them by themselves.
 
-Nothing here moves the loader: the steps are those of its next run, and its state stays as it is.
+No function here moves the loader: the steps are those of its next run, and its state stays.
 """
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from datapipe.array_types import Int64
+from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import load_kernel
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import SampleParts, wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.builder import BatchBuilder
-from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.batch.step_job import StepJob
+from datapipe.loader.batch.context import BatchContext, StepJob
+from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.loader import Loader
-from datapipe.plan.ragged import Int64
+from datapipe.remote.folder import RemoteFolder
 from datapipe.text.encode import SampleText
 from datapipe.text.sample_text import sample_text
+
+_FROM_STORAGE = 0.5  # of the bytes asked for, that storage must have delivered to count as cold
+
+Members = Sequence[tuple[int, Sequence[Member]]]
+"""Shard and members of each of some samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +48,9 @@ class StepShare:
         """Numbers of its samples, int64 [n]."""
         return self.step.share.units.samples
 
-    def job(self, maker: BatchContext) -> BatchBuilder:
-        """The batch, of which nothing is made yet."""
-        return BatchBuilder(maker, self.step)
+    def job(self, context: BatchContext) -> BatchBuilder:
+        """Return a builder of the batch that has built nothing yet."""
+        return BatchBuilder(context, self.step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +60,9 @@ class ReadSample:
     # number, key: of the sample
     number: int
     key: str
-    text: SampleText  # what the tokenizer takes
-    record: Any  # its JSON member; None where it has none
-    caption: str  # its text as a batch without a tokenizer has it
+    text: SampleText  # input of the tokenizer
+    record: Any  # its JSON member; None if it has none
+    caption: str  # its text in batches without a tokenizer
     images: Sequence[memoryview]  # encoded
 
     @property
@@ -62,25 +72,25 @@ class ReadSample:
 
 
 def have_kernel() -> None:
-    """Load the kernel that normalises images: a run of some thousand images has it.
+    """Load the kernel that normalises images, as a run of some thousand images does.
 
-    In a thread, which an interrupt of this one leaves alone: what is half loaded may abort the
-    process when the interpreter ends.
+    In a thread, which an interrupt of this one leaves alone: a kernel that is half loaded may abort
+    the process when the interpreter ends.
     """
     thread = threading.Thread(target=load_kernel, name="datapipe-kernel", daemon=False)
     thread.start()
     thread.join()
 
 
-def threaded_stage(maker: BatchContext) -> str | None:
-    """The stage whose library has threads of its own; None where there is none."""
-    if maker.images is not None and maker.images.decoder is not None:
+def threaded_stage(context: BatchContext) -> str | None:
+    """Name the stage whose library has threads of its own; None if there is none."""
+    if context.images is not None and context.images.decoder is not None:
         return "decode"
-    return "tokenize" if maker.images is None and maker.tokens is not None else None
+    return "tokenize" if context.images is None and context.tokens is not None else None
 
 
 def steps_of(loader: Loader) -> Iterator[StepShare]:
-    """The steps of the loader's next run, in the order of its plan."""
+    """Iterate over the steps of the loader's next run, in the order of its plan."""
     options, columns = loader.options, loader.dataset.columns
     parts = loader.components()
     for step, after, over in parts.schedule.steps(parts.start):
@@ -101,14 +111,14 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
         )
 
 
-def members_of(maker: BatchContext, sample: int, images: int) -> list[Member]:
-    """Members of a sample that its batch is made of, `images` images among them."""
-    count = 0 if maker.images is None else images
-    return wanted_members(maker.dataset.columns.members(sample), count)
+def members_of(context: BatchContext, sample: int, images: int) -> list[Member]:
+    """Return the members of a sample that its batch needs, `images` images among them."""
+    count = 0 if context.images is None else images
+    return wanted_members(context.dataset.columns.members(sample), count)
 
 
 def read_sample(
-    maker: BatchContext, sample: int, images: int, members: Sequence[Member]
+    context: BatchContext, sample: int, images: int, members: Sequence[Member]
 ) -> ReadSample:
     """Read, verify and parse a sample, as a worker does.
 
@@ -116,15 +126,15 @@ def read_sample(
         SampleError: a member is damaged, or an image is missing.
         StoreError: the shard cannot be read.
     """
-    contents = maker.store.read(maker.dataset.columns.shard(sample), members)
+    columns = context.dataset.columns
+    contents = context.store.read(columns.shard(sample), members)
     parts = SampleParts()
     for member, data in zip(members, contents, strict=True):
-        if maker.verify and not maker.store.verify(member, data):
+        if context.verify and not context.store.verify(member, data):
             raise DecodeError(NOT_AS_INDEXED)
         parts.add(member, data)
-    if maker.images is not None and len(parts.images) != images:
+    if context.images is not None and len(parts.images) != images:
         raise MissingMember(f"{len(parts.images)} images found, the index says {images}")
-    columns = maker.dataset.columns
     total = int(columns.sample_image[sample + 1] - columns.sample_image[sample])
     return ReadSample(
         number=sample,
@@ -136,6 +146,76 @@ def read_sample(
     )
 
 
+def transform_sample(
+    context: BatchContext, sample: ReadSample, images: list[Decoded], epoch: int
+) -> list[Decoded]:
+    """Call the user's transform with the decoded images of a sample.
+
+    Raises:
+        SampleError: the transform failed.
+    """
+    assert context.transform is not None
+    transformed, _ = apply_transform(
+        context.transform,
+        images,
+        text=sample.caption,
+        key=sample.key,
+        record=sample.record,
+        seed=context.seed,
+        epoch=epoch,
+        sample=sample.number,
+    )
+    return transformed
+
+
 def tensor_bytes(batch: dict[str, Any]) -> int:
     """Count the bytes of a batch's tensors."""
     return sum(value.nbytes for value in batch.values() if isinstance(value, Tensor))
+
+
+# Reads from storage in place of the page cache.
+
+
+def evict(context: BatchContext, members: Members) -> bool:
+    """Ask the system to drop the pages of some samples from the page cache.
+
+    Returns:
+        False if it cannot be asked, or the shards are not local files.
+    """
+    folder = context.dataset.folder
+    if not hasattr(os, "posix_fadvise") or isinstance(folder, RemoteFolder):
+        return False
+    try:
+        for shard, group in itertools.groupby(sorted(members, key=_shard), key=_shard):
+            path = folder / context.store.name(shard)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for member in itertools.chain.from_iterable(members for _, members in group):
+                    os.posix_fadvise(descriptor, member.offset, member.size, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _shard(entry: tuple[int, Sequence[Member]]) -> int:
+    return entry[0]
+
+
+def delivered() -> int | None:
+    """Return the bytes that storage delivered to this process so far; None if unknown."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    counts = dict(line.split(": ") for line in lines)
+    return int(counts["read_bytes"]) if "read_bytes" in counts else None
+
+
+def was_cold(before: int | None, asked: int) -> bool:
+    """Check that most of `asked` bytes came from storage since `delivered` returned `before`."""
+    now = delivered()
+    if before is None or now is None or not asked:
+        return False
+    return now - before >= _FROM_STORAGE * asked

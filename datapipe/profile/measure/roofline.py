@@ -10,37 +10,125 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from datapipe.decode.image import MAX_PIXELS
+from datapipe.cpus import available_cpus
+from datapipe.decode.dali.decoder import DaliDecoder
+from datapipe.decode.image import MAX_PIXELS, Decoded
 from datapipe.decode.transform import Draw, ImageTransform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
-from datapipe.loader.batch.batch_decoder import Decoder
 from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.batch.token_batch import TokenMaker
-from datapipe.profile.measure.page_cache import delivered, evict, was_cold
-from datapipe.profile.measure.parts import ReadSample, members_of, read_sample
+from datapipe.loader.batch.token_batch import TokenContext
+from datapipe.profile.measure.parts import (
+    ReadSample,
+    delivered,
+    evict,
+    members_of,
+    read_sample,
+    transform_sample,
+    was_cold,
+)
 from datapipe.profile.measure.stage_benchmark import Alone
-from datapipe.profile.measure.thread_scaling import Crowd, crowd
+from datapipe.profile.measure.usage import LockProbe, queued_seconds
+from datapipe.report.table import ratio
 
 DEEP = "storage, deep queue"
-"""Cold reads by many threads, beyond which more of them get no more."""
+"""Cold reads by so many threads that more would not be faster."""
 
 _DEEP = 16  # threads
 _COPIED = 32 << 20  # bytes of a copy: beyond any cache
-_PLACES = 128 << 20  # bytes that a thread writes images to in turn, as a loader does
-_TOGETHER = 1 << 30  # bytes that all threads may take for that
+_BUFFER = 128 << 20  # bytes that a thread writes images to in turn, as a loader does
+_ALL_BUFFERS = 1 << 30  # bytes that all threads may take for that
 _TEXTS = 32  # that are encoded together
 _ROUNDS = 2  # of each number of threads, in turn
+# Result of `LockProbe` where Python code always runs: after 2 ms of sleep the holder keeps the lock
+# for 5 ms once it is asked for it.
+_ALWAYS = 0.7
+_TRIES = 4  # of the lock
+_DECODED = 16  # samples that a transform is tried on
+_PATIENCE = 10.0  # seconds that a thread may take to end its piece of work
 
 Work = Callable[[int], Iterator[int]]
+"""Called with the number of a thread; yields after each piece of work how many units it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadRun:
+    """Work that several threads did at once."""
+
+    threads: int
+    done: int  # units of work
+    seconds: float  # that it took
+
+    @property
+    def rate(self) -> float:
+        """Units of work per second."""
+        return ratio(self.done, self.seconds)
+
+
+def run_threads(work: Work, threads: int, seconds: float, *, free: bool = False) -> ThreadRun:
+    """Run work in threads for some time, each with one thread inside torch's kernels.
+
+    An error of the work is raised once the other threads have ended. `free` threads do not wait for
+    each other; then the time that a thread waited for a processor, which another process had, does
+    not count, unless there are more threads than cores.
+    """
+    barrier = threading.Barrier(threads)
+    rates: list[tuple[int, float]] = []
+    errors: list[BaseException] = []
+    ended = threading.Event()
+    cores = available_cpus()
+
+    def body(number: int) -> None:
+        try:
+            torch.set_num_threads(1)
+            pieces = work(number)
+            next(pieces)  # sets up, and fills caches
+            barrier.wait()
+            done, queued, began = 0, queued_seconds(), time.perf_counter()
+            while (now := time.perf_counter()) - began < seconds and not ended.is_set():
+                done += next(pieces)
+            lost = queued_seconds() - queued if free and threads <= cores else 0.0
+            rates.append((done, now - began - lost))
+        except BaseException as error:  # raised below
+            errors.append(error)
+            ended.set()
+            barrier.abort()
+
+    before = torch.get_num_threads()
+    team = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(threads)]
+    try:
+        for thread in team:
+            thread.start()
+        for thread in team:
+            thread.join()
+    finally:
+        # After an interrupt too: the interpreter must not exit under threads in a kernel.
+        ended.set()
+        barrier.abort()
+        for thread in team:
+            if thread.ident is not None:
+                thread.join(_PATIENCE)
+        torch.set_num_threads(before)  # the threads changed the default
+    if errors:
+        raise next(
+            (error for error in errors if not isinstance(error, threading.BrokenBarrierError)),
+            errors[0],
+        )
+    # The last piece of each thread takes it a little past the end, each differently.
+    rate = sum(ratio(done, passed) for done, passed in rates)
+    longest = max(passed for _, passed in rates)
+    return ThreadRun(threads=threads, done=round(rate * longest), seconds=longest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +138,8 @@ class Ceiling:
     name: str  # of the resource
     threads: int  # that used it
     rate: float  # samples per second
-    bytes_per_sample: float | None  # moved; None where it is not bytes that count
-    note: str  # what it was, for a reader
+    bytes_per_sample: float | None  # moved; None if bytes are not the measure
+    note: str  # for readers
 
     @property
     def bandwidth(self) -> float | None:
@@ -59,7 +147,7 @@ class Ceiling:
         return None if self.bytes_per_sample is None else self.rate * self.bytes_per_sample
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to what JSON can hold."""
+        """Convert to values that JSON can hold."""
         return {
             "name": self.name,
             "threads": self.threads,
@@ -76,38 +164,38 @@ class Roofline:
 
     cores: int  # that may be used
     ceilings: dict[str, Ceiling]  # by name
-    # how many times as much as one thread so many do of the samples' work
+    # by number of threads: how many times the work of one thread they do
     scaling: Mapping[int, float] = field(default_factory=lambda: {1: 1.0})
 
 
 def measure_roofline(
-    maker: BatchContext, alone: Alone, *, cores: int, readers: int, seconds: float = 0.6
+    context: BatchContext, alone: Alone, *, cores: int, readers: int, seconds: float = 0.6
 ) -> Roofline:
-    """Measure what the machine can do."""
+    """Measure the ceilings of this machine."""
     ceilings = [
-        _storage(maker, alone, "storage, cached", readers, seconds, cold=False),
-        _storage(maker, alone, "storage, cold", readers, seconds, cold=True),
-        _storage(maker, alone, DEEP, max(_DEEP, 2 * readers), seconds, cold=True),
+        _storage(context, alone, "storage, cached", readers, seconds, cold=False),
+        _storage(context, alone, "storage, cold", readers, seconds, cold=True),
+        _storage(context, alone, DEEP, max(_DEEP, 2 * readers), seconds, cold=True),
     ]
-    maker.store.close()
+    context.store.close()
     scaling = {1: 1.0}
-    work = _image_work(maker, alone.kept, _TOGETHER // cores)
-    together = maker.images is not None and maker.images.decoder is not None
+    work = _image_work(context, alone.kept, _ALL_BUFFERS // cores)
+    together = context.images is not None and context.images.decoder is not None
     if work is not None and together:
-        done = crowd(work, 1, seconds)  # it has threads of its own
+        done = run_threads(work, 1, seconds)  # it has threads of its own
         ceilings.append(_ceiling("decoder", done, None, "DALI alone, from memory"))
     elif work is not None:
         runs = _interleaved(work, cores, seconds, free=True)
         scaling = {threads: run.rate / runs[1].rate for threads, run in runs.items()}
         note = "decode, resize and normalise alone, from memory"
         ceilings.append(_ceiling("decode kernels", runs[cores], None, note))
-    if maker.tokens is not None and alone.kept:
-        run = crowd(_text_work(maker.tokens, alone.kept), cores, seconds)
+    if context.tokens is not None and alone.kept:
+        run = run_threads(_text_work(context.tokens, alone.kept), cores, seconds)
         ceilings.append(_ceiling("tokenizer", run, None, "alone, from memory"))
     if work is None:
-        parsing = _interleaved(_reading(maker, alone.kept), cores, seconds, free=False)
+        parsing = _interleaved(_reading(context, alone.kept), cores, seconds, free=False)
         scaling = {threads: run.rate / parsing[1].rate for threads, run in parsing.items()}
-        maker.store.close()
+        context.store.close()
     made = alone.stages["collate"]
     ceilings.append(_memory(made.bytes_out / max(made.samples, 1), cores, seconds))
     return Roofline(
@@ -115,7 +203,7 @@ def measure_roofline(
     )
 
 
-def _ceiling(name: str, run: Crowd, size: float | None, note: str) -> Ceiling | None:
+def _ceiling(name: str, run: ThreadRun, size: float | None, note: str) -> Ceiling | None:
     if not run.done:
         return None
     return Ceiling(
@@ -123,47 +211,42 @@ def _ceiling(name: str, run: Crowd, size: float | None, note: str) -> Ceiling | 
     )
 
 
-def _interleaved(work: Work, cores: int, seconds: float, *, free: bool) -> dict[int, Crowd]:
-    """The work on one thread, on as many as there are cores, and on some in between."""
+def _interleaved(work: Work, cores: int, seconds: float, *, free: bool) -> dict[int, ThreadRun]:
+    """Run the work on one thread, on a thread for each core, and on half as many."""
     numbers = sorted({1, max(1, cores // 2), cores})
-    runs: dict[int, list[Crowd]] = {number: [] for number in numbers}
+    done, passed = dict.fromkeys(numbers, 0), dict.fromkeys(numbers, 0.0)
     for _ in range(_ROUNDS):
         for number in numbers:
-            runs[number].append(crowd(work, number, seconds / _ROUNDS, free=free))
-    return {
-        number: Crowd(
-            threads=number,
-            done=sum(run.done for run in some),
-            seconds=sum(run.seconds for run in some),
-        )
-        for number, some in runs.items()
-    }
+            run = run_threads(work, number, seconds / _ROUNDS, free=free)
+            done[number] += run.done
+            passed[number] += run.seconds
+    return {n: ThreadRun(threads=n, done=done[n], seconds=passed[n]) for n in numbers}
 
 
 def _storage(
-    maker: BatchContext, alone: Alone, name: str, threads: int, seconds: float, *, cold: bool
+    context: BatchContext, alone: Alone, name: str, threads: int, seconds: float, *, cold: bool
 ) -> Ceiling | None:
-    """Random reads of the samples' members; None where cold ones cannot be had."""
+    """Measure random reads of the samples' members; None if they cannot be read cold."""
     found = [entry for entry in alone.members if entry[1]]
     if not found:
         return None
-    # Not in the order of the plan, which `alone` has read them in.
+    # Not in the order of the plan, in which `alone` has read them.
     order = np.random.default_rng(0).permutation(len(found)).tolist()
     before, asked = delivered(), [0] * threads
 
     def work(number: int) -> Iterator[int]:
-        own = [found[place] for place in order[number::threads]] or found[:1]
+        own = [found[index] for index in order[number::threads]] or found[:1]
         while True:
-            if cold and not evict(maker, own):
+            if cold and not evict(context, own):
                 return
             for shard, members in own:
-                maker.store.read(shard, members)
+                context.store.read(shard, members)
                 asked[number] += sum(member.size for member in members)
                 yield 1
 
     size = sum(member.size for _, members in found for member in members) / len(found)
     try:
-        run = crowd(work, threads, seconds)
+        run = run_threads(work, threads, seconds)
     except StopIteration:
         return None
     if cold and not was_cold(before, sum(asked)):
@@ -172,33 +255,33 @@ def _storage(
     return _ceiling(name, run, size, note)
 
 
-def _reading(maker: BatchContext, kept: Sequence[ReadSample]) -> Work:
-    """Reading, verifying and parsing of samples, as workers do it."""
-    known = [
-        (sample.number, len(sample.images), members_of(maker, sample.number, len(sample.images)))
+def _reading(context: BatchContext, kept: Sequence[ReadSample]) -> Work:
+    """Return work that reads, verifies and parses samples, as workers do."""
+    arguments = [
+        (sample.number, len(sample.images), members_of(context, sample.number, len(sample.images)))
         for sample in kept
     ]
 
     def work(number: int) -> Iterator[int]:
-        for sample in itertools.cycle(known[number:] + known[:number]):
-            read_sample(maker, *sample)
+        for sample in itertools.cycle(arguments[number:] + arguments[:number]):
+            read_sample(context, *sample)
             yield 1
 
     return work
 
 
-def _image_work(maker: BatchContext, kept: Sequence[ReadSample], memory: int) -> Work | None:
-    """Making all images of samples, one sample after the other; None where there are none."""
-    images = maker.images
+def _image_work(context: BatchContext, kept: Sequence[ReadSample], memory: int) -> Work | None:
+    """Return work that makes all images of samples; None if there are none."""
+    images = context.images
     samples = [list(sample.images) for sample in kept]
     if images is None or not any(samples):
         return None
     if images.decoder is not None:
         return _together_work(images.decoder, samples)
-    return kernel_work(images.transform, samples, min(memory, _PLACES))
+    return kernel_work(images.transform, samples, min(memory, _BUFFER))
 
 
-def _together_work(decoder: Decoder, samples: Sequence[Sequence[memoryview]]) -> Work:
+def _together_work(decoder: DaliDecoder, samples: Sequence[Sequence[memoryview]]) -> Work:
     flat = [bytes(data) for images in samples for data in images][: decoder.batch_size]
     share = len(flat) / len(samples) if len(flat) < decoder.batch_size else 1.0
     per_sample = max(share, sum(map(len, samples)) / len(samples))
@@ -214,24 +297,24 @@ def _together_work(decoder: Decoder, samples: Sequence[Sequence[memoryview]]) ->
 def kernel_work(
     transform: ImageTransform, samples: Sequence[Sequence[bytes | memoryview]], memory: int
 ) -> Work:
-    """Decoding and placing of images into memory that is used in turn, a sample a piece."""
+    """Return work that decodes images and places them into a buffer, a sample a piece."""
     shapes = [[_shape(transform, data) for data in images] for images in samples]
-    longest = max((math.prod(shape) for some in shapes for shape in some), default=1)
+    longest = max((math.prod(shape) for each in shapes for shape in each), default=1)
     size = longest * transform.dtype.itemsize
 
     def work(number: int) -> Iterator[int]:
-        # Written to before time counts, so that its pages are there.
-        places = torch.ones(
+        # Written to before time counts, so that its pages are mapped.
+        slots = torch.ones(
             max(2, min(64, memory // size)), longest, dtype=transform.dtype, device="cpu"
         )
         turn = itertools.count()
         for sample in itertools.cycle([*range(number, len(samples)), *range(number)]):
             for data, shape in zip(samples[sample], shapes[sample], strict=True):
                 key = next(turn)
-                place = places[key % len(places), : math.prod(shape)].view(shape)
+                slot = slots[key % len(slots), : math.prod(shape)].view(shape)
                 draw = Draw(key) if transform.spec.random else None
                 try:
-                    transform.place(transform.decode(data), place, draw)
+                    transform.place(transform.decode(data), slot, draw)
                 except SampleError:
                     continue  # counted by the stages alone
             yield 1
@@ -240,7 +323,7 @@ def kernel_work(
 
 
 def _shape(transform: ImageTransform, data: bytes | memoryview) -> tuple[int, ...]:
-    """Shape of the rows of an image, in a batch without others."""
+    """Return the shape of the rows of an image in a batch of its own."""
     info = probe(data)
     if info.width * info.height > MAX_PIXELS:
         return (0, *transform.row_shape(*one(1, 1)))
@@ -248,7 +331,7 @@ def _shape(transform: ImageTransform, data: bytes | memoryview) -> tuple[int, ..
     return int(transform.rows(*sides)[0]), *transform.row_shape(*sides)
 
 
-def _text_work(tokens: TokenMaker, kept: Sequence[ReadSample]) -> Work:
+def _text_work(tokens: TokenContext, kept: Sequence[ReadSample]) -> Work:
     texts = [sample.text for sample in kept]
 
     def work(number: int) -> Iterator[int]:
@@ -261,8 +344,8 @@ def _text_work(tokens: TokenMaker, kept: Sequence[ReadSample]) -> Work:
 
 
 def _memory(size: float, threads: int, seconds: float) -> Ceiling | None:
-    """Copies of memory; a sample needs that of its values in a batch."""
-    copied = min(_COPIED, _TOGETHER // threads)
+    """Measure copies of memory; a sample needs one of its values in a batch."""
+    copied = min(_COPIED, _ALL_BUFFERS // threads)
 
     def work(number: int) -> Iterator[int]:
         source, target = np.ones(copied, np.uint8), np.zeros(copied, np.uint8)
@@ -270,7 +353,7 @@ def _memory(size: float, threads: int, seconds: float) -> Ceiling | None:
             np.copyto(target, source)
             yield copied
 
-    run = crowd(work, threads, seconds, free=True)
+    run = run_threads(work, threads, seconds, free=True)
     if not size:
         return None
     return Ceiling(
@@ -280,3 +363,37 @@ def _memory(size: float, threads: int, seconds: float) -> Ceiling | None:
         bytes_per_sample=size,
         note="the batch's values copied once",
     )
+
+
+def share_of_lock(context: BatchContext, alone: Alone, *, seconds: float) -> float:
+    """Measure the share of its time that the user's transform holds the interpreter's lock.
+
+    A thread runs the transform, and another one waits for the lock.
+    """
+    images = context.images
+    if context.transform is None or images is None:
+        return 0.0
+    decoded: list[tuple[ReadSample, list[Decoded]]] = []
+    for sample in alone.kept[:_DECODED]:
+        with suppress(SampleError):
+            decoded.append((sample, [images.transform.decode(data) for data in sample.images]))
+    if not decoded:
+        return 0.0
+
+    def work(number: int) -> Iterator[int]:
+        for sample, found in itertools.cycle(decoded[number:] + decoded[:number]):
+            with suppress(SampleError):  # counted by the stages alone
+                transform_sample(context, sample, found, epoch=0)
+            yield 1
+
+    # The longest of several waits: on a busy machine the other thread waits for a processor too,
+    # and asks for the lock less often.
+    longest = 0.0
+    for _ in range(_TRIES):
+        lock = LockProbe()
+        lock.start()
+        try:
+            run_threads(work, 1, seconds / _TRIES)
+        finally:
+            longest = max(longest, lock.stop())
+    return min(1.0, longest / _ALWAYS)

@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from datapipe.cpus import available_cpus
-from datapipe.diagnosis.usage import Usage
-from datapipe.profile.measure.gil_probe import LockProbe
-from datapipe.profile.measure.processes import (
-    busy_seconds,
-    bytes_read,
-    cpu_seconds,
-    memory_bytes,
-    own_tree,
-    spare_cpus,
-)
+import psutil
 
-_EVERY = 0.25  # seconds between two looks at memory
-_SHARE = 0.01  # of the time that looking may take
+from datapipe.cpus import available_cpus, own_cpus
+from datapipe.diagnosis.loader_figures import Usage
+
+_EVERY = 0.25  # seconds between two samples of memory
+_SHARE = 0.01  # of the time that sampling may take
+
+_PERIOD = 0.002  # seconds between two probes of the lock; each takes some 10 µs
+_LOOK = 25  # probes between two reads of the kernel's figures, which take the lock themselves
+_SLACK = 0.00015  # seconds that a sleep may be late on an idle machine: timers and waking up
 
 
 class UsageMeter:
     """Measures the `Usage` from `start` to `stop`; also a context manager, then see `usage`.
 
-    Memory is looked at four times a second by a thread of its own, less often where looking takes
-    long; a peak that is shorter may be missed.
+    A thread samples memory four times a second, less often where that takes long; a peak that is
+    shorter may be missed.
 
     Args:
-        probe_gil: also ask for the interpreter's lock 500 times a second.
+        probe_gil: also probe the interpreter's lock 500 times a second.
     """
 
     def __init__(self, *, probe_gil: bool = False) -> None:
@@ -41,7 +43,7 @@ class UsageMeter:
     def start(self) -> None:
         """Begin. A meter measures once."""
         self._peak.start()
-        # Who forgets to stop leaves no thread behind.
+        # A meter that is never stopped leaves no thread behind.
         weakref.finalize(self, self._peak.ended.set)
         if self._probe:
             self._probe.start()
@@ -56,7 +58,7 @@ class UsageMeter:
         self._began = time.perf_counter()
 
     def stop(self) -> Usage:
-        """End, and say what was used. Later calls say the same."""
+        """End, and return the usage. Later calls return the same."""
         if self._usage is not None:
             return self._usage
         tree = own_tree()
@@ -64,12 +66,13 @@ class UsageMeter:
         seconds = time.perf_counter() - self._began
         gil = self._probe.stop() if self._probe else None
         self._peak.stop()
-        others = busy - cpu - spare_cpus() * seconds
+        cores = available_cpus()
+        spare = len(own_cpus()) - cores  # CPUs beyond a quota
         self._usage = Usage(
             seconds=seconds,
             cpu=max(0.0, cpu),
-            cores=available_cpus(),
-            others=max(0.0, others),
+            cores=cores,
+            others=max(0.0, busy - cpu - spare * seconds),
             gil=gil,
             memory=self._peak.memory,
             read=self._peak.read,
@@ -96,7 +99,7 @@ class UsageMeter:
 
 
 class _Peak:
-    """Looks at memory and bytes read now and then. Does not refer to its meter."""
+    """Sampler of memory and of bytes read. Does not refer to its meter."""
 
     def __init__(self) -> None:
         self.memory = 0
@@ -106,14 +109,14 @@ class _Peak:
         self._thread = threading.Thread(target=self._run, name="datapipe-usage", daemon=True)
 
     def start(self) -> None:
-        self._look()
+        self._sample()
         self._first = dict(self._last)
         self._thread.start()
 
     def stop(self) -> None:
         self.ended.set()
         self._thread.join()
-        self._look()
+        self._sample()
 
     @property
     def read(self) -> int | None:
@@ -121,15 +124,153 @@ class _Peak:
             return None
         return sum(read - self._first.get(key, 0) for key, read in self._last.items())
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         tree = own_tree()
         self.memory = max(self.memory, memory_bytes(tree))
-        # Processes that have ended stay with what was seen last.
+        # Processes that have ended keep their last figure.
         self._last |= bytes_read(tree)
 
     def _run(self) -> None:
         pause = _EVERY
         while not self.ended.wait(pause):
             began = time.thread_time()
-            self._look()
+            self._sample()
             pause = max(_EVERY, (time.thread_time() - began) / _SHARE)
+
+
+class LockProbe:
+    """A thread that sleeps, and notes how much later than asked it runs Python code again.
+
+    A thread that holds the lock is asked to release it after 5 ms (`sys.getswitchinterval`), so
+    where Python code always runs, the probe waits at least 5 of every 7 ms. Time that it waited for
+    a processor is known from the kernel and does not count.
+    """
+
+    def __init__(self) -> None:
+        self._state = _ProbeState()
+        self._from = (0.0, 0.0)
+        self._thread = threading.Thread(
+            target=_probe, args=(self._state,), name="datapipe-lock-probe", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def mark(self) -> None:
+        """Count from now on."""
+        self._from = self._state.sums
+
+    def end(self) -> None:
+        """End the thread, without waiting for it."""
+        self._state.ended = True
+
+    def stop(self) -> float:
+        """End the thread; return the share of its time, 0 to 1, that it waited for the lock."""
+        self.end()
+        self._thread.join()
+        late, total = (
+            now - before for now, before in zip(self._state.sums, self._from, strict=True)
+        )
+        return min(1.0, max(0.0, late) / total) if total > 0 else 0.0
+
+
+@dataclass
+class _ProbeState:
+    """State that the thread shares with its probe, without a reference to it."""
+
+    ended: bool = False
+    sums: tuple[float, float] = (0.0, 0.0)  # seconds late, and all
+
+
+def _probe(state: _ProbeState) -> None:
+    began = last = time.perf_counter()
+    late, probes, queued = 0.0, 0, queued_seconds()
+    while not state.ended:
+        time.sleep(_PERIOD)
+        now = time.perf_counter()
+        late += max(0.0, now - last - _PERIOD - _SLACK)
+        last = now
+        probes += 1
+        if probes % _LOOK == 0 or state.ended:
+            state.sums = (late - (queued_seconds() - queued), now - began)
+
+
+def queued_seconds() -> float:
+    """Return the seconds that this thread has waited for a processor; 0 if they are unknown."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+# Figures of a tree of processes.
+
+
+def own_tree() -> list[psutil.Process]:
+    """Return this process and all living ones that it has started, directly or not."""
+    own = psutil.Process()
+    with suppress(psutil.Error, OSError):
+        return [own, *own.children(recursive=True)]
+    return [own]
+
+
+def cpu_seconds(tree: list[psutil.Process]) -> float:
+    """Return the CPU time of a tree that begins with this process, and of its ended processes.
+
+    A process that ends hands its time to the one that waits for it, so the sum never falls.
+    """
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = time.process_time() + ended.ru_utime + ended.ru_stime
+    for process in tree[1:]:
+        with _may_have_ended():
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def busy_seconds() -> float:
+    """Return the CPU time that all processes took of this one's CPUs, since the boot.
+
+    Time that a hypervisor took away counts too.
+    """
+    each = psutil.cpu_times(percpu=True)
+    # `guest` is part of `user`, and its like of `nice`.
+    names = ("user", "nice", "system", "irq", "softirq", "steal")
+    own = [each[number] for number in own_cpus() if number < len(each)]
+    return sum(getattr(times, name, 0.0) for times in own for name in names)
+
+
+def memory_bytes(tree: list[psutil.Process]) -> int:
+    """Return the memory of a tree; pages that its processes share count once.
+
+    The proportional set size if the kernel reports it, else the resident set sizes, in which shared
+    pages count once for each process.
+    """
+    total = 0
+    for process in tree:
+        with _may_have_ended():
+            try:
+                total += process.memory_full_info().pss
+            except (psutil.AccessDenied, AttributeError):
+                total += process.memory_info().rss
+    return total
+
+
+def bytes_read(tree: list[psutil.Process]) -> dict[tuple[int, float], int]:
+    """Return the bytes that storage delivered to each process, by process id and start time.
+
+    Bytes from the page cache do not count. Empty if the system does not count them.
+    """
+    read = {}
+    for process in tree:
+        with _may_have_ended():
+            if hasattr(process, "io_counters"):
+                read[process.pid, process.create_time()] = int(process.io_counters().read_bytes)
+    return read
+
+
+@contextmanager
+def _may_have_ended() -> Iterator[None]:
+    """Skip a process that ends meanwhile, or that may not be inspected."""
+    with suppress(psutil.Error, OSError, NotImplementedError):
+        yield

@@ -163,7 +163,7 @@ def compiled_flex(device: str) -> Any:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _varlen_options() -> tuple[str, ...]:
-    """What the installed `varlen_attn` takes; `torch.compile` does not look inside."""
+    """Return what the installed `varlen_attn` takes; `torch.compile` does not look inside."""
     from torch.nn.attention.varlen import varlen_attn
 
     return _parameters(varlen_attn)

@@ -1,4 +1,4 @@
-"""Where the sequences of a row of tokens lie: all that attention needs to keep them apart."""
+"""Positions of the sequences of a row of tokens: all that attention needs to keep them apart."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import Tensor
 
 
 class Segments(NamedTuple):
-    """Sequences one behind the other in `[T, ...]`.
+    """Concatenated sequences in `[T, ...]`.
 
     A padded batch of B rows is B segments of one length, so one model serves both forms.
 
     Attributes:
         bounds: int32 [S + 1], from 0 to T: where each begins and the last ends. Empty ones may be
             among them.
-        longest: length of the longest, or more: known on the host, so that nobody waits for the
-            device to say it.
+        longest: length of the longest, or more: known on the host, so that it needs no wait for the
+            device.
         same: length of all of them, or 0 where they differ.
         causal: whether a token sees only those of its sequence up to itself, or all of them.
         mask: what `attention.prepare` made for the kernel, once for all layers.
@@ -36,12 +36,12 @@ class Segments(NamedTuple):
         return cls(bounds, length, length, causal)
 
     def owners(self, total: int) -> Tensor:
-        """Which sequence each of `total` tokens belongs to: int64 [total]."""
+        """Return the sequence of each of `total` tokens: int64 [total]."""
         tokens = torch.arange(total, device=self.bounds.device, dtype=self.bounds.dtype)
         return torch.searchsorted(self.bounds, tokens, right=True) - 1
 
     def visible(self, total: int) -> Tensor:
-        """Which tokens (columns) each token (rows) sees: bool [total, total]."""
+        """Return which tokens (columns) each token (rows) sees: bool [total, total]."""
         owners = self.owners(total)
         same = owners[:, None] == owners
         return same.tril() if self.causal else same

@@ -26,7 +26,7 @@ def make_images(root: Path) -> None:
 
 
 def image_values(root: Path) -> list[tuple[Any, str]]:
-    """What may stand in a field of images, and what should become of its record."""
+    """Values of a field of images, with the expected outcome of the record."""
     png = base64.b64encode(encode("png")).decode()
     html = base64.b64encode(b"<!DOCTYPE html><p>" + b"x" * 90).decode()
     url = "a URL"

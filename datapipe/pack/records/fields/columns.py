@@ -15,30 +15,20 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.fields.field_map import FieldMap, parse_list
-from datapipe.pack.records.fields.field_path import Field, FieldSource, parse_source
+from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.known_texts import (
     choice_sources,
-    donut_caption,
-    donut_turns,
-    holds_turns,
+    donut_text,
     instruction_and_input,
-    is_ground_truth,
     joined_turns,
 )
 from datapipe.pack.records.fields.refusals import (
     ID_NAME,
     PREFERRED,
-    ambiguous,
-    holds_json,
+    TableColumns,
     listed,
     longest,
-    packed_in_json,
     prose,
-    refuse_named_images,
-    refuse_preferences,
-    require_one,
-    unanswered,
-    verdict_beside,
 )
 from datapipe.pack.records.images.fields import (
     Columns,
@@ -79,7 +69,7 @@ _VERDICT = frozenset(
 _ANSWERING = re.compile(r"(answer|response|output|completion|reply|winner)s?[_-]")
 # Not `Instructions`, as recipes have them.
 _ASKING = re.compile(r"question|query|prompt|request|problem|instruction(?!s)", re.IGNORECASE)
-_TRUTH = "ground_truth"
+_PROBES = 5
 
 
 def infer(
@@ -97,22 +87,23 @@ def infer(
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.
     """
-    images = _given("--image-column", image, columns, raw)
+    images = _named("--image-column", image, columns, raw)
     if image is None:
         names = image_columns(columns)
-        require_one(names, columns, raw)
-        images = tuple(map(Field, names))
+        TableColumns(raw=raw, columns=columns, images=names).require_one_image()
+        images = tuple(map(field_source, names))
         if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
             notes.decide(f"images are named without their extension: taken from {template}")
             images = (parse_source(template),)
-    held = [name for source in images for name in source.fields]
+    held = {name for source in images for name in source.fields}
+    table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
-        caption = _given("--text-column", text, columns, raw)
+        caption = _named("--text-column", text, columns, raw)
         found = FieldMap(images=images, caption=caption[0] if caption else None)
     else:
-        found = replace(_text_map(columns, held, list(map(str, images)), raw), images=images)
+        found = replace(_text_map(table), images=images)
     if image is None and text is None and not images:
-        refuse_named_images(columns, found, raw)
+        table.refuse_named_images()
     if not found.sources:
         raise PackError(
             f"{raw}: no column is known to hold images or text (all columns: {listed(columns)}); "
@@ -137,13 +128,13 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
     columns = {name: [] if value is None else [value] for name, value in record.items()}
     if image_columns(columns):
         return True
-    known = {name.lower() for name, values in columns.items() if values}
-    paired = any(name in known for name in _USER) and any(
-        name in known for family in _ASSISTANT for name in family
+    filled = {name.lower() for name, values in columns.items() if values}
+    paired = any(name in filled for name in _USER) and any(
+        name in filled for family in _ASSISTANT for name in family
     )
-    elsewhere = url_columns(columns) or any(map(ID_NAME.search, known))
-    captioned = bool(known & (_CAPTION | _WEAK_CAPTION))
-    if paired or _conversations(columns) or (elsewhere and captioned) or {*PREFERRED} <= known:
+    elsewhere = url_columns(columns) or any(map(ID_NAME.search, filled))
+    captioned = bool(filled & (_CAPTION | _WEAK_CAPTION))
+    if paired or _conversations(columns) or (elsewhere and captioned) or {*PREFERRED} <= filled:
         return True
     return text_is_enough and bool(_texts(columns))
 
@@ -156,98 +147,80 @@ def _without_extension(name: str, columns: Columns, raw: Path) -> str | None:
     return named_by(raw, {name: values})
 
 
-def _given(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[FieldSource, ...]:
+def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[FieldSource, ...]:
     """Return the source that an option names, none where it is empty."""
     if not text:
         return ()
-    source = Field(text) if text in columns else parse_source(text)
+    source = field_source(text) if text in columns else parse_source(text)
     if not any(name in columns for name in source.fields or columns):
         raise PackError(f"{option} {text!r}: {raw} has no such column; it has {listed(columns)}")
     return (source,)
 
 
-def _text_map(columns: Columns, held: list[str], images: list[str], raw: Path) -> FieldMap:
-    """Return the text of a table, where it is known.
-
-    Args:
-        columns: of the table.
-        held: those that are read for images.
-        images: what a map says of the images.
-        raw: what the table is called.
-    """
-    names = {name.lower(): name for name in columns if columns[name] and name not in held}
-    if chats := [name for name in _conversations(columns) if name not in held]:
+def _text_map(table: TableColumns) -> FieldMap:
+    """Return the text of a table; an empty map where no column is known to hold it."""
+    columns, names = table.columns, table.names
+    if chats := [name for name in _conversations(columns) if name not in table.held]:
         if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
             return FieldMap(messages=joined_turns(*chats))
         if len(chats) > 1:
-            example = f"messages={chats[0]}"
-            raise ambiguous(raw, "the conversation", chats, columns, example, images)
-        refuse_preferences(names, f"messages={chats[0]}", columns, images, raw)
-        return FieldMap(messages=Field(chats[0]))
-    if _TRUTH in names and is_ground_truth(columns[names[_TRUTH]]):
-        truth = names[_TRUTH]
-        if holds_turns(columns[truth]):
-            return FieldMap(messages=donut_turns(truth))
-        return FieldMap(caption=donut_caption(truth))
+            raise table.ambiguous("the conversation", chats, f"messages={chats[0]}")
+        table.refuse_preferences(f"messages={chats[0]}")
+        return FieldMap(messages=field_source(chats[0]))
+    if (truth := names.get("ground_truth")) and (found := donut_text(truth, columns[truth])):
+        return found
     asked = [names[name] for name in _USER if name in names]
-    refuse_preferences(names, f"user={asked[0]}" if asked else "", columns, images, raw)
+    table.refuse_preferences(f"user={asked[0]}" if asked else "")
     if choices := choice_sources(columns, names):
         return FieldMap(turns=choices)
-    answered = [
-        next(names[name] for name in family if name in names)
-        for family in _ASSISTANT
-        if any(name in names for name in family)
-    ]
-    if asked and not answered:
-        answered = [
-            names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])
-        ]
-    if asked and answered:
-        return _pair(columns, names, asked, answered, images, raw)
+    families = [[names[name] for name in family if name in names] for family in _ASSISTANT]
+    answered = [family[0] for family in families if family]
+    labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
+    if asked and (answered := answered or labels):
+        return _pair(table, asked, answered)
     captions = [
         column
         for name, column in names.items()
         if name in _CAPTION | _WEAK_CAPTION and _is_text(columns[column])
     ]
-    others = [name for name in prose(columns) if name not in {*captions, *held}]
-    labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
+    others = [name for name in prose(columns) if name not in {*captions, *table.held}]
     if len(captions) == 1 and labels and captions[0].lower() in _WEAK_CAPTION:
         if all(str(value).rstrip().endswith("?") for value in columns[captions[0]]):  # POPE
-            return _pair(columns, names, captions, labels[:1], images, raw)
-        others = [*labels, *others]  # a text and what it is labelled as: which one is learnt?
+            return _pair(table, captions, labels[:1])
+        others = [*labels, *others]  # a text and its label: which one is learnt?
     for name in [*captions, *others]:
-        if inside := holds_json(columns[name]):
-            raise packed_in_json(raw, name, inside, columns)
+        if inside := _json_object(columns[name]):
+            raise table.refusal(
+                f"the column {name!r} holds JSON with {listed(inside)}, which a model would learn "
+                "to write; put the fields that are meant into columns of their own, or take the "
+                f"JSON as it is with --text-column {name!r}"
+            )
     answers = [*answered, *(column for name, column in names.items() if _ANSWERING.match(name))]
     if answers and captions:  # something answers the caption
         others = sorted({*others, *answers})
-    elif len(captions) == 1 and (verdicts := _verdicts(columns)):
-        raise verdict_beside(raw, captions[0], verdicts[0], columns)
-    elif len(captions) == 1 and not others and _is_question(captions[0], columns):
-        raise unanswered(raw, captions[0], columns, images)
-    elif len(captions) == 1 and captions[0].lower() in _CAPTION:
-        others = []
+    elif len(captions) == 1:
+        _check_caption(table, captions[0], others)
+        if captions[0].lower() in _CAPTION:
+            others = []
     if len(captions) == 1 and not others:
-        return FieldMap(caption=Field(captions[0]))
-    found = [*captions, *others]
-    if not found:
+        return FieldMap(caption=field_source(captions[0]))
+    texts = [*captions, *others]
+    if not texts:
         return FieldMap()
-    asks = [name for name in found if _ASKING.search(name)]
+    asks = [name for name in texts if _ASKING.search(name)]
     if answers and captions:
         example = f"user={captions[0]},assistant={answers[0]}"
     elif asks:
-        example = f"user={asks[0]},assistant={next((n for n in found if n not in asks), 'COLUMN')}"
+        example = f"user={asks[0]},assistant={next((n for n in texts if n not in asks), 'COLUMN')}"
     else:
-        example = f"caption={longest(found, columns)}"
-    raise ambiguous(raw, "the text", found, columns, example, images)
+        example = f"caption={longest(texts, columns)}"
+    raise table.ambiguous("the text", texts, example)
 
 
-def _verdicts(columns: Columns) -> list[str]:
-    """Columns that may say whether a text is true: 0 and 1 under a name of such.
-
-    A `label` may be a class too, so it counts where both were seen.
-    """
-    return [
+def _check_caption(table: TableColumns, caption: str, others: Sequence[str]) -> None:
+    """Refuse a caption that another column may call false, or that is a question."""
+    columns = table.columns
+    verdicts = [  # a `label` may be a class too, so it counts where both 0 and 1 were seen
         name
         for name, values in columns.items()
         if name.lower() in _VERDICT
@@ -255,58 +228,63 @@ def _verdicts(columns: Columns) -> list[str]:
         and all(value in (0, 1) for value in values)
         and (name.lower() not in _LABELS or 0 in values)
     ]
-
-
-def _is_question(caption: str, columns: Columns) -> bool:
-    """Return whether a column of a weak name holds questions without their answers."""
+    if verdicts:
+        raise table.refusal(
+            f"the column {verdicts[0]!r} is 0 or 1 and may say whether the text in {caption!r} is "
+            "true; a model would learn the false ones too. Leave these rows out, or, if it means "
+            f"something else, take the text with --text-column {caption!r}"
+        )
     values = [value for value in columns[caption] if isinstance(value, str)]
     asked = sum("?" in value for value in values) * 2 > len(values)
-    return caption.lower() in _WEAK_CAPTION and (
-        asked or any(name.lower() == "question_id" for name in columns)
-    )
+    asked = asked or any(name.lower() == "question_id" for name in columns)
+    if not others and asked and caption.lower() in _WEAK_CAPTION:
+        raise table.refusal(
+            f"the column {caption!r} seems to hold questions, and nothing answers them; name the "
+            f"answers with --map '{table.map(f'user={caption}', 'assistant=COLUMN')}', or take it "
+            f"as a caption all the same with --text-column {caption!r}"
+        )
 
 
-def _pair(
-    columns: Columns,
-    names: Mapping[str, str],
-    asked: Sequence[str],
-    answered: Sequence[str],
-    images: Sequence[str],
-    raw: Path,
-) -> FieldMap:
+def _pair(table: TableColumns, asked: Sequence[str], answered: Sequence[str]) -> FieldMap:
     """Return a question and its answer, after the turns before it where there are some."""
-    question: FieldSource = Field(asked[0])
+    names = table.names
+    question = field_source(asked[0])
     more = {name.lower() for name in asked} - {"instruction"}
     if "instruction" in names and more in ({"input"}, {"inputs"}):  # of Alpaca; of M3IT
         question = instruction_and_input(names["instruction"], names[more.pop()])
         asked = asked[:1]
     if len(asked) > 1 or len(answered) > 1:
         example = f"user={asked[0]},assistant={answered[0]}"
-        raise ambiguous(raw, "the text", [*asked, *answered], columns, example, images)
-    answers = columns[answered[0]]
-    if any(isinstance(value, bool) for value in answers):
+        raise table.ambiguous("the text", [*asked, *answered], example)
+    if any(isinstance(value, bool) for value in table.columns[answered[0]]):
         raise PackError(
-            f"{raw}: the answers in {answered[0]!r} are true and false, not text; write them as "
-            "words, or name another column with --map "
-            f"'user={asked[0]},assistant=COLUMN'"
+            f"{table.raw}: the answers in {answered[0]!r} are true and false, not text; write them "
+            f"as words, or name another column with --map 'user={asked[0]},assistant=COLUMN'"
         )
-    history = Field(names["history"]) if "history" in names else None
-    return FieldMap(messages=history, turns=(("user", question), ("assistant", Field(answered[0]))))
+    history = field_source(names["history"]) if "history" in names else None
+    turns = (("user", question), ("assistant", field_source(answered[0])))
+    return FieldMap(messages=history, turns=turns)
 
 
 # --- kinds of columns -------------------------------------------------------------------------
 
 
 def _conversations(columns: Columns) -> list[str]:
-    """Columns of turns, as lists or as the text of such."""
+    """Return the columns of turns, as lists or as their text."""
     return [
         name
         for name, values in columns.items()
         if name.lower() != "history"
         and name.lower() not in PREFERRED
         and values
-        and all(read_turns(parse_list(v) if isinstance(v, str) else v) for v in values[:5])
+        and all(read_turns(parse_list(v) if isinstance(v, str) else v) for v in values[:_PROBES])
     ]
+
+
+def _json_object(values: Sequence[Any]) -> dict[str, Any] | None:
+    """Return the first of some values that are all JSON objects written as texts; else None."""
+    found = [parse_list(value) if isinstance(value, str) else None for value in values[:_PROBES]]
+    return found[0] if found and all(isinstance(value, Mapping) for value in found) else None
 
 
 def _texts(columns: Columns) -> list[str]:

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.records.fields.field_path import Field, FieldSource, parse_source
+from datapipe.pack.records.fields.field_path import FieldSource, parse_source
 from datapipe.pack.records.fields.turns import unpack_turns
-from datapipe.pack.records.images.fields import image_list, is_image_struct
-from datapipe.pack.records.reader import name_of_image
+from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
 from datapipe.text.conversation import read_turns
 
 _TURNS = ("user", "assistant", "system", "tool")
@@ -46,9 +45,17 @@ class FieldMap:
     caption: FieldSource | None = None
 
     @property
+    def items(self) -> list[tuple[str, FieldSource]]:
+        """Targets of `--map` with their sources."""
+        singles = [("messages", self.messages), *self.turns, ("caption", self.caption)]
+        return [
+            *(("image", source) for source in self.images),
+            *((target, source) for target, source in singles if source is not None),
+        ]
+
+    @property
     def sources(self) -> tuple[FieldSource, ...]:
-        others = [source for source in (self.messages, self.caption) if source is not None]
-        return (*self.images, *(source for _, source in self.turns), *others)
+        return tuple(source for _, source in self.items)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -57,13 +64,7 @@ class FieldMap:
 
     def __str__(self) -> str:
         """Return the map as `--map` takes it."""
-        items = [("image", source) for source in self.images]
-        if self.messages is not None:
-            items.append(("messages", self.messages))
-        items += list(self.turns)
-        if self.caption is not None:
-            items.append(("caption", self.caption))
-        return ",".join(f"{target}={source}" for target, source in items)
+        return ",".join(f"{target}={source}" for target, source in self.items)
 
     def read(self, record: Mapping[str, Any], root: Path | None = None) -> Mapped:
         """Return images, captions and turns of a record; paths of images start at `root`."""
@@ -99,9 +100,9 @@ class FieldMap:
         said = [(role, _texts(source.get(record), source), source) for role, source in self.turns]
         rounds = {len(texts) for role, texts, _ in said if role in ("user", "assistant")}
         if rounds == {1} or len(rounds) != 1 or "user" not in dict(self.turns):
-            turns += [_one(role, texts, source) for role, texts, source in said if texts]
+            turns += [_turn(*item) for item in said if item[1]]
         else:  # lists of questions and of their answers
-            turns += [_one(role, texts, source) for role, texts, source in said if role == "system"]
+            turns += [_turn(*item) for item in said if item[0] == "system"]
             spoken = [(role, texts) for role, texts, _ in said if role in ("user", "assistant")]
             for number in range(rounds.pop()):
                 turns += [{"role": role, "content": texts[number]} for role, texts in spoken]
@@ -135,7 +136,7 @@ def parse_map(text: str) -> FieldMap:
     Raises:
         PackError: a target is not known, or a source makes no sense.
 
-    Example:
+    Examples:
         >>> str(parse_map("user=question,assistant=answers[0].text,image=img_path"))
         'image=img_path,user=question,assistant=answers[0].text'
     """
@@ -174,11 +175,8 @@ def as_turns(value: Any, source: FieldSource) -> list[Any]:
         return []
     if isinstance(value, list) and all(_is_pair(item) for item in value):  # ms-swift's history
         roles = ("user", "assistant")
-        return [
-            {"role": role, "content": text}
-            for pair in value
-            for role, text in zip(roles, pair, strict=True)
-        ]
+        said = [turn for pair in value for turn in zip(roles, pair, strict=True)]
+        return [{"role": role, "content": text} for role, text in said]
     if read_turns(value) is None:
         raise DecodeError(f"`{source}` is no list of turns of a role and a text each")
     return list(value)
@@ -203,17 +201,14 @@ def parse_list(text: str) -> Any:
 
 
 def _is_pair(item: Any) -> bool:
-    return (
-        isinstance(item, list | tuple)
-        and len(item) == 2
-        and all(isinstance(text, str) for text in item)
-    )
+    is_two = isinstance(item, list | tuple) and len(item) == 2
+    return is_two and all(isinstance(text, str) for text in item)
 
 
-def _one(role: str, texts: Sequence[str], source: FieldSource) -> dict[str, str]:
+def _turn(role: str, texts: Sequence[str], source: FieldSource) -> dict[str, str]:
     if len(texts) == 1:
         return {"role": role, "content": texts[0]}
-    if isinstance(source, Field) and source.is_several:
+    if source.is_several:
         return {"role": role, "content": "\n".join(texts)}
     if role == "assistant":  # answers of several people to one question
         return {"role": role, "content": Counter(texts).most_common(1)[0][0]}
@@ -237,7 +232,7 @@ def _texts(value: Any, source: FieldSource) -> list[str]:
 
 
 def _captions(value: Any, source: FieldSource) -> list[str]:
-    if isinstance(source, Field) and source.is_several and isinstance(value, list):
+    if source.is_several and isinstance(value, list):
         return _texts(value, source)
     if isinstance(value, str) and value.startswith("[") and isinstance(parse_list(value), list):
         value = parse_list(value)  # a list in a cell of a CSV

@@ -13,45 +13,33 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from datapipe.errors import DecodeError
-from datapipe.pack.records.fields.field_map import parse_list
-from datapipe.pack.records.fields.field_path import Computed, FieldSource
+from datapipe.pack.records.fields.field_map import FieldMap, parse_list
+from datapipe.pack.records.fields.field_path import FieldSource
 
 
-def is_ground_truth(values: Sequence[Any]) -> bool:
-    """Return whether values are Donut's `ground_truth`: JSON of a page, or of questions about it.
+def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
+    """Return the text of Donut's `ground_truth`; None if a column is no such.
 
-    FieldSource: https://github.com/clovaai/donut, "Data": `{"gt_parse": {...}}`, `{"gt_parse":
+    It is the page's text, or the JSON of its fields, or questions with the first of their answers.
+    Source: https://github.com/clovaai/donut, "Data": `{"gt_parse": {...}}`, `{"gt_parse":
     {"text_sequence": ...}}`, or `{"gt_parses": [{"question": ..., "answer": ...}]}`.
     """
-    truths = [_truth(value) or {} for value in values]
-    return bool(truths) and all("gt_parse" in t or "gt_parses" in t for t in truths)
 
+    def truth_of(value: Any) -> Mapping[str, Any]:
+        truth = parse_list(value) if isinstance(value, str) else value
+        return truth if isinstance(truth, Mapping) else {}
 
-def holds_turns(values: Sequence[Any]) -> bool:
-    """Return whether values of Donut's are questions and answers."""
-    return all("gt_parses" in (_truth(value) or {}) for value in values)
-
-
-def donut_caption(name: str) -> FieldSource:
-    """Return the source of a page's text, or of the JSON of its fields, out of a column."""
-
-    def get(record: Mapping[str, Any]) -> str | None:
-        truth = _truth(record.get(name))
-        if truth is None:
+    def caption(record: Mapping[str, Any]) -> str | None:
+        truth = truth_of(record.get(name))
+        if not truth:
             return None
         parse = truth.get("gt_parse")
         if isinstance(parse, Mapping) and isinstance(parse.get("text_sequence"), str):
             return str(parse["text_sequence"])
         return json.dumps(parse, ensure_ascii=False)
 
-    return Computed(name, (name,), get)
-
-
-def donut_turns(name: str) -> FieldSource:
-    """Return the source of the questions about a page, each with the first of its answers."""
-
-    def get(record: Mapping[str, Any]) -> list[Any]:
-        parses = (_truth(record.get(name)) or {}).get("gt_parses")
+    def turns(record: Mapping[str, Any]) -> list[Any]:
+        parses = truth_of(record.get(name)).get("gt_parses")
         if not isinstance(parses, list):
             raise DecodeError(f"`{name}` has no `gt_parses`")
         first: dict[str, Any] = {}
@@ -60,7 +48,12 @@ def donut_turns(name: str) -> FieldSource:
                 first.setdefault(parse["question"], parse.get("answer"))
         return [{"question": question, "answer": answer} for question, answer in first.items()]
 
-    return Computed(name, (name,), get)
+    truths = list(map(truth_of, values))
+    if all("gt_parses" in truth for truth in truths):
+        return FieldMap(messages=FieldSource(name, (name,), turns))
+    if all(truth.keys() & {"gt_parse", "gt_parses"} for truth in truths):
+        return FieldMap(caption=FieldSource(name, (name,), caption))
+    return None
 
 
 def instruction_and_input(instruction: str, more: str) -> FieldSource:
@@ -70,7 +63,7 @@ def instruction_and_input(instruction: str, more: str) -> FieldSource:
         texts = [record.get(instruction), record.get(more)]
         return "\n".join(text for text in texts if isinstance(text, str) and text) or None
 
-    return Computed(f"{instruction} and {more}", (instruction, more), get)
+    return FieldSource(f"{instruction} and {more}", (instruction, more), get)
 
 
 def joined_turns(first: str, second: str) -> FieldSource:
@@ -81,12 +74,7 @@ def joined_turns(first: str, second: str) -> FieldSource:
         lists = [parse_list(part) if isinstance(part, str) else part for part in parts]
         return [turn for turns in lists if isinstance(turns, list) for turn in turns] or None
 
-    return Computed(f"{first} and {second}", (first, second), get)
-
-
-def _truth(value: Any) -> Mapping[str, Any] | None:
-    truth = parse_list(value) if isinstance(value, str) else value
-    return truth if isinstance(truth, Mapping) else None
+    return FieldSource(f"{first} and {second}", (first, second), get)
 
 
 _CHOICES = ("choices", "options")
@@ -121,8 +109,8 @@ class _Choices:
         fields = (self.question, *self.choices, self.right, *context)
         asked = f"{self.question} with {', '.join(self.choices)}"
         return (
-            ("user", Computed(asked, fields, self.ask)),
-            ("assistant", Computed(self.right, fields, self.answer)),
+            ("user", FieldSource(asked, fields, self.ask)),
+            ("assistant", FieldSource(self.right, fields, self.answer)),
         )
 
     def listed(self, record: Mapping[str, Any]) -> dict[str, str]:
@@ -188,7 +176,7 @@ class _Choices:
 
 
 def _lettered(values: Sequence[Any]) -> dict[str, str]:
-    """Choices in order, with the letters that they bring themselves, or A, B, C."""
+    """Return choices by letter, in order: by the letters they have themselves, or A, B, C."""
     choices = [value for value in values if _is_there(value)]
     letters = list(ascii_uppercase[: len(choices)])
     if choices and all(isinstance(choice, Mapping) for choice in choices):
@@ -231,7 +219,7 @@ def choice_sources(
 
 
 def _columns_of_choices(names: Mapping[str, str]) -> tuple[str, ...]:
-    """Columns that hold a choice each, in order; none where there is no second."""
+    """Return the columns that hold a choice each, in order; none where there is no second."""
     kinds: dict[str, dict[str, str]] = {}
     for name, column in names.items():
         if found := _OF_ONE.fullmatch(name):

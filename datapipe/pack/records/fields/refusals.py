@@ -1,14 +1,14 @@
-"""Tables that are refused: what could be meant in several ways, with the words that settle it."""
+"""Tables that are refused: columns that could be meant in several ways, with the remedy."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.records.fields.field_map import FieldMap, parse_list
 from datapipe.pack.records.images.fields import NUMBERED, Columns, is_url, names_files, url_columns
 from datapipe.pack.records.images.nearby import named_by, template_of
 
@@ -16,149 +16,110 @@ PREFERRED = ("chosen", "rejected")
 ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
 _MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
 _NAMES_SHOWN = 40
-_PROBES = 5
 _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a class
 
 
-def require_one(images: list[str], columns: Columns, raw: Path) -> None:
-    """Refuse several columns of images that are not numbered alike."""
-    stems = {
-        found["stem"] if (found := NUMBERED.fullmatch(name)) else name for name in map(str, images)
-    }
-    if len(images) > 1 and len(stems) > 1:
-        text = [name for name in prose(columns) if name not in images]
-        raise _refusal(
-            raw,
-            f"images may be in any of the columns {listed(images)}; name one with --image-column, "
-            "or take several in order, and say what the text is, with --map "
-            f"'{_map(images, *(f'caption={name}' for name in text[:1]))}'",
-            columns,
-        )
+@dataclass(kw_only=True)
+class TableColumns:
+    """Columns of a table whose meaning is looked for.
 
-
-def refuse_preferences(
-    names: Mapping[str, str], question: str, columns: Columns, images: Sequence[str], raw: Path
-) -> None:
-    """Refuse a table that says which of two answers is better.
-
-    Args:
-        names: columns by their names in small letters.
-        question: part of a map that is asked, such as "user=prompt"; "" if the answers hold it.
-        columns: all of them.
-        images: those of images.
+    Attributes:
         raw: the table, for messages.
+        columns: the first values by column.
+        images: sources of the images, as a map has them.
+        held: columns that are read for images.
+        names: the other columns that have values, by their names in small letters.
     """
-    if not all(name in names for name in PREFERRED):
-        return
-    chosen = names["chosen"]
-    example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
-    raise _refusal(
-        raw,
-        f"the columns {chosen!r} and {names['rejected']!r} are a preference, which answer is "
-        "better, and not what a model learns to write; to train on the better answer give "
-        f"--map '{_map(images, example)}'",
-        columns,
-    )
 
+    raw: Path
+    columns: Columns
+    images: Sequence[str] = ()
+    held: Collection[str] = ()
+    names: Mapping[str, str] = field(init=False)
 
-def refuse_named_images(columns: Columns, found: FieldMap, raw: Path) -> None:
-    """Refuse a table of text whose images are told by an address or an id."""
-    alone = "pack the text alone with --image-column ''"
-    ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
-    if not ids and (template := named_by(raw, columns)):
-        raise PackError(
-            f"{raw}: no column holds paths of images, and images lie here whose names hold the "
-            f"ids of one; take them with --image-column {template!r}, or {alone}"
-        )
-    template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
-    urls = [] if template else url_columns(columns)
-    if urls:
-        raise PackError(
-            f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
-            "packing does not fetch; download first, for example with img2dataset, or " + alone
-        )
-    if ids:
-        example = template or f"images/{{{ids[0]}}}.jpg"
-        digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
-        raise PackError(
-            f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by no "
-            f"path; say where they lie, such as --image-column {example!r}{digits}, or {alone}"
-        )
-    media = [name for name, values in columns.items() if any(_is_media(v) for v in values)]
-    if media:
-        raise PackError(
-            f"{raw}: the column {media[0]!r} names videos or sound, and only text and images are "
-            f"packed; {alone}"
+    def __post_init__(self) -> None:
+        """Collect the names."""
+        columns = self.columns
+        self.names = {n.lower(): n for n in columns if columns[n] and n not in self.held}
+
+    def refusal(self, fault: str) -> PackError:
+        return PackError(f"{self.raw}: {fault} (all columns: {listed(self.columns)})")
+
+    def map(self, *text: str) -> str:
+        """Return a map of the images and of such a text."""
+        return ",".join([*(f"image={name}" for name in self.images), *text])
+
+    def ambiguous(self, what: str, found: Sequence[str], example: str) -> PackError:
+        """Return the error for columns that could all be meant, with a map that settles it.
+
+        Args:
+            what: is looked for, such as "the text".
+            found: the columns that could hold it.
+            example: the part of a map that takes the text.
+        """
+        alone = f", or take the images alone with --map '{self.map()}'" if self.images else ""
+        return self.refusal(
+            f"{what} may be in any of the columns {listed(found)}; say what is what, such as --map "
+            f"'{self.map(example)}', or name a caption with --text-column{alone}"
         )
 
+    def require_one_image(self) -> None:
+        """Refuse several columns of images that are not numbered alike."""
+        matches = {name: NUMBERED.fullmatch(name) for name in self.images}
+        if len({found["stem"] if found else name for name, found in matches.items()}) > 1:
+            text = [name for name in prose(self.columns) if name not in self.images]
+            raise self.refusal(
+                f"images may be in any of the columns {listed(self.images)}; name one with "
+                "--image-column, or take several in order, and say what the text is, with --map "
+                f"'{self.map(*(f'caption={name}' for name in text[:1]))}'"
+            )
 
-def ambiguous(
-    raw: Path,
-    what: str,
-    found: Sequence[str],
-    columns: Columns,
-    example: str,
-    images: Sequence[str],
-) -> PackError:
-    """Return the error for columns that could all be meant, with a map that settles it.
+    def refuse_preferences(self, question: str) -> None:
+        """Refuse a table that says which of two answers is better.
 
-    Args:
-        raw: the table, for messages.
-        what: is looked for, such as "the text".
-        found: the columns that could hold it.
-        columns: all of them.
-        example: what a map may say of the text.
-        images: what it may say of the images.
-    """
-    alone = f", or take the images alone with --map '{_map(images)}'" if images else ""
-    return _refusal(
-        raw,
-        f"{what} may be in any of the columns {listed(found)}; say what is what, such as --map "
-        f"'{_map(images, example)}', or name a caption with --text-column{alone}",
-        columns,
-    )
+        Args:
+            question: part of a map that is asked, such as "user=prompt"; "" if the answers hold it.
+        """
+        if all(name in self.names for name in PREFERRED):
+            chosen, rejected = (self.names[name] for name in PREFERRED)
+            example = f"{question},assistant={chosen}" if question else f"messages={chosen}"
+            raise self.refusal(
+                f"the columns {chosen!r} and {rejected!r} are a preference, which answer is "
+                "better, and not what a model learns to write; to train on the better answer give "
+                f"--map '{self.map(example)}'"
+            )
 
-
-def verdict_beside(raw: Path, caption: str, verdict: str, columns: Columns) -> PackError:
-    """Return the error for captions beside a column that may say which of them are true."""
-    return _refusal(
-        raw,
-        f"the column {verdict!r} is 0 or 1 and may say whether the text in {caption!r} is true; a "
-        "model would learn the false ones too. Leave these rows out, or, if it means something "
-        f"else, take the text with --text-column {caption!r}",
-        columns,
-    )
-
-
-def unanswered(raw: Path, caption: str, columns: Columns, images: Sequence[str]) -> PackError:
-    """Return the error for a column of questions that nothing answers."""
-    return _refusal(
-        raw,
-        f"the column {caption!r} seems to hold questions, and nothing answers them; name the "
-        f"answers with --map '{_map(images, f'user={caption}', 'assistant=COLUMN')}', or take it "
-        f"as a caption all the same with --text-column {caption!r}",
-        columns,
-    )
-
-
-def packed_in_json(raw: Path, name: str, held: Mapping[str, Any], columns: Columns) -> PackError:
-    """Return the error for a column whose texts are JSON objects, with the text inside of them."""
-    return _refusal(
-        raw,
-        f"the column {name!r} holds JSON with {listed(held)}, which a model would learn to write; "
-        "put the fields that are meant into columns of their own, or take the JSON as it is with "
-        f"--text-column {name!r}",
-        columns,
-    )
-
-
-def _refusal(raw: Path, fault: str, columns: Columns) -> PackError:
-    return PackError(f"{raw}: {fault} (all columns: {listed(columns)})")
-
-
-def _map(images: Iterable[str], *text: str) -> str:
-    """Return a map of columns of images and of what it says of the text."""
-    return ",".join([*(f"image={name}" for name in images), *text])
+    def refuse_named_images(self) -> None:
+        """Refuse a table of text whose images are named by an address or an id."""
+        raw, columns = self.raw, self.columns
+        alone = "pack the text alone with --image-column ''"
+        ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
+        if not ids and (template := named_by(raw, columns)):
+            raise PackError(
+                f"{raw}: no column holds paths of images, and images lie here whose names hold the "
+                f"ids of one; take them with --image-column {template!r}, or {alone}"
+            )
+        template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
+        urls = [] if template else url_columns(columns)
+        if urls:
+            raise PackError(
+                f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
+                f"packing does not fetch; download first, for example with img2dataset, or {alone}"
+            )
+        if ids:
+            example = template or f"images/{{{ids[0]}}}.jpg"
+            digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
+            raise PackError(
+                f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by "
+                f"no path; say where they lie, such as --image-column {example!r}{digits}, or "
+                f"{alone}"
+            )
+        media = [name for name, values in columns.items() if any(map(_is_media, values))]
+        if media:
+            raise PackError(
+                f"{raw}: the column {media[0]!r} names videos or sound, and only text and images "
+                f"are packed; {alone}"
+            )
 
 
 def _is_media(value: Any) -> bool:
@@ -166,7 +127,7 @@ def _is_media(value: Any) -> bool:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names in quotes, with commas, as far as a person may read them."""
+    """Return names in quotes, with commas, as many as a person may read."""
     shown = [repr(name) for name in names]
     more = f" and {len(shown) - _NAMES_SHOWN} more" if len(shown) > _NAMES_SHOWN else ""
     return ", ".join(shown[:_NAMES_SHOWN]) + more
@@ -186,19 +147,9 @@ def longest(names: Sequence[str], columns: Columns) -> str:
     return max(names, key=lambda name: sum(len(str(v)) for v in columns[name]) / len(columns[name]))
 
 
-def holds_json(values: Sequence[Any]) -> dict[str, Any] | None:
-    """Return the first of some values that are all JSON objects written as texts; else None."""
-    found = [parse_list(value) if isinstance(value, str) else None for value in values[:_PROBES]]
-    return found[0] if found and all(isinstance(value, Mapping) for value in found) else None
-
-
 def _has_words(value: Any) -> bool:
     if isinstance(value, list):
-        return (
-            bool(value)
-            and all(isinstance(item, str) for item in value)
-            and any(map(_has_words, value))
-        )
+        return all(isinstance(item, str) for item in value) and any(map(_has_words, value))
     if not isinstance(value, str) or is_url(value) or not any(map(str.isalpha, value)):
         return False
     # Chinese, Japanese and Thai part words by nothing.

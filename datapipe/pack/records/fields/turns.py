@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.pack.records.images.fields import image_columns
-from datapipe.pack.records.reader import Record, check_places, name_of_image, take_images
+from datapipe.pack.records.images.fields import (
+    image_columns,
+    image_list,
+    name_of_image,
+    url_columns,
+)
 from datapipe.text.conversation import conversation, is_null, message_text, part_kind
-from datapipe.text.image_marks import mark_places, numbers_in, paths_in
+from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
 _PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")
@@ -17,6 +21,9 @@ _WRAPPED = ("url", "data", "source")  # of OpenAI, Anthropic, Amazon Bedrock: {f
 _TEXTS = ("value", "content")
 _PREFERENCES = ("chosen", "rejected", "chosen_response", "rejected_response")
 _VERDICTS = ("kto_tag", "label")  # of LLaMA-Factory and TRL: false is what must not be learnt
+
+
+Record = Mapping[str, Any]
 
 
 def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
@@ -44,7 +51,7 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     in_parts: list[Any] = []
     turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
-    listed, kept = take_images(record, by_name=not in_parts)
+    listed, kept = _images_beside(record, by_name=not in_parts)
     if in_parts and listed:
         raise DecodeError("record has images both in its messages and beside them")
     if in_parts and unfilled:
@@ -54,13 +61,17 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     for number, part in enumerate(unfilled):
         if isinstance(part.get("index"), int) and part["index"] != number:
             raise DecodeError(f"image part {number} asks for image {part['index']}")
-    images = in_parts or listed or _in_texts(turns)
+    texts = (turn.get("value", turn.get("content")) for turn in turns)
+    images = in_parts or listed
+    images = images or [path for t in texts if isinstance(t, str) for path in paths_in(t)]
     images, turns = _in_order(images, turns)
     kept = {**kept, field: turns}
     read = conversation(kept, images=len(images))
     if read is None:
         raise DecodeError(f"`{field}` holds a turn that is not understood")
-    check_places([turn.text for turn in read], len(images))
+    places = sum(turn.text.count(IMAGE_PLACE) for turn in read)
+    if places and places != len(images):
+        raise DecodeError(f"{places} {IMAGE_PLACE} places for {len(images)} images")
     return images, kept
 
 
@@ -78,6 +89,52 @@ def refuse_preferences(record: Record, field: str) -> None:
     for name in _VERDICTS:
         if record.get(name) is False:
             raise DecodeError(f"record says by `{name}: false` that its answer is a bad one")
+
+
+def _images_beside(record: Record, *, by_name: bool) -> tuple[list[Any], Record]:
+    """Return the images beside the text of a record, and the record with names in their places.
+
+    They stand in the field `images` or `image`; where it has neither, and `by_name` is given, in
+    the one whose name or values say so, such as `img_path`. MiniCPM-V's object of images by their
+    marks, `{"<image_00>": path}`, is a list in that order.
+
+    Raises:
+        SampleError: several fields have images, one has something else, or they are addresses.
+    """
+    fields = [name for name in ("images", "image") if not is_null(record.get(name))]
+    if by_name and not ("images" in record or "image" in record):
+        fields = _image_fields(record)
+    values = {name: _as_list(record[name]) for name in fields}
+    held = {name: images for name, value in values.items() if (images := image_list(value))}
+    if not held:
+        return [], record
+    if len(held) > 1:
+        both = " and in ".join(f"`{name}`" for name in held)
+        raise DecodeError(f"record has images both in {both}")
+    ((name, images),) = held.items()
+    names: Any = [name_of_image(image, number) for number, image in enumerate(images)]
+    return images, {**record, name: names if isinstance(values[name], list) else names[0]}
+
+
+def _image_fields(record: Record) -> list[str]:
+    """Return the fields of a record that hold images, by their names and values."""
+    columns = {name: [] if value is None else [value] for name, value in record.items()}
+    fields = [name for name in image_columns(columns) if columns[name]]
+    if not fields and (urls := url_columns(columns)):
+        raise MissingMember(
+            f"the image seems to be a URL (`{urls[0]}`), which packing does not fetch; download "
+            "first, for example with img2dataset"
+        )
+    return fields
+
+
+def _as_list(value: Any) -> Any:
+    """Return the images of an object keyed by marks in the text, else the value itself."""
+    if not isinstance(value, Mapping) or not value:
+        return value
+    if all(isinstance(mark, str) and mark_places(mark) == IMAGE_PLACE for mark in value):
+        return [value[mark] for mark in sorted(value)]
+    return value
 
 
 def _check(field: str, number: int, turn: Any) -> None:
@@ -107,7 +164,7 @@ def _check(field: str, number: int, turn: Any) -> None:
 def _in_order(
     images: list[Any], turns: list[Mapping[str, Any]]
 ) -> tuple[list[Any], list[Mapping[str, Any]]]:
-    """Images in the order in which numbered places name them, and the turns with plain places.
+    """Return the images in the order of the numbered marks, and the turns with plain marks.
 
     MMMU and MiniCPM-V name images in any order, and MMMU the same one twice. An image that is
     named twice is there twice, since a place has an image of its own.
@@ -126,11 +183,6 @@ def _in_order(
         for turn, key in zip(turns, keys, strict=True)
     ]
     return [images[number] for number in wanted], plain
-
-
-def _in_texts(turns: Sequence[Mapping[str, Any]]) -> list[str]:
-    texts = (turn.get("value", turn.get("content")) for turn in turns)
-    return [path for text in texts if isinstance(text, str) for path in paths_in(text)]
 
 
 def _image_parts(turn: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -175,7 +227,7 @@ def _beside(turn: Mapping[str, Any], images: list[Any]) -> Mapping[str, Any]:
 
 
 def _filled(part: Mapping[str, Any]) -> list[str]:
-    """Fields of an image part that hold an image."""
+    """Return the fields of an image part that hold an image."""
     return [
         field
         for field in _PAYLOADS

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.images.header import is_image_extension
-from datapipe.pack.input.raw_sample import Blob, Inline, RawImage, Reject, printable
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
 from datapipe.pack.records.images.roots import path_below
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
@@ -25,7 +25,7 @@ _LONGEST_NAMES = 1 << 16
 _SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP", re.DOTALL)
 
 
-def image_blob(value: Any, root: Path, name: str) -> Blob | Inline:
+def image_blob(value: Any, root: Path, name: str) -> Blob | InlineBlob:
     """Return where the bytes of an image are, or the bytes themselves.
 
     Args:
@@ -42,7 +42,7 @@ def image_blob(value: Any, root: Path, name: str) -> Blob | Inline:
     if isinstance(value, str):
         return _from_text(value, root, name)
     if isinstance(value, bytes | bytearray | memoryview):
-        return Inline(bytes(value), name)
+        return InlineBlob(bytes(value), name)
     if is_image_struct(value):
         held = value.get("bytes")
         return image_blob(value.get("path") if held is None else held, root, name)
@@ -100,16 +100,16 @@ def image_name(value: Any) -> Any:
     return image_name(value.get("path")) if is_image_struct(value) else value
 
 
+def name_of_image(value: Any, number: int) -> str:
+    """Return what a packed record says of its image `number`: the path it gave, else `image:N`."""
+    # Twice: the path of a struct may itself be a `data:` URI.
+    name = image_name(image_name(value))
+    return name if isinstance(name, str) and name else f"image:{number}"
+
+
 def is_image_struct(value: Any) -> bool:
     """Return whether a value is a struct of `bytes` and `path`, as `datasets` has images."""
     return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}
-
-
-def is_encoded(value: Any) -> bool:
-    """Return whether a value is the bytes of an image of a known format, plain or in base64."""
-    if isinstance(value, str):
-        return _is_base64(value) or value[:11].lower() == "data:image/"
-    return isinstance(value, bytes) and _SIGNATURE.match(value) is not None
 
 
 def rejected(source: str, error: SampleError) -> Reject:
@@ -118,16 +118,16 @@ def rejected(source: str, error: SampleError) -> Reject:
     return Reject(source, printable(error.reason), type(error).__name__, file)
 
 
-def _from_text(text: str, root: Path, name: str) -> Blob | Inline:
+def _from_text(text: str, root: Path, name: str) -> Blob | InlineBlob:
     if not text:
         raise MissingMember("no image is given", member=name)
     if _is_data_uri(text):
         head, comma, data = text.partition(",")
         if not comma or not head.lower().endswith(";base64"):
             raise DecodeError("data: URI is not base64", member=name)
-        return Inline(_decode(data, name), name)
+        return InlineBlob(_decode(data, name), name)
     if _is_base64(text):
-        return Inline(_decode(text, name), name)
+        return InlineBlob(_decode(text, name), name)
     if _URL.match(text):
         return _from_url(text, root, name)
     return Blob(path_below(root, text), name=text)
@@ -204,9 +204,11 @@ def url_columns(columns: Columns) -> list[str]:
 
 def _holds_image(column: str, values: Sequence[Any]) -> bool:
     value = _first(values)
-    if isinstance(value, bytes) and column.lower() in _IMAGE:
-        return True
-    return is_image_struct(value) or is_encoded(value)
+    if isinstance(value, str):
+        return _is_base64(value) or value[:11].lower() == "data:image/"
+    if isinstance(value, bytes):
+        return column.lower() in _IMAGE or _SIGNATURE.match(value) is not None
+    return is_image_struct(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:
@@ -256,8 +258,8 @@ def is_url(value: Any) -> bool:
 
 
 def _in_order(names: list[str]) -> list[str]:
-    """Numbered columns by their numbers."""
-    found = [NUMBERED.fullmatch(name) for name in names]
-    if len(names) > 1 and all(found):
-        return sorted(names, key=lambda name: int(NUMBERED.fullmatch(name)["number"]))  # type: ignore[index]
-    return names
+    """Return numbered columns in the order of their numbers, others as they are."""
+    numbers = [int(found["number"]) for name in names if (found := NUMBERED.fullmatch(name))]
+    if len(numbers) < len(names):
+        return names
+    return [name for _, name in sorted(zip(numbers, names, strict=True), key=lambda pair: pair[0])]

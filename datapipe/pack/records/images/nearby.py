@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import packed_images
-from datapipe.pack.input.raw_sample import Blob, Inline, ReadOptions, printable
+from datapipe.pack.input.raw_sample import Blob, InlineBlob, ReadOptions, printable
+from datapipe.pack.input.survey import walk
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.images.fields import image_blob
 from datapipe.pack.records.images.roots import nearby, path_below, respelling
@@ -32,41 +33,13 @@ def template_of(raw: Path, column: str, ids: Sequence[Any]) -> str | None:
     Args:
         raw: the file or folder of the records; a path below its folder is returned.
         column: the name of the ids.
-        ids: some of them.
+        ids: the first of them.
 
-    Example:
+    Examples:
         >>> template_of(Path("nowhere"), "image_id", [42]) is None
         True
     """
-    return _template(_near(raw), column, ids)
-
-
-def _near(raw: Path) -> list[tuple[str, list[str]]]:
-    """Images below the folder of the records and, for a file, below the one above it.
-
-    Each item is a prefix and the paths behind it. A file's images may lie beside its folder.
-    """
-    if not raw.is_file():
-        return [("", _images(raw))]
-    here = raw.absolute().parent
-    return [("", _images(here)), ("../", _images(here.parent))]
-
-
-def _template(near: list[tuple[str, list[str]]], column: str, ids: Sequence[Any]) -> str | None:
-    wanted = {str(value): value for value in ids[:_IDS]}
-    found = ((prefix, _most_common(paths, column, wanted)) for prefix, paths in near)
-    return next((prefix + template for prefix, template in found if template), None)
-
-
-def _most_common(paths: list[str], column: str, wanted: dict[str, Any]) -> str | None:
-    found: Counter[str] = Counter()
-    for path in paths:
-        folder, _, name = path.rpartition("/")
-        stem, _, ext = name.rpartition(".")
-        slot = _slot(stem, column, wanted)
-        if slot is not None:
-            found[f"{folder}/{slot}.{ext}" if folder else f"{slot}.{ext}"] += 1
-    return found.most_common(1)[0][0] if found else None
+    return _template(_images_near(raw), column, ids)
 
 
 def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
@@ -80,45 +53,37 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
         columns: the first values of each.
     """
     base = raw.absolute().parent if raw.is_file() else raw
-    near = _near(raw)
-    for column, listed in islice(columns.items(), _COLUMNS):
-        values = listed[:_IDS]
-        if not values or not all(
-            isinstance(value, str | int) and not isinstance(value, bool) for value in values
-        ):
+    images = _images_near(raw)
+    for column, values in islice(columns.items(), _COLUMNS):
+        ids = values[:_IDS]
+        if not ids or any(isinstance(v, bool) or not isinstance(v, str | int) for v in ids):
             continue
-        repeats = len({*values}) < len(values) and not _OF_IDS.search(column)
-        if repeats or not (template := _template(near, column, values)):
+        repeats = len({*ids}) < len(ids) and not _OF_IDS.search(column)
+        if repeats or not (template := _template(images, column, ids)):
             continue
-        source = parse_source(template)
-        if sum(_is_below(base, source.get({column: value})) for value in values) * 2 > len(values):
+        names = (parse_source(template).get({column: value}) for value in ids)
+        if sum(os.path.isfile(base / str(name)) for name in names) * 2 > len(ids):
             return template
     return None
 
 
-def _is_below(base: Path, name: Any) -> bool:
-    try:
-        return os.path.isfile(base / str(name))
-    except ValueError:
-        return False
+def _images_near(raw: Path) -> list[tuple[str, list[str]]]:
+    """Return images below the folder of the records and, for a file, below the one above it.
 
-
-def _slot(stem: str, column: str, wanted: dict[str, Any]) -> str | None:
-    if stem in wanted:
-        return f"{{{column}}}"
-    digits = re.search(r"\d+$", stem)
-    if digits is None or digits[0].lstrip("0") not in wanted:
-        return None
-    return f"{stem[: digits.start()]}{{{column}:0{len(digits[0])}d}}"
+    Each item is a prefix and the paths behind it. A file's images may lie beside its folder.
+    """
+    if not raw.is_file():
+        return [("", _images(raw))]
+    here = raw.absolute().parent
+    return [("", _images(here)), ("../", _images(here.parent))]
 
 
 def _images(base: Path) -> list[str]:
-    """Paths of images below a folder, among the first files there."""
+    """Return paths of images below a folder, among the first files there."""
     found: list[str] = []
     seen = 0
-    for place, folders, files in os.walk(base):
-        folders.sort()
-        below = os.path.relpath(place, base)
+    for folder, _, files in walk(base):
+        below = os.path.relpath(folder, base)
         for name in sorted(files):
             if is_image_extension(name.rpartition(".")[2].lower()):
                 found.append(name if below == "." else f"{below}/{name}")
@@ -126,6 +91,25 @@ def _images(base: Path) -> list[str]:
         if seen >= _SEEN or len(found) >= _FILES:
             break
     return found[:_FILES]
+
+
+def _template(images: list[tuple[str, list[str]]], column: str, ids: Sequence[Any]) -> str | None:
+    """Return the template that most paths fit to."""
+    wanted = {str(value) for value in ids[:_IDS]}
+    for prefix, paths in images:
+        found: Counter[str] = Counter()
+        for path in paths:
+            folder, slash, name = path.rpartition("/")
+            stem, _, ext = name.rpartition(".")
+            digits = re.search(r"\d+$", stem)
+            if stem in wanted:
+                found[f"{folder}{slash}{{{column}}}.{ext}"] += 1
+            elif digits and digits[0].lstrip("0") in wanted:
+                slot = f"{stem[: digits.start()]}{{{column}:0{len(digits[0])}d}}"
+                found[f"{folder}{slash}{slot}.{ext}"] += 1
+        if found:
+            return prefix + found.most_common(1)[0][0]
+    return None
 
 
 Spelling = Callable[[Any], str]
@@ -147,10 +131,9 @@ class Images:
 
     def has(self, image: Any) -> bool:
         """Return whether an image's file is there."""
-        names = [spelling(image) for spelling in self.spellings]
-        return any(_is_file(folder, name) for name in names if name for folder in self.folders)
+        return next(self._files(image), None) is not None
 
-    def blob(self, image: Any, source: str) -> Blob | Inline:
+    def blob(self, image: Any, source: str) -> Blob | InlineBlob:
         """Return where an image's bytes are: the first file that is there, else the likeliest.
 
         Args:
@@ -158,13 +141,17 @@ class Images:
             source: what a message calls it where it has no path.
         """
         if len(self.folders) > 1 or len(self.spellings) > 1:
-            for spelling in self.spellings:
-                name = spelling(image)
-                for folder in self.folders:
-                    if name and _is_file(folder, name):
-                        return image_blob(name, folder, source)
+            for name, folder in self._files(image):
+                return image_blob(name, folder, source)
         names = (spelling(image) for spelling in self.spellings)
         return image_blob(next(filter(None, names), ""), self.folders[0], source)
+
+    def _files(self, image: Any) -> Iterator[tuple[str, Path]]:
+        for spelling in self.spellings:
+            if name := spelling(image):
+                for folder in self.folders:
+                    if _is_file(folder, name):
+                        yield name, folder
 
 
 def find_images(
@@ -192,32 +179,42 @@ def find_images(
         PackError: `image_root` is not there; the images are nowhere near; or one name is found in
             several folders.
     """
-    given = options.image_root
-    if given is not None and not given.is_dir():
-        raise PackError(f"--image-root {given}: no such folder")
-    names = [list(filter(None, map(_relative, _spelled(p, spellings)))) for p in probes]
+    root = options.image_root
+    if root is not None and not root.is_dir():
+        raise PackError(f"--image-root {root}: no such folder")
+    probed = [[spelling(probe) for spelling in spellings] for probe in probes]
+    # Paths that do not start from a folder that is looked for do not count.
+    names = [[n for n in spelled if n and n[0] != "/" and "://" not in n] for spelled in probed]
     names = [spelled for spelled in names if spelled]
     here = path.absolute().parent
     if not names:
-        return Images(folders=(given or here,), spellings=tuple(spellings))
-    usual = _usual([given] if given else [here, here.parent], hints)
-    found = _holding(usual, names)
+        return Images(folders=(root or here,), spellings=tuple(spellings))
+    bases = [root] if root else [here, here.parent]
+    candidates = [base / hint for base in bases for hint in (".", *hints, "images")]
+    likely = list({folder.resolve(): folder for folder in candidates}.values())
+    found = _holding(likely, names)
     if not found:
-        start = given or (raw.absolute() if raw.is_dir() else here.parent)
-        near = list(islice(nearby(start, None, hints), _FOLDERS))
-        found = _holding(near, names) or _holding([respelling(f) for f in (*usual, *near)], names)
+        start = root or (raw.absolute() if raw.is_dir() else here.parent)
+        further = list(islice(nearby(start, None, hints), _FOLDERS))
+        respelled = map(respelling, (*likely, *further))
+        found = _holding(further, names) or _holding(list(respelled), names)
         for folder in found:
             options.notes.decide(f"images are read from {folder}")
-    if not found and given is not None:
-        found = [given]  # each image that is not there is a reject
+    if not found and root is not None:
+        found = [root]  # each image that is not there is a reject
     if not found:
-        tried = ", ".join(map(str, usual))
+        tried = ", ".join(map(str, likely))
         raise PackError(
             f"{path}: its images (the first is {printable(names[0][0])}) lie in none of {tried}, "
             "nor in a folder near them; name their folder with --image-root"
             + (f", or: {said}" if (said := packed_images((here, here.parent))) else "")
         )
-    return Images(folders=tuple(found), spellings=_by_use(found, spellings, probes))
+    used: Counter[int] = Counter()
+    for spelled in probed if len(spellings) > 1 else ():
+        there = (n for n, name in enumerate(spelled) if name and _in_any(found, name))
+        used.update(islice(there, 1))
+    order = sorted(range(len(spellings)), key=lambda number: -used[number])
+    return Images(folders=tuple(found), spellings=tuple(spellings[number] for number in order))
 
 
 def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
@@ -225,26 +222,11 @@ def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
     plain: tuple[Spelling, ...] = (str, os.path.basename)
     if all(is_image_extension(name.rpartition(".")[2]) for name in names):
         return plain
-    added: list[Spelling] = [_with_extension(extension) for extension in _EXTENSIONS]
-    return (*plain, *added)
 
+    def with_extension(extension: str) -> Spelling:
+        return lambda name: f"{name}.{extension}"
 
-def _with_extension(extension: str) -> Spelling:
-    return lambda name: f"{name}.{extension}"
-
-
-def _spelled(image: Any, spellings: Sequence[Spelling]) -> list[str]:
-    return [spelling(image) for spelling in spellings]
-
-
-def _relative(name: str) -> str:
-    """Return the name, or "" where it does not start from a folder that is looked for."""
-    return "" if name.startswith("/") or "://" in name else name
-
-
-def _usual(bases: list[Path], hints: Sequence[str]) -> list[Path]:
-    folders = [base / hint for base in bases for hint in (".", *hints, "images")]
-    return list({folder.resolve(): folder for folder in folders}.values())
+    return (*plain, *map(with_extension, _EXTENSIONS))
 
 
 def _holding(folders: list[Path], names: list[list[str]]) -> list[Path]:
@@ -265,22 +247,10 @@ def _holding(folders: list[Path], names: list[list[str]]) -> list[Path]:
     return [folder for folder, _ in held.most_common()]
 
 
-def _by_use(
-    folders: list[Path], spellings: Sequence[Spelling], probes: Sequence[Any]
-) -> tuple[Spelling, ...]:
-    """Return the spellings, that of most images first."""
-    if len(spellings) == 1:
-        return tuple(spellings)
-    used: Counter[int] = Counter()
-    for image in probes:
-        for number, name in enumerate(_spelled(image, spellings)):
-            if name and any(_is_file(folder, name) for folder in folders):
-                used[number] += 1
-                break
-    order = sorted(range(len(spellings)), key=lambda number: -used[number])
-    return tuple(spellings[number] for number in order)
-
-
 def _is_file(folder: Path, name: str) -> bool:
     # Unlike those of `Path`, this raises for no name, however long.
     return os.path.isfile(path_below(folder, name))
+
+
+def _in_any(folders: Iterable[Path], name: str) -> bool:
+    return any(_is_file(folder, name) for folder in folders)

@@ -37,14 +37,7 @@ Names = Mapping[str, Sequence[str]]
 
 
 def image_root(
-    names: Names,
-    default: Path,
-    *,
-    raw: Path,
-    beside: Path,
-    label: str,
-    notes: Notes,
-    given: bool,
+    names: Names, default: Path, *, raw: Path, beside: Path, label: str, notes: Notes, given: bool
 ) -> Path:
     """Return the folder that the paths of images start from, and note it if it had to be found.
 
@@ -62,36 +55,37 @@ def image_root(
             or some of them in one, or in an archive; or none where the user said.
     """
     names = {field: listed for field, listed in names.items() if listed}
-    held = held_by(default, names)
+    held = _held_by(default, names)
+    fallback = held.root if held else default
     if not names or (held and (given or held.share >= _RIVAL)):
-        return held.root if held else default
+        return fallback
     start = beside.absolute().parent
     within = raw.absolute() if raw.is_dir() else None
     hints = [beside.name.partition(".")[0].rpartition("_")[2]]
     if given:
         found = next(iter(_without_prefix(names, [default])), None)
         if found is None:
-            raise _wrong_root(names, default, places_of(names, start, default, hints))
+            raise _wrong_root(names, default, _folders_of(names, start, default, hints))
     else:
-        places = places_of(names, start, within, hints)
-        found = _the_one(places) or _the_one([p for p in places if p.folder.is_relative_to(start)])
-        if found is None and held is None and places:
-            raise _several(names, default, label, places)
+        folders = _folders_of(names, start, within, hints)
+        found = _the_one(folders) or _the_one([f for f in folders if f.path.is_relative_to(start)])
         if found is None and held is None:
-            folders = dict.fromkeys([start, within or start, start.parent])
-            if archives := _archives_of(names, list(folders)):
+            if folders:
+                raise _several(names, default, label, folders)
+            searched = dict.fromkeys([start, within or start, start.parent])
+            if archives := _archives_of(names, list(searched)):
                 raise _packed_away(names, default, label, archives)
         if found is None:
-            return held.root if held else default
+            return fallback
     _note(found, raw if raw.is_dir() else raw.parent, given, notes)
     return found.root
 
 
 class ImageRoot(PosixPath):
-    """A folder of images that lie elsewhere in it than their names say.
+    """Folder of images that lie elsewhere in it than their names say.
 
     Attributes:
-        dropped: what their paths begin with and does not exist here, with a slash at its end.
+        dropped: prefix of their paths that does not exist here, with a slash at its end.
         respelled: whether the disk spells names otherwise than the records.
     """
 
@@ -106,23 +100,23 @@ def respelling(folder: Path, dropped: str = "", *, respelled: bool = True) -> Pa
     return root
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A folder that holds images of these names.
+@dataclass(frozen=True)
+class ImageFolder:
+    """Folder that holds images of these names.
 
     Attributes:
-        folder: that their paths start from.
+        path: that their paths start from.
         found: how many of the names are there.
         looked_for: how many names there are.
         dropped: prefix of the names that is not there.
         respelled: whether some are there in another spelling alone.
     """
 
-    folder: Path
+    path: Path
     found: int
     looked_for: int
-    dropped: str = ""
-    respelled: bool = False
+    dropped: str
+    respelled: bool
 
     @property
     def share(self) -> float:
@@ -132,8 +126,8 @@ class Place:
     def root(self) -> Path:
         """Return what paths are joined to."""
         if not (self.respelled or self.dropped):
-            return self.folder
-        return respelling(self.folder, self.dropped, respelled=self.respelled)
+            return self.path
+        return respelling(self.path, self.dropped, respelled=self.respelled)
 
     @property
     def count(self) -> str:
@@ -145,100 +139,86 @@ class Place:
 def path_below(root: str | os.PathLike[str], name: str) -> str:
     """Return the path of an image below its root; one that Windows wrote becomes one of ours."""
     dropped = getattr(root, "dropped", "")
-    name = _here(name)
+    name = _with_slashes(name)
     path = os.path.join(root, name.removeprefix(dropped) if dropped else name)
     if getattr(root, "respelled", False) and not os.path.isfile(path):
         return as_it_lies(path) or path
     return path
 
 
-def _here(name: str) -> str:
+def _with_slashes(name: str) -> str:
     return name.replace("\\", "/") if "\\" in name and "/" not in name else name
 
 
-def held_by(folder: Path, names: Names, dropped: str = "") -> Place | None:
+def _held_by(folder: Path, names: Names, dropped: str = "") -> ImageFolder | None:
     """Return how many images of the best field a folder holds; None if there is none."""
     best = None
     for listed in names.values():
-        paths = [os.path.join(folder, _here(name)[len(dropped) :]) for name in listed]
+        paths = [os.path.join(folder, _with_slashes(name)[len(dropped) :]) for name in listed]
         others = [path for path in paths if not os.path.isfile(path)]
         respelled = sum(as_it_lies(path) is not None for path in others)
         found = len(paths) - len(others) + respelled
         if found and (best is None or found / len(listed) > best.share):
-            best = Place(
-                folder=folder,
-                found=found,
-                looked_for=len(listed),
-                dropped=dropped,
-                respelled=respelled > 0,
-            )
+            best = ImageFolder(folder, found, len(listed), dropped, respelled > 0)
     return best
 
 
-def places_of(
-    names: Names, start: Path, within: Path | None = None, hints: Collection[str] = ()
-) -> list[Place]:
-    """Return the folders near the records that hold images of these names.
+def _folders_of(
+    names: Names, start: Path, within: Path | None, hints: Collection[str]
+) -> list[ImageFolder]:
+    """Return the folders near the records that hold images of these names; see `nearby`.
 
-    Looked at are the folder of the records and `within`, with the folders below them, then three
-    folders above, with those in them that are called as folders of images usually are. Where no
-    folder holds any name, a prefix that all of them share is left out, as short as possible; then
-    a folder must hold every one.
-
-    Args:
-        names: paths of the first images.
-        start: the folder of the records.
-        within: the folder that was given, if it is another.
-        hints: further names of folders of images, such as the split.
+    Where none holds any, a prefix that all names share is left out, as short as possible; then a
+    folder must hold every one.
     """
     folders = list(nearby(start, within, hints))
-    found = [place for folder in folders if (place := _look(folder, names))]
+    found = [held for folder in folders if (held := _look(folder, names))]
     return found or _without_prefix(names, folders)
 
 
-def _without_prefix(names: Names, folders: Sequence[Path]) -> list[Place]:
+def _without_prefix(names: Names, folders: Sequence[Path]) -> list[ImageFolder]:
     """Return the folders that hold every image once a prefix that all names share is left out."""
     for field, listed in names.items():
         for dropped in _prefixes(listed):
-            alone = {field: listed}
-            places = [p for folder in folders if (p := _look(folder, alone, dropped))]
-            if places := [place for place in places if place.found == place.looked_for]:
-                return places
+            held = [_look(folder, {field: listed}, dropped) for folder in folders]
+            if whole := [f for f in held if f and f.found == f.looked_for]:
+                return whole
     return []
 
 
-def _the_one(places: Sequence[Place]) -> Place | None:
-    """Return the place that plainly is meant.
+def _the_one(folders: Sequence[ImageFolder]) -> ImageFolder | None:
+    """Return the folder that plainly is meant.
 
     The only one must hold half of the images; one of several nearly all, and no other half.
     """
-    if sum(place.share >= _RIVAL for place in places) != 1:
+    if sum(folder.share >= _RIVAL for folder in folders) != 1:
         return None
-    best = max(places, key=lambda place: place.share)
-    return best if len(places) == 1 or best.share >= _TAKEN else None
+    best = max(folders, key=lambda folder: folder.share)
+    return best if len(folders) == 1 or best.share >= _TAKEN else None
 
 
 def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
     """Return archives in these folders that seem to hold images of these names."""
     listed = [name for names_ in names.values() for name in names_]
     starts = {name.partition("/")[0].lower() for name in listed if "/" in name.strip("/")}
-    found = []
-    for folder in folders:
-        for path in sorted(folder / name for name in list_folder(folder)[0] if is_archive(name)):
-            stem = path.name.lower().partition(".")[0]
-            if stem in starts or stem in _USUAL or holds(path, listed):
-                found.append(path)
-    return found
+    paths = [
+        folder / name
+        for folder in folders
+        for name in sorted(filter(is_archive, list_folder(folder)[0]))
+    ]
+    stems = {*starts, *_USUAL}
+    return [p for p in paths if p.name.lower().partition(".")[0] in stems or holds(p, listed)]
 
 
-def _look(folder: Path, names: Names, dropped: str = "") -> Place | None:
+def _look(folder: Path, names: Names, dropped: str = "") -> ImageFolder | None:
     probes = {f: listed[:: max(len(listed) // _PROBES, 1)] for f, listed in names.items()}
-    return held_by(folder, names, dropped) if held_by(folder, probes, dropped) else None
+    return _held_by(folder, names, dropped) if _held_by(folder, probes, dropped) else None
 
 
 def _prefixes(names: Sequence[str]) -> Iterator[str]:
-    """Yield what the paths of all names begin with, folder by folder: `a/`, `a/b/`."""
-    first, *_, last = sorted(map(_here, [*names, names[-1]]))  # all between share what these two do
+    """Yield the prefixes of the paths of all names, folder by folder: `a/`, `a/b/`."""
+    ordered = sorted(map(_with_slashes, names))
+    first, last = ordered[0], ordered[-1]  # all between share what these two do
     for position, letter in enumerate(first):
         if letter == "/":
             if not last.startswith(first[: position + 1]):
@@ -249,7 +229,13 @@ def _prefixes(names: Sequence[str]) -> Iterator[str]:
 def nearby(start: Path, within: Path | None, hints: Collection[str]) -> Iterator[Path]:
     """Yield the folders that may hold the images of records in `start`, nearest first.
 
-    See `places_of`, whose arguments these are.
+    These are the folder of the records and `within`, with the folders below them, then three
+    folders above, with those in them that are called as folders of images usually are.
+
+    Args:
+        start: the folder of the records.
+        within: the folder that was given, if it is another.
+        hints: further names of folders of images, such as the split.
     """
     seen: set[str] = set()
 
@@ -260,20 +246,21 @@ def nearby(start: Path, within: Path | None, hints: Collection[str]) -> Iterator
         seen.add(real)
         return True
 
-    yield from filter(new, _below(start))
-    if within is not None:
-        yield from filter(new, _below(within))
-    usual = {name.lower() for name in (*_USUAL, *hints)}
+    for base in (start, within):
+        if base is not None:
+            yield from filter(new, _below(base))
+    likely = {name.lower() for name in (*_USUAL, *hints)}
     above = start.absolute()
     for _ in range(_ABOVE):
         above = above.parent
         if len(above.parts) < 2:  # the root of the disk holds no dataset
             return
-        for folder in (above, *_called(above, usual)):
+        if new(above):
+            yield above
+        for folder in _called(above, likely):
             if new(folder):
                 yield folder
-            if folder != above:
-                yield from filter(new, _called(folder, usual))
+            yield from filter(new, _called(folder, likely))
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -295,12 +282,12 @@ def _folders(folder: Path) -> list[Path]:
 # --- what is said -----------------------------------------------------------------------------
 
 
-def _note(place: Place, base: Path, given: bool, notes: Notes) -> None:
-    relative = printable(Path(os.path.relpath(place.folder, base)).as_posix())
+def _note(found: ImageFolder, base: Path, given: bool, notes: Notes) -> None:
+    relative = printable(Path(os.path.relpath(found.path, base)).as_posix())
     said = f"images start in {relative}"
-    if place.dropped:
-        said += f", without the {printable(place.dropped)!r} that their paths begin with"
-        notes.find("image_prefix", printable(place.dropped))
+    if found.dropped:
+        said += f", without the {printable(found.dropped)!r} that their paths begin with"
+        notes.find("image_prefix", printable(found.dropped))
     if not given:
         said += " (found; --image-root says otherwise)"
         notes.find("image_root", relative)
@@ -311,13 +298,13 @@ def _first(names: Names) -> str:
     return printable(next(iter(names.values()))[0])
 
 
-def _several(names: Names, default: Path, label: str, places: Sequence[Place]) -> PackError:
-    many = "several folders hold images" if len(places) > 1 else "a folder holds some images"
+def _several(names: Names, default: Path, label: str, folders: Sequence[ImageFolder]) -> PackError:
+    many = "several folders hold images" if len(folders) > 1 else "a folder holds some images"
     lines = [
-        f"\n  --image-root {shlex.quote(printable(str(place.folder)))}  {place.count}"
-        for place in places[:_LISTED]
+        f"\n  --image-root {shlex.quote(printable(str(folder.path)))}  {folder.count}"
+        for folder in folders[:_LISTED]
     ]
-    more = f"\n  and {len(places) - _LISTED} more" if len(places) > _LISTED else ""
+    more = f"\n  and {len(folders) - _LISTED} more" if len(folders) > _LISTED else ""
     return PackError(
         f"{label}: {_first(names)} and others are not in {default}, where their paths start; "
         f"{many} of these names:{''.join(lines)}{more}\nadd the one that is meant to the command"
@@ -333,11 +320,11 @@ def _packed_away(names: Names, default: Path, label: str, archives: Sequence[Pat
     )
 
 
-def _wrong_root(names: Names, given: Path, places: Sequence[Place]) -> PackError:
+def _wrong_root(names: Names, given: Path, folders: Sequence[ImageFolder]) -> PackError:
     looked_for = printable(os.path.join(given, next(iter(names.values()))[0]))
-    if places:
+    if folders:
         seem = "they seem to lie in " + ", ".join(
-            f"{printable(str(place.folder))} ({place.count})" for place in places[:_LISTED]
+            f"{printable(str(folder.path))} ({folder.count})" for folder in folders[:_LISTED]
         )
         seem += "; give that folder, or leave --image-root out"
     else:

@@ -7,7 +7,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,14 +24,8 @@ from datapipe.pack.records.streams.parquet_records import (
     refuse_pointer,
 )
 
-_KINDS = {
-    "json": "json",
-    "jsonl": "json",
-    "jsonlines": "json",
-    "ndjson": "json",
-    "csv": "csv",
-    "tsv": "tsv",
-    "parquet": "parquet",
+_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") | {
+    kind: kind for kind in ("csv", "tsv", "parquet")
 }
 _SAMPLE = 4 << 20
 _FIRST = 100
@@ -39,7 +33,7 @@ _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 def kind_of(path: Path) -> str:
-    """json, csv, tsv or parquet after the file's name; empty for a file that holds no records."""
+    """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
     return kind_of_name(path.name)
 
 
@@ -72,12 +66,9 @@ def estimate_file(path: Path) -> int:
         whole = not file.read(1)
         read = getattr(file, "fileobj", file).tell()  # of a gzip file, bytes before unpacking
         number = 0
-        try:
+        with suppress(*() if whole else (PackError,)):
             for _ in _read_text(io.BytesIO(start), path, ""):
                 number += 1
-        except PackError:
-            if whole:
-                raise
     return number if whole else max(number, 1) * path.stat().st_size // max(read, 1)
 
 
@@ -139,7 +130,7 @@ def _numbered(records: Iterator[Any], name: str) -> Iterator[tuple[str, dict[str
             yield record.source, record
         elif isinstance(record, dict):
             yield source, record
-        elif (turns := _bare_turns(record)) is not None:
+        elif turns := _bare_turns(record):
             yield source, turns
         else:
             reason = f"record is a {type(record).__name__}, not an object"
@@ -158,19 +149,16 @@ def _bare_turns(record: Any) -> dict[str, Any] | None:
     return None
 
 
-def _refuse(path: Path, head: bytes) -> PackError | None:
-    if not head.startswith(_OTHER_BOMS):
-        return refuse_pointer(path, head)
-    return PackError(
-        f"{path} is not UTF-8 but UTF-16 or UTF-32; convert it, "
-        "for example with `iconv -f UTF-16 -t UTF-8`"
-    )
-
-
 def _open_text(path: Path) -> Any:
     file: Any = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
     try:
-        if refusal := _refuse(path, file.read(40)):
+        head = file.read(40)
+        if head.startswith(_OTHER_BOMS):
+            raise PackError(
+                f"{path} is not UTF-8 but UTF-16 or UTF-32; convert it, "
+                "for example with `iconv -f UTF-16 -t UTF-8`"
+            )
+        if refusal := refuse_pointer(path, head):
             raise refusal
         file.seek(0)
     except BaseException:

@@ -88,8 +88,8 @@ def _header(rows: Any, path: Path) -> list[str]:
     if twice:
         raise PackError(f"{path}: the header has {', '.join(map(repr, twice))} more than once")
     if "" in columns[1:]:
-        place = columns.index("", 1) + 1
-        raise PackError(f"{path}: column {place} of the header has no name; give it one")
+        number = columns.index("", 1) + 1
+        raise PackError(f"{path}: column {number} of the header has no name; give it one")
     return columns
 
 

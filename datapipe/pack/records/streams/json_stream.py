@@ -1,12 +1,7 @@
-"""JSON files of any size, one record or member at a time, so that memory stays flat.
-
-ijson is as fast, but refuses what Python's own parser reads (NaN, integers of over 64 bits, a byte
-order mark), and one text that is not UTF-8 costs the whole file with it.
-"""
+"""JSON files of any size, one record or member at a time."""
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 from collections.abc import Collection, Generator, Iterator
@@ -16,22 +11,16 @@ from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.records.streams.json_cursor import JsonCursor
 
-_READ = 1 << 20
+_CHUNK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_FIRST = 8 << 20
 _OF_RECORD = re.compile(r"(^|_)(id|image|img|file|file_?name)$", re.IGNORECASE)
-_SPACE = re.compile(r"[ \t\r\n]*")
-_STRUCTURE = re.compile(r'["\[\]{}]')
-_STRING_STOP = re.compile(r'["\\]')
-# No token but a string is longer than this, so an error further from the end is no cut-off token.
-_LONGEST_TOKEN = 16
-_UNCLOSED = "Unterminated string"
-_MANY = 4300  # digits; Python refuses to read integers of more
 
 
 class NotRecordsError(PackError):
-    """A JSON file holds one object and not records."""
+    """Error for a JSON file that holds one object and not records."""
 
 
 def read_json(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
@@ -107,7 +96,7 @@ def count_marks(path: Path, mark: bytes) -> Iterator[int]:
     tail = b""
     try:
         with path.open("rb") as file:
-            while chunk := file.read(4 * _READ):
+            while chunk := file.read(_CHUNK):
                 if count := (tail + chunk).count(mark):
                     yield count
                 tail = chunk[len(chunk) + 1 - len(mark) :]
@@ -198,7 +187,7 @@ def _read_lines(file: BinaryIO, name: str) -> Iterator[Any]:
 
 
 def _read_array(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
-    text = _ArrayText(path, file)
+    text = JsonCursor(path, file, of_records=True)
     for number, value in enumerate(_entries(text, "an array")):
         if text.is_utf8():
             yield value
@@ -209,15 +198,15 @@ def _read_array(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
 
 
 @contextmanager
-def _open(path: Path, most: int | None) -> Iterator[_Text]:
+def _open(path: Path, most: int | None) -> Iterator[JsonCursor]:
     try:
         with path.open("rb") as file:
-            yield _Text(path, file, most)
+            yield JsonCursor(path, file, most)
     except OSError as error:
         raise PackError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _names(text: _Text) -> Iterator[str]:
+def _names(text: JsonCursor) -> Iterator[str]:
     """Yield the names of an object's members, whose values the caller takes in between."""
     text.expect("{", "an object")
     for _ in text.until("}", "object"):
@@ -230,181 +219,7 @@ def _names(text: _Text) -> Iterator[str]:
         raise text.broken("nothing behind the object's end")
 
 
-def _entries(text: _Text, what: str) -> Iterator[Any]:
+def _entries(text: JsonCursor, what: str) -> Iterator[Any]:
     text.expect("[", what)
     for _ in text.until("]", "array"):
         yield text.value()
-
-
-class _Text:
-    """A position in a text that is read in chunks; text before the position is let go."""
-
-    _errors = "strict"
-    _value = "a value"
-
-    def __init__(self, path: Path, file: BinaryIO, most: int | None = None) -> None:
-        self._path = path
-        self._file = file
-        self._left = most
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(self._errors)
-        self._decode = json.JSONDecoder().raw_decode
-        self._buffer = ""
-        self._start = 0  # of the last value
-        self._position = 0
-        self._bytes = 0
-
-    def peek(self) -> str:
-        """Return the next character that is not blank, "" at the end; it is the next taken."""
-        while True:
-            match = _SPACE.match(self._buffer, self._position)
-            assert match is not None
-            self._position = match.end()
-            if self._position < len(self._buffer):
-                return self._buffer[self._position]
-            if not self._more():
-                return ""
-
-    def expect(self, character: str, what: str) -> None:
-        """Take this character; raise a PackError at another."""
-        if self.peek() != character:
-            raise self.broken(what)
-        self._position += 1
-
-    def until(self, end: str, what: str) -> Iterator[None]:
-        """Yield once for each item of an array or object, which the caller takes, then its end."""
-        while self.peek() != end:
-            yield
-            if (found := self.peek()) == ",":
-                self._position += 1
-                if self.peek() != end:
-                    continue
-                raise self.broken(self._value if what == "array" else "the name of a member")
-            if found != end:
-                raise self.broken(f"{'a comma or ' if found else ''}the end of the {what}")
-        self._position += 1
-
-    def value(self) -> Any:
-        """Take a value."""
-        self.peek()
-        while True:
-            start = self._position
-            try:
-                value, end = self._decode(self._buffer, start)
-            except json.JSONDecodeError as error:
-                near_end = len(self._buffer) - error.pos <= _LONGEST_TOKEN
-                if (near_end or error.msg.startswith(_UNCLOSED)) and self._more():
-                    continue
-                self._position += error.pos - start
-                raise self.broken(f"{self._value} ({error.msg})") from error
-            except ValueError as error:
-                raise self.broken(f"an integer of at most {_MANY:,} digits") from error
-            except RecursionError as error:
-                raise self.broken(f"{self._value} that is not nested as deeply") from error
-            # A number may go on behind the buffer: of `1.5`, `1.` is decoded as 1.
-            number = isinstance(value, int | float)
-            if number and len(self._buffer) - end <= _LONGEST_TOKEN and self._more():
-                continue
-            self._start = self._position  # reading on may have moved it
-            self._position += end - start
-            return value
-
-    def skip(self) -> None:
-        """Take a value without building it."""
-        if self.peek() not in ('"', "[", "{"):
-            self.value()
-            return
-        closing = bytearray()
-        while True:
-            found = self._find(_STRUCTURE)
-            if found == '"':
-                while self._find(_STRING_STOP) == "\\":
-                    if self._position == len(self._buffer) and not self._more():
-                        raise self.broken("the end of a string")
-                    self._position += 1
-            elif found in "[{":
-                closing += b"]" if found == "[" else b"}"
-            elif closing.pop() != ord(found):  # never empty: it would have returned
-                self._position -= 1
-                raise self.broken("the bracket that closes the last open one")
-            if not closing:
-                return
-
-    def broken(self, expected: str) -> PackError:
-        """Return the error for something else than what was expected here."""
-        rest = len(self._buffer[self._position :].encode("utf-8", "surrogatepass"))
-        offset = self._bytes - len(self._decoder.getstate()[0]) - rest
-        end = "" if self._buffer[self._position :] else ", where the file ends"
-        return self._error(f"expected {expected} at about byte {offset}{end}")
-
-    def _error(self, fault: str) -> PackError:
-        return PackError(
-            f"{self._path} is not the JSON object it should be: {fault}; mend the file, or copy or "
-            "write it again"
-        )
-
-    def _find(self, pattern: re.Pattern[str]) -> str:
-        while True:
-            match = pattern.search(self._buffer, self._position)
-            if match:
-                self._position = match.end()
-                return match[0]
-            self._position = len(self._buffer)
-            if not self._more():
-                raise self.broken("the end of a value")
-
-    def _more(self) -> bool:
-        """Read on; return whether there is more text. The buffer then starts at the position."""
-        rest = self._buffer[self._position :]
-        if self._left is not None and self._left <= 0:
-            raise PackError(f"{self._path}: the first {self._bytes:,} bytes do not hold it")
-        while True:
-            # Reading as much again as there is keeps retries linear in the value's length.
-            data = self._file.read(max(_READ, len(rest)))
-            try:
-                chunk = self._decoder.decode(data, final=not data)
-            except UnicodeDecodeError as error:
-                offset = self._bytes - len(self._decoder.getstate()[0]) + error.start
-                raise PackError(
-                    f"{self._path} is not UTF-8 at about byte {offset}; convert it, for example "
-                    "with `iconv -t UTF-8`"
-                ) from error
-            self._bytes += len(data)
-            if self._left is not None:
-                self._left -= len(data)
-            if chunk or not data:
-                break
-        self._buffer, self._position = rest + chunk, 0
-        return bool(chunk)
-
-
-class _ArrayText(_Text):
-    """The text of an array of records, of which one that is not UTF-8 costs only itself."""
-
-    _errors = "surrogateescape"
-    _value = "a record"
-    _clean = False
-
-    def is_utf8(self) -> bool:
-        """Return whether the last value has no marks of bytes that are not UTF-8."""
-        return self._clean or _is_utf8(self._buffer[self._start : self._position])
-
-    def _error(self, fault: str) -> PackError:
-        return PackError(
-            f"{self._path} is not a valid JSON array: {fault}; mend the file, or write it as "
-            "JSONL, where a broken line costs only itself"
-        )
-
-    def _more(self) -> bool:
-        more = super()._more()
-        self._clean = _is_utf8(self._buffer)
-        return more
-
-
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

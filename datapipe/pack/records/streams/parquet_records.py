@@ -67,13 +67,13 @@ def first_row(path: Path) -> dict[str, Any] | None:
 
 
 def count_rows(path: Path) -> int:
-    """Number of rows, as the footer says."""
+    """Return the number of rows, by the footer."""
     with open_parquet(path) as file:
         return int(file.metadata.num_rows)
 
 
 def columns_of(path: Path) -> dict[str, str]:
-    """Names of columns with their types, in which equal content has equal types."""
+    """Return the columns with their types; equal content has equal types."""
     with open_parquet(path) as file:
         return {field.name: _type_name(field.type) for field in file.schema_arrow}
 
@@ -91,7 +91,7 @@ def _type_name(type: pa.DataType) -> str:
 
 
 def _batch_rows(file: pq.ParquetFile) -> int:
-    """Rows of about 4 MiB."""
+    """Return how many rows have about 4 MiB."""
     meta = file.metadata
     size = sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups))
     rows = meta.num_rows * _BATCH_BYTES // max(size, 1)
@@ -107,25 +107,25 @@ def _rows(batch: pa.RecordBatch, name: str, start: int) -> Iterator[dict[str, An
     else:
         yield from rows
         return
-    for place in range(batch.num_rows):
+    for index in range(batch.num_rows):
         try:
-            (row,) = batch.slice(place, 1).to_pylist()
+            (row,) = batch.slice(index, 1).to_pylist()
         except (ValueError, OverflowError, pa.ArrowException) as error:
             reason = f"row has a value that cannot be read: {error}"
-            yield Reject(f"{name}#{start + place}", reason, "DecodeError")
+            yield Reject(f"{name}#{start + index}", reason, "DecodeError")
         else:
             yield row
 
 
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Times of nanoseconds as text and durations as numbers, as Python's own hold neither.
+    """Return times in nanoseconds as text, durations as numbers: Python's own hold neither.
 
     What pyarrow makes of them otherwise depends on whether pandas is installed.
     """
-    for place, field in enumerate(batch.schema):
+    for index, field in enumerate(batch.schema):
         if getattr(field.type, "unit", "") == "ns":
             target = pa.int64() if pa.types.is_duration(field.type) else pa.string()
-            batch = batch.set_column(place, field.name, batch.column(place).cast(target))
+            batch = batch.set_column(index, field.name, batch.column(index).cast(target))
     return batch
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.index.images.header import is_image_extension
-from datapipe.pack.input.raw_sample import Inline, ReadOptions, Reject, look_at
+from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
+from datapipe.pack.input.survey import describe_files
 from datapipe.pack.records.images.fields import image_name, is_image_struct, names_in
-from datapipe.pack.records.images.roots import Names, image_root
+from datapipe.pack.records.images.roots import image_root
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams.containers import (
     cannot_be_read,
@@ -74,31 +76,29 @@ class RecordFiles:
 
 def find_records(raw: Path, options: ReadOptions, fits: Fits) -> RecordFiles | None:
     """Return the files at `raw` whose first record fits, or None; must be quick and not raise."""
-    try:
+
+    def group_fits(group: RecordGroup) -> bool:
+        with suppress(PackError):
+            record = _first_of(group.files)
+            return record is not None and fits(record)
+        return False
+
+    with suppress(PackError, OSError):
         for level in levels(raw, options.include, _QUICK):
-            fitting = [g for g in groups_of(raw, level)[:_PROBES] if _fits(g, fits)]
-            if fitting:
+            if fitting := list(filter(group_fits, groups_of(raw, level)[:_PROBES])):
                 return _record_files(raw, options, fitting)
-    except (PackError, OSError):
-        return None
     return None
 
 
 def is_unreadable(raw: Path, options: ReadOptions) -> bool:
     """Return whether every file of records at `raw` is damaged."""
-    found = False
     try:
-        for level in levels(raw, options.include, _QUICK):
-            for path in level[:_PROBES]:
-                # Other damaged files may lie beside data of any kind.
-                if raw.is_dir() and kind_of(path) != "parquet":
-                    continue
-                if not cannot_be_read(path):
-                    return False
-                found = True
+        paths = [p for level in levels(raw, options.include, _QUICK) for p in level[:_PROBES]]
     except OSError:
         return False
-    return found
+    if raw.is_dir():  # other damaged files may lie beside data of any kind
+        paths = [path for path in paths if kind_of(path) == "parquet"]
+    return bool(paths) and all(map(cannot_be_read, paths))
 
 
 def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
@@ -137,21 +137,23 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
                 continue
             if judged_singly or (record is not None and fits(record)):
                 fitting.append(group)
+            elif record is None:
+                fault = not_utf8(group.files[0]) or "no record that can be read"
+                others.append(f"{group.pattern}: {fault}")
             else:
-                others.append(f"{group.pattern}: {_describe(record, group.files[0])}")
+                fields = ", ".join(map(repr, list(record)[:12]))
+                others.append(f"{group.pattern}: records with {fields}")
         if damaged:
             raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
             return _with_roots(_record_files(raw, options, fitting), options)
         seen += others
-    raise _none(raw, options, what, seen)
-
-
-def _describe(record: Mapping[str, Any] | None, path: Path) -> str:
-    if record is None:
-        return not_utf8(path) or "no record that can be read"
-    return f"records with {', '.join(map(repr, list(record)[:12]))}"
+    matching = f" that matches --include {options.include!r}" if options.include else ""
+    raise PackError(
+        f"{raw}: no JSON, JSONL, CSV, TSV or Parquet file here{matching} holds records with "
+        f"{what} (found: {'; '.join(seen[:5]) or describe_files(raw)}); give the file itself"
+    )
 
 
 def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
@@ -171,7 +173,7 @@ def key_of_record(record: Mapping[str, Any], options: ReadOptions) -> str:
 
 def plain(
     record: Mapping[str, Any], images: Collection[str] | None = None
-) -> tuple[dict[str, Any], tuple[tuple[str, Inline], ...]]:
+) -> tuple[dict[str, Any], tuple[tuple[str, InlineBlob], ...]]:
     """Return a copy of a record as JSON has it, and the bytes that JSON does not have.
 
     Structs of `bytes` and `path` become their path, other bytes null. Dates, times and decimals
@@ -185,7 +187,7 @@ def plain(
     Returns:
         The record, and a member `FIELD.bin` for each value of bytes that is left.
     """
-    others: list[tuple[str, Inline]] = []
+    others: list[tuple[str, InlineBlob]] = []
     out: dict[str, Any] = {}
     for name, value in record.items():
         if images is not None and name in images:
@@ -195,7 +197,7 @@ def plain(
             out[str(name)] = _plain(value, kept, images is None)
         except RecursionError as error:
             raise DecodeError("record is nested too deeply to be written as JSON") from error
-        others += [(f"{name}.bin", Inline(data, str(name))) for data in kept]
+        others += [(f"{name}.bin", InlineBlob(data, str(name))) for data in kept]
     return out, tuple(others)
 
 
@@ -226,14 +228,6 @@ def _first_of(files: tuple[Path, ...]) -> dict[str, Any] | None:
     return next((r for r in map(first_record, files) if r is not None), None)
 
 
-def _fits(group: RecordGroup, fits: Fits) -> bool:
-    try:
-        record = _first_of(group.files)
-    except PackError:
-        return False
-    return record is not None and fits(record)
-
-
 def _record_files(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
     files = tuple(path for group in groups for path in group.files)
     root = options.image_root or _root(raw, files)
@@ -249,7 +243,7 @@ def _root(raw: Path, files: tuple[Path, ...]) -> Path:
     (folder,) = folders
     if raw.is_file() or folder == raw:
         return folder
-    _, path = next(_first_paths(files), ("", None))
+    _, path = next(_first_paths(files[0]), ("", None))
     # Unlike those of `Path`, these raise for no name, however long.
     exists = os.path.exists
     if path is not None and not exists(f"{folder}/{path}") and exists(f"{raw}/{path}"):
@@ -257,27 +251,19 @@ def _root(raw: Path, files: tuple[Path, ...]) -> Path:
     return folder
 
 
-def _first_paths(files: tuple[Path, ...]) -> Iterator[tuple[str, str]]:
-    """Fields and paths of images in the first records, if these do not hold their images."""
-    for path in files[:1]:
-        for record in first_records(path):
-            if _holds_bytes(record):
-                return
-            for name, value in record.items():
-                try:
-                    paths = list(islice(_image_paths(value), _PROBES))
-                except RecursionError:
-                    continue  # will be rejected
+def _first_paths(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield fields and paths of images in the first records, if these do not hold their images."""
+    for record in first_records(path):
+        values = [
+            v for value in record.values() for v in (value if isinstance(value, list) else [value])
+        ]
+        held = (v.get("bytes") if is_image_struct(v) else v for v in values)
+        if any(isinstance(v, bytes) for v in held):
+            return
+        for name, value in record.items():
+            with suppress(RecursionError):  # will be rejected
+                paths = list(islice(_image_paths(value), _PROBES))
                 yield from ((str(name), p) for p in paths if "://" not in p)
-
-
-def _first_names(files: tuple[Path, ...]) -> Names:
-    names: dict[str, dict[str, None]] = {}
-    for name, path in islice(_first_paths(files), 10 * _PROBES):
-        listed = names.setdefault(name, {})
-        if len(listed) < _PROBES:
-            listed[path] = None
-    return {name: list(listed) for name, listed in names.items()}
 
 
 def _with_roots(records: RecordFiles, options: ReadOptions) -> RecordFiles:
@@ -287,8 +273,13 @@ def _with_roots(records: RecordFiles, options: ReadOptions) -> RecordFiles:
         groups = [tuple(g) for _, g in groupby(records.files, lambda path: path.parent)]
     parts = []
     for files in groups:
+        names: dict[str, dict[str, None]] = {}
+        for name, path in islice(_first_paths(files[0]), 10 * _PROBES):
+            listed = names.setdefault(name, {})
+            if len(listed) < _PROBES:
+                listed[path] = None
         root = image_root(
-            _first_names(files),
+            {name: list(listed) for name, listed in names.items()},
             records.root if records.root_given else _root(records.raw, files),
             raw=records.raw,
             beside=files[0],
@@ -300,25 +291,12 @@ def _with_roots(records: RecordFiles, options: ReadOptions) -> RecordFiles:
     return parts[0] if len(parts) == 1 else replace(records, folders=tuple(parts))
 
 
-def _holds_bytes(record: Mapping[str, Any]) -> bool:
-    """Return whether there are bytes in a record, as where images are held and not named."""
-    values = [
-        v for value in record.values() for v in (value if isinstance(value, list) else [value])
-    ]
-    return any(isinstance(v, bytes) for v in values) or any(
-        is_image_struct(v) and v.get("bytes") is not None for v in values
-    )
-
-
 def _image_paths(value: Any) -> Iterator[str]:
-    """Texts in a record that end as the names of image files do."""
+    """Yield the texts in a record that end as the names of image files do."""
     if isinstance(value, str):
         yield from filter(_is_path, names_in(value))
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _image_paths(item)
-    elif isinstance(value, list):
-        for item in value:
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from _image_paths(item)
 
 
@@ -329,13 +307,4 @@ def _is_path(text: str) -> bool:
         and is_image_extension(text.rpartition(".")[2])
         and "\n" not in text
         and text.count(" ") < _BLANKS
-    )
-
-
-def _none(raw: Path, options: ReadOptions, what: str, seen: list[str]) -> PackError:
-    found = "; ".join(seen[:5]) or str(look_at(raw))
-    matching = f" that matches --include {options.include!r}" if options.include else ""
-    return PackError(
-        f"{raw}: no JSON, JSONL, CSV, TSV or Parquet file here{matching} holds records with "
-        f"{what} (found: {found}); give the file itself"
     )

@@ -1,0 +1,90 @@
+"""Format of cache entries.
+
+The size and order of the bytes follow from the index: the texts of a sample, then its images, as
+encoded bytes or as facts and uint8 values of each. So nothing about entries has to be kept beside
+them, and tiers know before what they will hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from datapipe.array_types import Int64, UInt8
+from datapipe.decode.transform import ImageTransform
+from datapipe.index.columns import Columns
+from datapipe.index.members import member_kind
+from datapipe.index.rows import Member
+from datapipe.plan.ragged import edges, places
+
+FACTS = 48
+"""Bytes of the facts about an image: six float64, see `ImageSlots`."""
+
+
+class EntrySizes:
+    """Bytes of the entries of samples.
+
+    Args:
+        kept: transform of images that are kept decoded; None keeps them encoded.
+        images: whether images are kept at all.
+    """
+
+    def __init__(self, columns: Columns, kept: ImageTransform | None, *, images: bool) -> None:
+        self._columns = columns
+        self._kept = kept
+        kinds = [member_kind(ext) for ext in columns.extensions]
+        encoded = images and kept is None
+        self._counts = np.array([bool(k) and (k != "image" or encoded) for k in kinds], bool)
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Return the bytes of the entry of each sample: int64 [n]."""
+        columns = self._columns
+        found, ends = places(columns.sample_member, samples)
+        sizes = columns.member_size[found] * self._counts[columns.member_ext[found]]
+        total = np.diff(edges(sizes)[ends])
+        if self._kept is None:
+            return total
+        widths, heights, ends = _image_sides(columns, samples)
+        values = edges(FACTS + self._kept.values(widths, heights))[ends]
+        return -(-total // 8) * 8 + np.diff(values)
+
+
+class RowCounts:
+    """Rows of `pixel_values` that the images of samples take."""
+
+    def __init__(self, columns: Columns, transform: ImageTransform) -> None:
+        self._columns = columns
+        self._transform = transform
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Return the rows of each sample: int64 [n]."""
+        widths, heights, ends = _image_sides(self._columns, samples)
+        return np.diff(edges(self._transform.rows(widths, heights))[ends])
+
+
+def _image_sides(columns: Columns, samples: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return width and height of every image of some samples, and the offset of each sample's."""
+    images, offsets = places(columns.sample_image, samples)
+    widths = columns.image_width[images].astype(np.int64)
+    return widths, columns.image_height[images].astype(np.int64), offsets
+
+
+def cut_entry(entry: UInt8, members: Sequence[Member]) -> tuple[list[memoryview], UInt8]:
+    """Return the members at the start of an entry, and the rest of it."""
+    ends = list(itertools.accumulate((member.size for member in members), initial=0))
+    view = memoryview(entry)  # type: ignore[arg-type]
+    parts = [view[start:stop] for start, stop in itertools.pairwise(ends)]
+    return parts, entry[-(-ends[-1] // 8) * 8 :]
+
+
+def fill_members(entry: UInt8, contents: Sequence[memoryview]) -> UInt8:
+    """Write members to the start of an entry, and return the rest of it."""
+    at = 0
+    for data in contents:
+        entry[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        at += len(data)
+    aligned = -(-at // 8) * 8
+    entry[at:aligned] = 0  # ranks that write the same entry of a shared cache write equal bytes
+    return entry[aligned:]

@@ -1,0 +1,172 @@
+"""Base of the forms: what they share, and what the loader may ask of each."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipe.array_types import Int64
+from datapipe.decode.image import Decoded, Encoded, decode_for
+from datapipe.decode.normalize import Normalizer
+from datapipe.decode.resize import resize
+from datapipe.decode.spec import ImageSpec
+from datapipe.errors import DecodeError, PlanError
+from datapipe.geometry.crop import Box, Draw
+from datapipe.geometry.placement import Placement
+from datapipe.geometry.sizes import one
+from datapipe.index.rows import ImageSize
+
+_Side = TypeVar("_Side", int, Int64)
+
+
+class ImageTransform(ABC):
+    """Transform of encoded images to rows of `pixel_values`. Thread-safe.
+
+    Widths and heights are those of the index: of upright images, in pixels, before anything is done
+    to them. Rows, tokens and shapes follow from them alone, so that they can be planned.
+
+    Attributes:
+        spec: of the images.
+        dtype: of `pixel_values`.
+    """
+
+    def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
+        self.spec = spec
+        self.dtype = spec.out_dtype
+        self._normalizer = normalizer or Normalizer(spec.mean_std, self.dtype)
+
+    def rows(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the rows of `pixel_values` of each of n images: int64 [n]."""
+        return np.ones(len(widths), np.int64)
+
+    @abstractmethod
+    def tokens(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the tokens of each of n images: int64 [n].
+
+        Raises:
+            PlanError: the spec does not say.
+        """
+
+    @abstractmethod
+    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
+        """Return the shape of a row of `pixel_values`, in a batch of images of these sizes."""
+
+    def values(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the number of values of each of n images, without padding: int64 [n]."""
+        return self.rows(widths, heights) * math.prod(self.row_shape(widths, heights))
+
+    def own_shape(self, width: int, height: int) -> tuple[int, ...]:
+        """Return the shape of these values: [rows, *row_shape] of the image alone."""
+        sizes = one(width, height)
+        return int(self.rows(*sizes)[0]), *self.row_shape(*sizes)
+
+    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
+        """Return what a model takes beside `pixel_values`, for n images."""
+        return {}
+
+    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
+        """Decode one image to upright RGB; `indexed` is what an index says of it.
+
+        Raises:
+            DecodeError: see `decode_for`.
+        """
+        target = self._target if self.spec.scaled_decode else None
+        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
+
+    @abstractmethod
+    def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+        """Fill the rows of one image, all of them.
+
+        Args:
+            image: from `decode`.
+            out: [rows, *row_shape] of `dtype`, overwritten.
+            draw: random numbers for crop and mirroring; None for neither.
+
+        Returns:
+            Placement of points of the original in the fitted image: before it was cut into patches
+            or tiles, with the padding beside it.
+
+        Raises:
+            DecodeError: `out` was made for an image of another size.
+        """
+
+    def finish(self, values: Tensor, out: Tensor) -> None:
+        """Fill the rows of one image with what a transform of uint8 made of it.
+
+        Args:
+            values: uint8 of `own_shape`, contiguous.
+            out: [rows, *row_shape] of `dtype`, overwritten.
+        """
+        self._normalizer.write_planes(values, out.view(values.shape))
+
+    @abstractmethod
+    def _target(self, height: int, width: int) -> tuple[int, int]:
+        """Return the (height, width) that a whole image of this size is resized to, or more."""
+
+    def _fit(self, image: Decoded, height: int, width: int) -> tuple[Tensor, Placement]:
+        """Resize the whole image to uint8 [3, height, width]."""
+        fitted = resize(_channels_first(image), height, width, self.spec.interpolation)
+        return fitted, Placement(width / image.width, height / image.height)
+
+    def _fit_part(
+        self, image: Decoded, box: Box, height: int, width: int
+    ) -> tuple[Tensor, Placement]:
+        """Resize a part of the image, likewise; `box` is in pixels of the original.
+
+        An image that was decoded at a part of its size is cut at its own nearest pixels.
+        """
+        pixels = _channels_first(image)
+        left, right, across = _ends(box.left, box.width, image.width, pixels.shape[2])
+        top, bottom, down = _ends(box.top, box.height, image.height, pixels.shape[1])
+        part = pixels[:, top:bottom, left:right]
+        scale_x, scale_y = across * width / (right - left), down * height / (bottom - top)
+        placement = Placement(scale_x, scale_y, -left / across * scale_x, -top / down * scale_y)
+        return resize(part, height, width, self.spec.interpolation), placement
+
+    def _patch_tokens(self, width: _Side, height: _Side) -> _Side:
+        """Return the tokens of images of these sizes after fitting.
+
+        Raises:
+            PlanError: the spec does not name the side of a patch.
+        """
+        patch, merge = self.spec.patch, self.spec.merge
+        if patch is None:
+            raise PlanError(
+                f"how many tokens an image has depends on the model, and ImageSpec(resize="
+                f"{self.spec.resize!r}) does not say; give the number as image_tokens, or the side "
+                "of a patch as ImageSpec(patch=...)"
+            )
+        return (width // patch // merge) * (height // patch // merge)
+
+
+def check_rows(image: Decoded, out: Tensor, shape: tuple[int, ...]) -> None:
+    """Refuse rows that were made for an image of another size.
+
+    Raises:
+        DecodeError: `out` has another shape than `shape`.
+    """
+    if tuple(out.shape) != shape:
+        raise DecodeError(
+            f"it has {image.width}x{image.height} pixels, which take {list(shape)} of "
+            f"pixel_values, and {list(out.shape)} were kept for it: the index knows another size; "
+            "index the dataset again"
+        )
+
+
+def _channels_first(image: Decoded) -> Tensor:
+    pixels = image.pixels
+    if min(pixels.strides) < 0 or not pixels.flags.writeable:
+        pixels = pixels.copy()  # torch takes neither, and users' transforms make both
+    return torch.from_numpy(pixels.transpose(2, 0, 1))
+
+
+def _ends(start: int, length: int, whole: int, pixels: int) -> tuple[int, int, float]:
+    """Return first and last pixel (exclusive) of a part, and pixels per original pixel."""
+    scale = pixels / whole
+    first = min(round(start * scale), pixels - 1)
+    return first, max(first + 1, round((start + length) * scale)), scale

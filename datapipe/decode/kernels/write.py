@@ -1,0 +1,249 @@
+"""Compiled writing of pixels into a batch, to the bits that `Normalizer` makes with torch.
+
+Importing this module imports numba and takes the kernels from its cache; the first time in an
+environment they are compiled, for some seconds. So only `normalize` imports it, when that pays.
+
+Every value is x * scale + shift in float32, in two roundings, as in torch. Fast-math would make it
+one, and then the bits of a batch would depend on when the kernels were loaded.
+
+Source and target are flat, since loops are only vectorised over what is known to be contiguous.
+
+`write_*` write one image of (height, width, pitch, plane, row). Pixel (y, x) of the source begins
+at y * pitch + 3 * x; row y of channel c of the target begins at c * plane + y * row.
+
+`gather_*` write many images at once, of (starts, rows, mirrored, length, width): each of `length`
+values from its start in the source to its row of the target, past the processor's caches. Values
+that are changed on the way are worked out some lines at a time, in the nearest cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import types
+
+from datapipe.array_types import Bools, Float32, Int16, Int64, UInt8
+from datapipe.compiled import compiled
+from datapipe.decode.kernels.stream import (
+    LINE,
+    finish,
+    split,
+    stream,
+    stream_floats,
+    stream_pixels,
+    stream_plane,
+)
+
+Layout = tuple[int, int, int, int, int]
+Places = tuple[Int64, Int64, Bools, int, int]
+
+_CHUNK = 4096  # values that are worked out at a time
+_PIXELS = 2048  # likewise, where three planes are written at a time
+
+_LAYOUT = types.UniTuple(types.int64, 5)  # type: ignore[no-untyped-call]
+_PLACES = types.Tuple(  # type: ignore[no-untyped-call]
+    (types.int64[::1], types.int64[::1], types.boolean[::1], types.int64, types.int64)
+)
+_BYTES, _BITS, _FLOATS = types.uint8[::1], types.int16[::1], types.float32[::1]
+# What is gathered from may be a file that is mapped for reading.
+_SOURCE = types.Array(types.uint8, 1, "C", readonly=True)
+
+
+@compiled(types.void(_BYTES, _BYTES, _LAYOUT))
+def write_uint8(source: UInt8, target: UInt8, layout: Layout) -> None:
+    height, width, pitch, plane, row = layout
+    begin, to = source.ctypes.data, target.ctypes.data
+    if pitch == 3 * width and row == width and (to | plane | height * width) % LINE == 0:
+        for at in range(0, height * width, LINE):
+            stream_pixels(to + at, plane, begin + 3 * at)
+        finish()
+        return
+    for y in range(height):
+        pixels = source[y * pitch : y * pitch + 3 * width]
+        at = y * row
+        red = target[at : at + width]
+        green = target[at + plane : at + plane + width]
+        blue = target[at + 2 * plane : at + 2 * plane + width]
+        for x in range(width):
+            red[x] = pixels[3 * x]
+            green[x] = pixels[3 * x + 1]
+            blue[x] = pixels[3 * x + 2]
+
+
+@compiled(types.void(_BYTES, _FLOATS, _FLOATS, _FLOATS, _LAYOUT))
+def write_float32(
+    source: UInt8, scale: Float32, shift: Float32, target: Float32, layout: Layout
+) -> None:
+    height, width, pitch, plane, row = layout
+    s0, s1, s2 = scale[0], scale[1], scale[2]
+    t0, t1, t2 = shift[0], shift[1], shift[2]
+    begin, to = source.ctypes.data, target.ctypes.data
+    if pitch == 3 * width and row == width and (to | plane | height * width) % LINE == 0:
+        scales, shifts = (s0, s1, s2), (t0, t1, t2)
+        for at in range(0, height * width, LINE):
+            stream_floats(to + 4 * at, 4 * plane, begin + 3 * at, scales, shifts)
+        finish()
+        return
+    for y in range(height):
+        pixels = source[y * pitch : y * pitch + 3 * width]
+        at = y * row
+        red = target[at : at + width]
+        green = target[at + plane : at + plane + width]
+        blue = target[at + 2 * plane : at + 2 * plane + width]
+        for x in range(width):
+            red[x] = np.float32(pixels[3 * x]) * s0 + t0
+            green[x] = np.float32(pixels[3 * x + 1]) * s1 + t1
+            blue[x] = np.float32(pixels[3 * x + 2]) * s2 + t2
+
+
+@compiled(types.void(_BYTES, _FLOATS, _FLOATS, _BITS, _LAYOUT))
+def write_bfloat16(
+    source: UInt8, scale: Float32, shift: Float32, target: Int16, layout: Layout
+) -> None:
+    """Write bfloat16 as the int16 of the same bits."""
+    height, width, pitch, plane, row = layout
+    values = np.empty(3 * width, np.float32)
+    bits = values.view(np.uint32)
+    for y in range(height):
+        # A row at a time stays in the cache.
+        write_float32(source[y * pitch :], scale, shift, values, (1, width, pitch, width, 0))
+        for c in range(3):
+            line = target[c * plane + y * row : c * plane + y * row + width]
+            part = bits[c * width : (c + 1) * width]
+            for x in range(width):
+                # The upper half, rounded to nearest, ties to even; no value is infinite or NaN.
+                word = part[x]
+                line[x] = np.int16((word + np.uint32(0x7FFF) + ((word >> 16) & 1)) >> 16)
+
+
+@compiled(types.void(_BYTES, _FLOATS, _FLOATS, _FLOATS, types.int64, types.int64))
+def planes_float32(
+    source: UInt8, scale: Float32, shift: Float32, target: Float32, count: int, length: int
+) -> None:
+    """Write `count` planes of `length` values behind each other, of red, green, blue, red, ..."""
+    for plane in range(count):
+        s, t = scale[plane % 3], shift[plane % 3]
+        values = source[plane * length : (plane + 1) * length]
+        out = target[plane * length : (plane + 1) * length]
+        for x in range(length):
+            out[x] = np.float32(values[x]) * s + t
+
+
+@compiled(types.void(_SOURCE, _BYTES, _PLACES))
+def gather_uint8(source: UInt8, target: UInt8, places: Places) -> None:
+    """Copy images of three planes."""
+    starts, rows, mirrored, length, width = places
+    begin, out = source.ctypes.data, target.ctypes.data
+    lines = max(_CHUNK // width, 1)
+    chunk = np.empty(lines * width, np.uint8)
+    for image in range(len(starts)):
+        to = out + rows[image] * length
+        if not mirrored[image]:
+            stream(to, begin + starts[image], length)
+            continue
+        for at in range(0, length, lines * width):
+            size = min(lines * width, length - at)
+            values = source[starts[image] + at : starts[image] + at + size]
+            for line in range(0, size, width):
+                for x in range(width):
+                    chunk[line + x] = values[line + width - 1 - x]
+            stream(to + at, chunk.ctypes.data, size)
+    finish()
+
+
+@compiled(types.void(_SOURCE, _FLOATS, _FLOATS, _FLOATS, _PLACES))
+def gather_float32(
+    source: UInt8, scale: Float32, shift: Float32, target: Float32, places: Places
+) -> None:
+    """Normalise images of three planes, of red, green and blue."""
+    starts, rows, mirrored, length, width = places
+    begin, out = source.ctypes.data, target.ctypes.data
+    plane = length // 3
+    lines = max(_CHUNK // width, 1)
+    chunk = np.empty(lines * width, np.float32)
+    for image in range(len(starts)):
+        for c in range(3):
+            s, t = scale[c], shift[c]
+            first = starts[image] + c * plane
+            to = out + 4 * (rows[image] * length + c * plane)
+            if not mirrored[image] and to % LINE == 0 == plane % LINE:
+                for at in range(0, plane, LINE):
+                    stream_plane(to + 4 * at, begin + first + at, s, t)
+                continue
+            for at in range(0, plane, lines * width):
+                size = min(lines * width, plane - at)
+                values = source[first + at : first + at + size]
+                if mirrored[image]:
+                    for line in range(0, size, width):
+                        for x in range(width):
+                            chunk[line + x] = np.float32(values[line + width - 1 - x]) * s + t
+                else:
+                    for x in range(size):
+                        chunk[x] = np.float32(values[x]) * s + t
+                stream(to + 4 * at, chunk.ctypes.data, 4 * size)
+    finish()
+
+
+@compiled(types.void(_SOURCE, _BYTES, _PLACES))
+def gather_pixels_uint8(source: UInt8, target: UInt8, places: Places) -> None:
+    """Copy images of interleaved red, green and blue to three planes each."""
+    starts, rows, mirrored, length, width = places
+    begin, out = source.ctypes.data, target.ctypes.data
+    plane = length // 3
+    size = max(_PIXELS // width, 1) * width
+    chunk, turned = np.empty(3 * size, np.uint8), np.empty(size, np.uint8)
+    here, there = chunk.ctypes.data, turned.ctypes.data
+    for image in range(len(starts)):
+        if not mirrored[image] and (out + rows[image] * length) % LINE == 0 == plane % LINE:
+            for at in range(0, plane, LINE):
+                to = out + rows[image] * length + at
+                stream_pixels(to, plane, begin + starts[image] + 3 * at)
+            continue
+        for at in range(0, plane, size):
+            count = min(size, plane - at)
+            split(here, size, begin + starts[image] + 3 * at, count)
+            for c in range(3):
+                to = out + rows[image] * length + c * plane + at
+                if not mirrored[image]:
+                    stream(to, here + c * size, count)
+                    continue
+                values = chunk[c * size : c * size + count]
+                for line in range(0, count, width):
+                    for x in range(width):
+                        turned[line + x] = values[line + width - 1 - x]
+                stream(to, there, count)
+    finish()
+
+
+@compiled(types.void(_SOURCE, _FLOATS, _FLOATS, _FLOATS, _PLACES))
+def gather_pixels_float32(
+    source: UInt8, scale: Float32, shift: Float32, target: Float32, places: Places
+) -> None:
+    """Normalise images of interleaved red, green and blue to three planes each."""
+    starts, rows, mirrored, length, width = places
+    begin, out = source.ctypes.data, target.ctypes.data
+    plane = length // 3
+    size = max(_PIXELS // width, 1) * width
+    chunk, made = np.empty(3 * size, np.uint8), np.empty(size, np.float32)
+    here, there = chunk.ctypes.data, made.ctypes.data
+    scales, shifts = (scale[0], scale[1], scale[2]), (shift[0], shift[1], shift[2])
+    for image in range(len(starts)):
+        if not mirrored[image] and (out + 4 * rows[image] * length) % LINE == 0 == plane % LINE:
+            for at in range(0, plane, LINE):
+                to = out + 4 * (rows[image] * length + at)
+                stream_floats(to, 4 * plane, begin + starts[image] + 3 * at, scales, shifts)
+            continue
+        for at in range(0, plane, size):
+            count = min(size, plane - at)
+            split(here, size, begin + starts[image] + 3 * at, count)
+            for c in range(3):
+                values, s, t = chunk[c * size : c * size + count], scale[c], shift[c]
+                if mirrored[image]:
+                    for line in range(0, count, width):
+                        for x in range(width):
+                            made[line + x] = np.float32(values[line + width - 1 - x]) * s + t
+                else:
+                    for x in range(count):
+                        made[x] = np.float32(values[x]) * s + t
+                to = out + 4 * (rows[image] * length + c * plane + at)
+                stream(to, there, 4 * count)
+    finish()

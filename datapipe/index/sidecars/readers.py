@@ -1,0 +1,246 @@
+"""The index files of each reader: DALI, wids, Megatron-Energon.
+
+Sources: `wds2idx.py` of NVIDIA DALI 2.x, index version 1.2: a line `v1.2 SAMPLES`, then a line per
+sample with `EXTENSION OFFSET SIZE NAME` for each member, everything set apart by spaces.
+`widsindex create` of wids 0.1.11: addresses are relative to the file itself; the optional `md5sum`,
+which `ShardListDataset` does not look at, would need every byte and is left out. `energon prepare`
+of Megatron-Energon 7.4.1, read by 7.0 and later: a tar index holds the byte offset of every sample
+and of the end, as unsigned 64-bit integers, little endian. `index.sqlite` is left out: only joined
+and auxiliary datasets need it, and `energon prepare --tar-index-only` adds it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datapipe.array_types import Int64
+from datapipe.errors import IndexMismatch
+from datapipe.index.images.header import EXTENSIONS, is_stored_image
+from datapipe.index.manifest import Shard, fsync_folder, replace_file
+from datapipe.index.tar.headers import BLOCK
+
+logger = logging.getLogger(__name__)
+
+_SPACE = re.compile(r"[ \t\n\v\f\r]")
+_LONGEST = 100  # bytes; the name field of a header
+_REMEDY = "repack the shards with `datapipe pack`, which gives short names, each once"
+# webdataset.autodecode, which Energon decodes with, leaves this one as bytes.
+_DECODED = EXTENSIONS - {"avif"}
+_CRUDE = "__module__: megatron.energon\n__class__: CrudeWebdataset\n"
+_CAPTIONING = """\
+sample_type:
+  __module__: megatron.energon
+  __class__: CaptioningSample
+field_map:
+  image: {image}
+  caption: txt
+"""
+
+
+class Sidecars:
+    """The sidecars of one reader, written into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
+        """Write what belongs to one shard, whose index is `table`; return the files written."""
+        raise NotImplementedError
+
+    def finish(self) -> list[Path]:
+        """Write what belongs to the whole dataset, once all shards were added, in their order."""
+        return []
+
+
+class DaliIndexes(Sidecars):
+    """`SHARD.idx` beside each shard that holds a sample; DALI does not open others.
+
+    Its `readers.webdataset` takes them as `index_paths`.
+    """
+
+    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
+        if not table.num_rows:
+            return []
+        path = self._folder / f"{shard.name.removesuffix('.tar')}.idx"
+        lines = [f"v1.2 {table.num_rows}", *_dali_lines(shard, table)]
+        replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+        return [path]
+
+
+def _dali_lines(shard: Shard, table: pa.Table) -> Iterator[str]:
+    columns = (table[name].to_pylist() for name in ("key", "ext", "offset", "size"))
+    for key, exts, offsets, sizes in zip(*columns, strict=True):
+        for ext in exts:
+            if _SPACE.search(f"{key}.{ext}"):
+                raise IndexMismatch(
+                    f"{shard.name}: the name {f'{key}.{ext}'!r} holds a space, which DALI's index "
+                    "cannot hold; repack the shards with `datapipe pack`, which writes names "
+                    "without spaces"
+                )
+        members = zip(exts, offsets, sizes, strict=True)
+        yield " ".join(f"{ext} {offset} {size} {key}.{ext}" for ext, offset, size in members)
+
+
+class WidsList(Sidecars):
+    """`shardindex.json`, with which `wids.ShardListDataset` opens shards by sample number."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._shards: list[dict[str, Any]] = []
+
+    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
+        if urlparse(shard.name).path != shard.name:
+            raise IndexMismatch(
+                f"{shard.name}: wids takes the name of a shard for an address, in which some of "
+                "these characters mean something else; rename the shard and index again"
+            )
+        _check_adjacent(shard, table, "wids")
+        _check_wids_names(shard, table)
+        self._shards.append({"url": shard.name, "nsamples": shard.samples, "filesize": shard.bytes})
+        return []
+
+    def finish(self) -> list[Path]:
+        document = {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": self._shards}
+        path = self._folder / "shardindex.json"
+        replace_file(path, json.dumps(document, indent=2).encode())
+        return [path]
+
+
+def _check_wids_names(shard: Shard, table: pa.Table) -> None:
+    """Refuse members that wids cannot tell apart.
+
+    It knows neither prefixes nor extended headers. Where there is one, the plain header may hold
+    another name, cut off or with question marks in it.
+    """
+    names = [
+        f"{key}.{ext}"
+        for key, exts in zip(table["key"].to_pylist(), table["ext"].to_pylist(), strict=True)
+        for ext in exts
+    ]
+    before = np.concatenate(([0], _ends(table)[:-1]))
+    extended = pc.list_flatten(table["offset"]).to_numpy() - before > BLOCK
+    for name, is_extended in zip(names, extended.tolist(), strict=True):
+        if len(name.encode()) > _LONGEST or (is_extended and not name.isascii()):
+            raise IndexMismatch(
+                f"{shard.name}: wids cannot read the name {name!r}, which is not ASCII or has "
+                f"more than {_LONGEST} bytes; {_REMEDY}"
+            )
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise IndexMismatch(
+            f"{shard.name}: two members have the name {twice!r}, and wids would give back others "
+            f"for them; {_REMEDY}"
+        )
+
+
+class EnergonMetadata(Sidecars):
+    """`SHARD.tar.idx` beside each shard and `.nv-meta/` beside them all.
+
+    Shards without a sample are left out, as Energon refuses them. All others are of the split
+    `train`. Samples are `CaptioningSample`s where each has one image that Energon decodes and a
+    `.txt`, else crude samples, which a cooker of the user's makes something of.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._counts: dict[str, int] = {}
+        self._images: set[str] = set()
+        self._captioned = True
+
+    def add(self, shard: Shard, table: pa.Table) -> list[Path]:
+        if not table.num_rows:
+            return []
+        _check_adjacent(shard, table, "Energon")
+        for members in set(map(tuple, table["ext"].to_pylist())):
+            images = [ext for ext in members if is_stored_image(ext)]
+            self._images.update(images)
+            self._captioned &= len(images) == 1 and "txt" in members
+        self._counts[shard.name] = shard.samples
+        path = self._folder / f"{shard.name}.idx"
+        last = np.cumsum(pc.list_value_length(table["ext"]).to_numpy()) - 1
+        edges = np.zeros(table.num_rows + 1, "<u8")
+        edges[1:] = _ends(table)[last]
+        replace_file(path, edges.tobytes())
+        return [path]
+
+    def finish(self) -> list[Path]:
+        folder = self._folder / ".nv-meta"
+        folder.mkdir(exist_ok=True)
+        fsync_folder(self._folder)
+        info = folder / ".info.json"
+        replace_file(info, json.dumps({"shard_counts": self._counts}, indent=2).encode())
+        settings = {
+            folder / "dataset.yaml": self._dataset_yaml(),
+            folder / "split.yaml": _split_yaml(list(self._counts)),
+        }
+        return [info, *(path for path, text in settings.items() if _settle(path, text.encode()))]
+
+    def _dataset_yaml(self) -> str:
+        if not self._counts or not self._captioned or not self._images <= _DECODED:
+            return _CRUDE
+        return _CAPTIONING.format(image=",".join(sorted(self._images)))
+
+
+def _split_yaml(names: Sequence[str]) -> str:
+    """Return all shards as `train`; empty splits are named too, as Energon knows them by name."""
+    # Energon expands braces in names. A JSON string is a YAML string.
+    escaped = (re.sub(r"([{},\\])", r"\\\1", name) for name in names)
+    lines = [f"  - {json.dumps(name, ensure_ascii=False)}" for name in escaped]
+    train = "\n".join(["  train:", *lines]) if lines else "  train: []"
+    return f"split_parts:\n{train}\n  val: []\n  test: []\nexclude: []\n"
+
+
+def _settle(path: Path, content: bytes) -> bool:
+    """Write settings unless a person made others; return whether they were written."""
+    if path.exists() and path.read_bytes() != content:
+        logger.warning("%s is kept as it was; delete it to have it made for these shards", path)
+        return False
+    replace_file(path, content)
+    return True
+
+
+def _ends(table: pa.Table) -> Int64:
+    """Return the offsets where members end and the next header begins: int64 [members]."""
+    offsets: Int64 = pc.list_flatten(table["offset"]).to_numpy()
+    sizes: Int64 = pc.list_flatten(table["size"]).to_numpy()
+    return -(-(offsets + sizes) // BLOCK) * BLOCK
+
+
+def _check_adjacent(shard: Shard, table: pa.Table, reader: str) -> None:
+    """Refuse members that a reader would group to other samples: every change of key begins one.
+
+    Raises:
+        IndexMismatch: members of a sample are apart or links, or neighbours have one key.
+    """
+    offsets = pc.list_flatten(table["offset"]).to_numpy()
+    misplaced = np.flatnonzero(np.diff(offsets) <= 0)
+    if misplaced.size:
+        member = int(misplaced[0]) + 1
+        sample = pc.list_parent_indices(table["ext"])[member].as_py()
+        ext = pc.list_flatten(table["ext"])[member].as_py()
+        raise IndexMismatch(
+            f"{shard.name}: around {table['key'][sample].as_py()}.{ext}, members of different "
+            f"samples alternate or one links to another; {reader} reads a tar from front to back "
+            "and would see other samples: repack the shards with `datapipe pack`, which brings "
+            "members together"
+        )
+    keys = table["key"].combine_chunks()
+    same = pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
+    if same.any():
+        key = keys[int(np.flatnonzero(same)[0])].as_py()
+        raise IndexMismatch(
+            f"{shard.name}: two samples one after the other have the key {key!r}, and {reader} "
+            "would take them for one: repack the shards with `datapipe pack`, which gives each its "
+            "own"
+        )

@@ -1,0 +1,62 @@
+"""The way of a sample through the code is short."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import simplejpeg
+
+import datapipe
+
+MOST = 6  # frames of datapipe between a worker's entry and libjpeg-turbo, both excluded
+
+# The user's module is imported by the worker too, thread or process.
+RECORDER = """
+    import sys
+    from pathlib import Path
+
+    import simplejpeg
+
+    _decode_jpeg = simplejpeg.decode_jpeg
+
+    def record(*args, **options):
+        names, frame = [], sys._getframe(1)
+        while frame is not None:
+            if "datapipe" in Path(frame.f_code.co_filename).parts:
+                names.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        with Path(__file__).with_suffix(".txt").open("a") as file:
+            file.write(" ".join(names) + "\\n")
+        return _decode_jpeg(*args, **options)
+
+    simplejpeg.decode_jpeg = record
+
+    def same(sample, generator):
+        return sample
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "entry"), [("threads", "_work"), ("processes", "WorkerDataset.__getitem__")]
+)
+def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(
+    make: Callable[..., datapipe.Loader],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: str,
+    entry: str,
+) -> None:
+    monkeypatch.setattr(simplejpeg, "decode_jpeg", simplejpeg.decode_jpeg)  # put back at the end
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / f"recorder_{workers}.py"
+    module.write_text(textwrap.dedent(RECORDER))
+    loader = make(transform=__import__(module.stem).same, workers=workers, num_workers=1)
+    next(iter(loader))
+    loader.close()
+    stacks = [line.split() for line in module.with_suffix(".txt").read_text().splitlines()]
+    between = [stack[: stack.index(entry)] for stack in stacks if entry in stack]
+    assert between
+    assert all(0 < len(stack) <= MOST for stack in between), between

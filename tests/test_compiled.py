@@ -1,0 +1,47 @@
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+from datapipe.compiled import compiled
+
+
+def test_a_cache_that_cannot_be_written_costs_a_compilation_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    njit = numba.njit
+
+    def without_folder(*signature: object, cache: bool = False, **options: object) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*signature, **options)
+
+    monkeypatch.setattr(numba, "njit", without_folder)
+    with caplog.at_level(logging.INFO, "datapipe"):
+        double = compiled("int64(int64)")(lambda number: 2 * number)
+    assert double(4) == 8
+    assert "compiled anew in each process: cannot cache" in caplog.text
+
+
+def test_numba_does_not_swap_standard_output_for_colours(tmp_path: Path) -> None:
+    (tmp_path / "colorama.py").write_text(
+        "__version__ = '0.4.6'\n"
+        "class Fore: RED = GREEN = BLUE = YELLOW = CYAN = MAGENTA = WHITE = BLACK = RESET = ''\n"
+        "class Style: BRIGHT = RESET_ALL = ''\n"
+        "init = reinit = deinit = print\n"
+    )
+    program = (
+        "import datapipe.compiled, numba.core.errors as errors, os; "
+        "print(type(errors.termcolor()).__name__, any('HIGHLIGHT' in name for name in os.environ))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[1]}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "NOPColorScheme False\n", done.stderr

@@ -1,0 +1,255 @@
+"""Agreement with transformers on chat templates of real model families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.spec import TextSpec
+from datapipe.text.truncate import IGNORE, Expanded, expand
+
+from .families import (
+    FAMILIES,
+    GEMMA_3,
+    NAMED,
+    QWEN3,
+    TOKENIZERS,
+    Family,
+    messages,
+    small_tokenizer,
+    transformers_tokenizer,
+)
+
+Turns = list[tuple[str, str]]
+
+CASES: dict[str, Turns] = {
+    "one turn": [("user", "What is this?"), ("assistant", "A test of the encoder.")],
+    "two turns": [
+        ("user", "Which options are there?"),
+        ("assistant", "Two: the first and the second."),
+        ("user", "Name one."),
+        ("assistant", "The first."),
+    ],
+    "system": [
+        ("system", "Answer in one word."),
+        ("user", "Is this a module?"),
+        ("assistant", "Yes."),
+    ],
+    "unicode": [
+        ("user", "Größe in €, 漢字 and עברית?"),
+        ("assistant", "Ça va: naïve ﬁ ½ e\u0301."),
+    ],
+    "emoji": [
+        ("user", "Which one 🤔?"),
+        ("assistant", "👩‍👩‍👧 and 🇪🇺 🙂"),
+        ("user", "🙂"),
+        ("assistant", "🙃"),
+    ],
+    "empty question": [("user", ""), ("assistant", "An answer.")],
+    "no answer": [("user", "Is anybody there?")],
+    "code": [
+        ("user", "def f(x):\n\treturn x  # two  blanks\n\n"),
+        ("assistant", "```python\nf(1)\n```"),
+    ],
+    "blanks": [
+        ("user", "  Blanks before and after \n"),
+        ("assistant", "\n Yes. \n\n"),
+        ("user", "\tMore?"),
+        ("assistant", " No "),
+    ],
+    "reserved": [
+        ("user", "a < b | c > d <|im|> [INST] <s"),
+        ("assistant", "<b>bold</b> ▁ {{ x }}"),
+    ],
+}
+IMAGES: dict[str, Turns] = {
+    "first": [("user", "<image>What is this?"), ("assistant", "A cat.")],
+    "last": [("user", "What is this? <image>"), ("assistant", "A cat.")],
+    "several": [
+        ("user", "<image><image>Compare these."),
+        ("assistant", "They are equal."),
+        ("user", "And this one <image> here?"),
+        ("assistant", "It is not."),
+    ],
+    "alone": [("user", "<image>"), ("assistant", "A cat.")],
+}
+
+
+def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Families with the cases that they have a place for."""
+    return [
+        (name, case)
+        for name in names
+        for case, turns in CASES.items()
+        if FAMILIES[name].system or turns[0][0] != "system"
+    ]
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return small_tokenizer(request.param)
+
+
+@cache
+def make(tokenizer: Tokenizer, template: str, image_token: str | None) -> TextEncoder:
+    given = transformers_tokenizer(tokenizer, template)
+    return TextEncoder(TextSpec(tokenizer=given, image_token=image_token))
+
+
+def encode(
+    tokenizer: Tokenizer, template: str, turns: Turns, image_token: str | None = None
+) -> Expanded:
+    """The turns with every image as one token."""
+    encoder = make(tokenizer, template, image_token)
+    record = {"messages": [{"role": role, "content": text} for role, text in turns]}
+    images = sum(text.count("<image>") for _, text in turns)
+    (encoded,) = encoder.encode([SampleText(None, record, images)])
+    assert isinstance(encoded, EncodedText), encoded
+    return expand(encoded, np.ones(images, np.int64), encoder.image_id)
+
+
+def transformers(
+    tokenizer: Tokenizer, family: Family, turns: Turns
+) -> tuple[list[int], list[int] | None]:
+    """What transformers makes of them: ids, and its assistant mask where there is one."""
+    theirs = transformers_tokenizer(tokenizer, family.template).apply_chat_template(
+        messages(turns, family),
+        return_dict=True,
+        return_assistant_tokens_mask=family.generation,
+        date_string="26 Jul 2024",
+    )
+    return theirs["input_ids"], theirs.get("assistant_masks")
+
+
+def learnt(ours: Expanded) -> list[int]:
+    return [1 if label != IGNORE else 0 for label in ours.labels.tolist()]
+
+
+@pytest.mark.parametrize(("name", "case"), pairs(FAMILIES))
+def test_ids_and_labels_are_those_of_transformers(
+    tokenizer: Tokenizer, name: str, case: str
+) -> None:
+    family, turns = FAMILIES[name], CASES[case]
+    ours = encode(tokenizer, family.template, turns)
+    ids, mask = transformers(tokenizer, family, turns)
+    assert ours.input_ids.tolist() == ids
+    if mask is not None:
+        assert learnt(ours) == mask
+
+
+@pytest.mark.parametrize(
+    ("name", "case"), pairs(name for name in FAMILIES if not FAMILIES[name].generation)
+)
+def test_without_generation_blocks_answers_and_their_ends_are_learnt(name: str, case: str) -> None:
+    family, turns = FAMILIES[name], CASES[case]
+    tokenizer = small_tokenizer("byte-level")
+    ours = encode(tokenizer, family.template, turns)
+    answers = [
+        (text if family.whole else text.strip()) + family.end
+        for role, text in turns
+        if role == "assistant"
+    ]
+    said = ours.input_ids[ours.labels != IGNORE]
+    text = tokenizer.decode(said.tolist(), skip_special_tokens=False)
+    # A blank before an answer may be in the answer's first token, or in Phi-3's turn's name.
+    assert "".join(text.split()) == "".join("".join(answers).split())
+    assert np.array_equal(ours.labels[ours.labels != IGNORE], said)
+
+
+@pytest.mark.parametrize(("plain", "case"), pairs(["qwen2.5", "llama-3", "gemma"]))
+def test_labels_are_the_same_with_and_without_generation_blocks(
+    tokenizer: Tokenizer, plain: str, case: str
+) -> None:
+    turns = CASES[case]
+    without = encode(tokenizer, FAMILIES[plain].template, turns)
+    generation = encode(tokenizer, FAMILIES[f"{plain}-generation"].template, turns)
+    assert without.input_ids.tolist() == generation.input_ids.tolist()
+    assert without.labels.tolist() == generation.labels.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].image])
+@pytest.mark.parametrize("case", IMAGES)
+def test_images_stand_where_the_template_writes_them(
+    tokenizer: Tokenizer, name: str, case: str
+) -> None:
+    family, turns = FAMILIES[name], IMAGES[case]
+    ours = encode(tokenizer, family.template, turns, family.image)
+    ids, mask = transformers(tokenizer, family, turns)
+    assert ours.input_ids.tolist() == ids
+    if mask is not None:
+        assert learnt(ours) == mask
+
+
+@pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "phi-3"])
+def test_a_template_of_strings_gets_the_image_token_in_the_text(
+    tokenizer: Tokenizer, family: str
+) -> None:
+    turns = [("user", "What <image> is this?"), ("assistant", "A cat.")]
+    ours = encode(tokenizer, FAMILIES[family].template, turns, "<image>")
+    ids, _ = transformers(tokenizer, FAMILIES[family], turns)
+    assert ours.input_ids.tolist() == ids
+    assert ids.count(tokenizer.token_to_id("<image>")) == 1
+
+
+def test_gemma_3_writes_an_image_as_its_processor_does() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    encoder = TextEncoder(
+        TextSpec(
+            tokenizer=transformers_tokenizer(tokenizer, GEMMA_3), image_token="<image_soft_token>"
+        )
+    )
+    record = {"messages": [{"role": "user", "content": "<image>\nWhat is this?"}]}
+    (encoded,) = encoder.encode([SampleText(None, record, 1)])
+    assert isinstance(encoded, EncodedText)
+    ours = expand(encoded, np.array([2]), encoder.image_id)
+    assert tokenizer.decode(ours.input_ids.tolist(), skip_special_tokens=False) == (
+        "<s><start_of_turn>user\n\n\n<start_of_image><image_soft_token><image_soft_token>"
+        "<end_of_image>\n\nWhat is this?<end_of_turn>\n"
+    )
+    assert encoder.image_wrap == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("turns", "said"),
+    [
+        (
+            [("user", "Why?"), ("assistant", "<think>\nHm.\n</think>\n\nBecause.")],
+            "<think>\nHm.\n</think>\n\nBecause.<|im_end|>",
+        ),
+        (
+            [
+                ("user", "Why?"),
+                ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
+                ("user", "How?"),
+                ("assistant", "<think>\nOh.\n</think>\n\nSo."),
+            ],
+            "Because.<|im_end|><think>\nOh.\n</think>\n\nSo.<|im_end|>",
+        ),
+    ],
+)
+def test_a_template_that_moves_reasoning_is_learnt_as_it_is_written(
+    turns: Turns, said: str
+) -> None:
+    tokenizer = small_tokenizer("byte-level")
+    family = Family(template=QWEN3)
+    ours = encode(tokenizer, family.template, turns)
+    assert ours.input_ids.tolist() == transformers(tokenizer, family, turns)[0]
+    labels = ours.labels[ours.labels != IGNORE].tolist()
+    assert tokenizer.decode(labels, skip_special_tokens=False) == said
+
+
+def test_named_special_tokens_reach_the_template() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    ours = encode(
+        tokenizer,
+        "{{ bos_token }}{{ messages[0].content + eos_token }}"
+        "{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
+        CASES["one turn"],
+    )
+    assert ours.input_ids[0] == tokenizer.token_to_id(NAMED["bos_token"])
+    assert tokenizer.token_to_id(NAMED["eos_token"]) in ours.input_ids

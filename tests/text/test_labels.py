@@ -1,0 +1,194 @@
+"""What a model is taught by templates that rewrite what the assistant says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+
+from datapipe.text.encode import SampleText, TextEncoder
+from datapipe.text.spec import TextSpec
+
+from .families import QWEN3, small_tokenizer
+from .test_encode import chat, encoded, make, written
+
+PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+SYSTEM = "{{ '<|im_start|>system\nYou are a test.<|im_end|>\n' }}"
+
+
+def chatml(content: str) -> str:
+    """A template of ChatML that writes contents in its own way, without a generation prompt."""
+    return (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ "
+        + content
+        + " }}{{ '<|im_end|>\n' }}{% endfor %}"
+    )
+
+
+COPY = chatml("m.content")
+TRIM = chatml("m.content.strip()")
+STRIP = chatml("m.content.split('</think>')[-1].strip()")
+UPPER = chatml("m.content | upper")
+QWEN3_WITHOUT_PROMPT = QWEN3[: QWEN3.index("{%- if add_generation_prompt")]
+GENERATION = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content.split('</think>')[-1].strip() + '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}"
+)
+# As DeepSeek-R1's: the prompt begins the reasoning that is taken out of the answers.
+DEEPSEEK = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{{ '<|assistant|>' + m.content.split('</think>')[-1].strip() + eos_token }}"
+    "{% else %}{{ '<|user|>' + m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|><think>\n' }}{% endif %}"
+)
+# As GLM-4.5's: each answer has its reasoning, or a sign that there is none, and no end.
+GLM = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% set parts = m.content.split('</think>') %}{% set r = '' %}"
+    "{% if parts | length > 1 and loop.last %}"
+    "{% set r = parts[0].split('<think>')[-1].strip() %}{% endif %}"
+    "{{ '<|assistant|>\n<think>' + r + '</think>' }}"
+    "{% if parts[-1].strip() %}{{ '\n' + parts[-1].strip() }}{% endif %}"
+    "{% else %}{{ '<|user|>\n' + m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+PLAIN = chat(("user", "Why?"), ("assistant", "Because."), ("user", "How?"), ("assistant", "So."))
+THINKS = chat(
+    ("user", "Why?"),
+    ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
+    ("user", "How?"),
+    ("assistant", "<think>Oh.</think>So."),
+)
+FIRST_THINKS = chat(
+    ("user", "Why?"),
+    ("assistant", "<think>\nHm.\n</think>\n\nBecause."),
+    ("user", "How?"),
+    ("assistant", "So."),
+)
+TOOL = chat(
+    ("user", "Why?"),
+    ("assistant", "call"),
+    ("tool", "42"),
+    ("assistant", "<think>Oh.</think>So."),
+)
+ENDED = "Because.<|im_end|>So.<|im_end|>"
+
+
+@pytest.mark.parametrize("begin", ["", SYSTEM], ids=["bare", "system"])
+@pytest.mark.parametrize("end", ["", PROMPT], ids=["no prompt", "prompt"])
+@pytest.mark.parametrize(
+    ("template", "sample", "learnt"),
+    [
+        (COPY, PLAIN, ENDED),
+        (TRIM, PLAIN, ENDED),
+        (STRIP, PLAIN, ENDED),
+        (STRIP, THINKS, ENDED),
+        (STRIP, FIRST_THINKS, ENDED),
+        (STRIP, TOOL, "call<|im_end|>So.<|im_end|>"),
+        (UPPER, PLAIN, ENDED.upper().replace("IM_END", "im_end")),
+        (GENERATION, PLAIN, ENDED),
+        (GENERATION, THINKS, ENDED),
+    ],
+)
+def test_answers_and_their_ends_are_learnt_and_no_turns_name(
+    template: str, begin: str, end: str, sample: SampleText, learnt: str
+) -> None:
+    assert written(make(begin + template + end), sample, learnt=True) == learnt
+
+
+@pytest.mark.parametrize("template", [QWEN3, QWEN3_WITHOUT_PROMPT], ids=["prompt", "no prompt"])
+def test_reasoning_that_a_template_moves_is_learnt_and_what_it_adds_is_not(template: str) -> None:
+    encoder = make(template)
+    moved = "<think>\nOh.\n</think>\n\nSo.<|im_end|>"
+    assert written(encoder, THINKS, learnt=True) == f"Because.<|im_end|>{moved}"
+    assert written(encoder, TOOL, learnt=True) == f"call<|im_end|>{moved}"
+    assert "<think>\n\n</think>\n\nSo." in written(encoder, FIRST_THINKS)
+    assert written(encoder, FIRST_THINKS, learnt=True) == ENDED
+
+
+def test_a_prompt_that_no_answer_begins_with_does_not_hide_the_answers() -> None:
+    ends = "Because.</s>So.</s>"
+    assert written(make(DEEPSEEK), PLAIN, learnt=True) == ends
+    assert written(make(DEEPSEEK), THINKS, learnt=True) == ends
+
+
+def test_answers_without_an_end_are_learnt_alike_whether_rewritten_or_not() -> None:
+    assert written(make(GLM), PLAIN, learnt=True) == "Because.So."
+    # What takes in the blanks before it is the special token of the turn's name.
+    assert written(make(GLM), THINKS, learnt=True) == "Because.<think>Oh.</think>\nSo."
+
+
+def test_an_end_is_learnt_that_differs_for_the_last_answer() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content }}"
+        "{% if loop.last %}{{ '</s>' }}{% else %}{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    )
+    assert written(make(template), PLAIN, learnt=True) == "Because.<|im_end|>So.</s>"
+
+
+@pytest.mark.parametrize(
+    "template", [COPY, TRIM, STRIP, UPPER, GENERATION, QWEN3, QWEN3_WITHOUT_PROMPT, GLM]
+)
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_an_empty_answer_has_no_label(template: str, empty: str) -> None:
+    encoder = make(template)
+    both = chat(("user", "Why?"), ("assistant", empty), ("user", "How?"), ("assistant", empty))
+    assert not encoded(encoder, both).trained.any()
+    first = chat(("user", "Why?"), ("assistant", empty), ("user", "How?"), ("assistant", "So."))
+    alone = chat(("user", "How?"), ("assistant", "So."))
+    assert written(encoder, first, learnt=True) == written(encoder, alone, learnt=True)
+
+
+@pytest.mark.parametrize("template", [STRIP, STRIP + PROMPT, GENERATION, QWEN3, DEEPSEEK, GLM])
+def test_an_answer_of_which_a_template_leaves_nothing_has_no_label(template: str) -> None:
+    encoder = make(template)
+    sample = chat(
+        ("user", "Why?"),
+        ("assistant", "<think>Hm.</think>"),
+        ("user", "How?"),
+        ("assistant", "So."),
+    )
+    alone = chat(("user", "How?"), ("assistant", "So."))
+    assert written(encoder, sample, learnt=True) == written(encoder, alone, learnt=True)
+
+
+@pytest.mark.parametrize("template", [STRIP, GENERATION, QWEN3, DEEPSEEK])
+def test_a_rewritten_turn_that_is_marked_as_not_learnt_has_no_label(template: str) -> None:
+    record = {
+        "messages": [
+            {"role": "user", "content": "Why?"},
+            {"role": "assistant", "content": "<think>Hm.</think>Because.", "weight": 0},
+            {"role": "user", "content": "How?"},
+            {"role": "assistant", "content": "So."},
+        ]
+    }
+    alone = chat(("user", "How?"), ("assistant", "So."))
+    encoder = make(template)
+    learnt = written(encoder, SampleText(None, record, 0), learnt=True)
+    assert learnt == written(encoder, alone, learnt=True)
+
+
+@pytest.mark.parametrize("template", ["caption", "chatml", "llava", STRIP, QWEN3])
+@pytest.mark.parametrize("token", ["<s>", "</s>", "<|im_end|>", "<|endoftext|>", "<pad>"])
+def test_special_tokens_in_a_caption_are_words(template: str, token: str) -> None:
+    encoder = make(template)
+    number = small_tokenizer("byte-level").token_to_id(token)
+    spelt = encoded(encoder, SampleText(f"A {token} sign.", None, 0)).tokens.tolist()
+    plain = encoded(encoder, SampleText("A sign.", None, 0)).tokens.tolist()
+    assert spelt.count(number) == plain.count(number)
+    assert f" {token} sign." in written(encoder, SampleText(f"A {token} sign.", None, 0))
+
+
+def test_a_token_that_is_named_but_not_called_special_is_a_word_in_a_caption(
+    tmp_path: Path,
+) -> None:
+    tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
+    tokenizer.add_tokens([AddedToken("<|stop|>", special=False)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|stop|>"}')
+    encoder = TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
+    text = encoded(encoder, SampleText("A <|stop|> sign.", None, 0))
+    assert text.tokens.tolist().count(tokenizer.token_to_id("<|stop|>")) == 1

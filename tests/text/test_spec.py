@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from datapipe.errors import PlanError
+from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.spec import TextSpec
+
+from .families import (
+    FAMILIES,
+    GEMMA,
+    NAMED,
+    QWEN2_5,
+    QWEN2_VL,
+    small_tokenizer,
+    transformers_tokenizer,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tokenizer's folder as transformers saves it."""
+    transformers_tokenizer(small_tokenizer("byte-level"), QWEN2_5).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def tokens(tokenizer: Any, template: Any = None) -> list[int]:
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template=template))
+    record = {"messages": [{"role": "user", "content": "Hm?"}]}
+    (encoded,) = encoder.encode([SampleText(None, record, 0)])
+    assert isinstance(encoded, EncodedText)
+    return encoded.tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"tokenizer": None}, "tokenizer None"),
+        ({"tokenizer": 7}, "tokenizer 7"),
+        ({"template": ""}, "template ''"),
+        ({"template": 5}, "template 5"),
+        ({"image_tokens": 0}, "image_tokens 0"),
+        ({"image_tokens": True}, "image_tokens True"),
+        ({"image_tokens": 1.5}, "image_tokens 1.5"),
+        ({"image_tokens": "per_tile"}, "give a number from 1, 'per-tile', 'native'"),
+        ({"image_token": ""}, "image_token ''"),
+        ({"max_length": 0}, "max_length 0"),
+        ({"max_length": 4096.0}, "max_length 4096.0"),
+        ({"overlong": "cut"}, "overlong 'cut'"),
+        ({"system": 3}, "system 3"),
+        ({"system": "Be kind.", "template": "caption"}, "template='caption' writes none"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(options: dict[str, Any], cause: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        TextSpec(**{"tokenizer": "tokenizer.json", **options})
+    assert cause in str(caught.value)
+
+
+def test_rules_and_functions_count_image_tokens() -> None:
+    for value in (1, 576, "native", "per-tile", lambda widths, heights: widths):
+        assert TextSpec(tokenizer="t", image_tokens=value).image_tokens == value
+
+
+def test_a_tokenizer_is_the_same_from_a_file_a_folder_and_an_object(folder: Path) -> None:
+    expected = tokens(transformers_tokenizer(small_tokenizer("byte-level"), QWEN2_5))
+    assert tokens(folder) == tokens(str(folder)) == tokens(folder / "tokenizer.json") == expected
+    assert tokens(small_tokenizer("byte-level"), QWEN2_5) == expected
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_chat_template_is_found_in_tokenizer_config(folder: Path, named: bool) -> None:
+    expected = tokens(folder)
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(PlanError, match="no chat template; give template='llava'"):
+        tokens(folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    templates = [
+        {"name": "tool_use", "template": "{{ 1 }}"},
+        {"name": "default", "template": QWEN2_5},
+    ]
+    config["chat_template"] = templates if named else QWEN2_5
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert tokens(folder) == expected
+
+
+def test_a_processors_template_comes_before_the_tokenizers_own(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": QWEN2_VL}))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = QWEN2_5
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert tokens(folder) == tokens(small_tokenizer("byte-level"), QWEN2_VL)
+
+
+def test_special_tokens_are_named_by_the_folder(folder: Path) -> None:
+    encoder = TextEncoder(TextSpec(tokenizer=folder))
+    ids = small_tokenizer("byte-level").token_to_id
+    assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["eos_token"] = {"content": "<|im_end|>", "special": True}
+    config["pad_token"] = None
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    encoder = TextEncoder(TextSpec(tokenizer=folder))
+    assert encoder.eos_id == encoder.pad_id == ids("<|im_end|>")
+
+
+def test_special_tokens_of_a_tokenizer_that_comes_alone_are_known_by_their_usual_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "datapipe"):
+        encoder = TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template="chatml"))
+    ids = small_tokenizer("byte-level").token_to_id
+    assert (encoder.eos_id, encoder.pad_id) == (ids("</s>"), ids("<pad>"))
+    assert "usual names" in caplog.text
+
+
+def test_ids_stay_below_the_size_of_the_vocabulary() -> None:
+    tokenizer = small_tokenizer("byte-level")
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
+    assert encoder.vocab_size == max(tokenizer.get_vocab().values()) + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"tokenizer": "no/such/model"}, "names of the Hugging Face Hub are not looked up"),
+        ({"tokenizer": object()}, "of type object"),
+        ({"template": "vicuna"}, "'vicuna' is neither 'llava', 'chatml', 'caption'"),
+        ({"template": "{% for m in messages %}"}, "not valid Jinja in line 1"),
+        ({"template": "{{ 'always the same' }}"}, "shows nothing"),
+        ({"template": None}, "has no chat template"),
+        ({"template": GEMMA, "system": "Be kind."}, "System role not supported"),
+        ({"image_token": "<picture>"}, "'<picture>' is not among"),
+        ({"template": QWEN2_VL.replace("<|image_pad|>", "<|image_pad|>" * 2)}, "2 times"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(options: dict[str, Any], cause: str) -> None:
+    given = {"tokenizer": small_tokenizer("byte-level"), "template": "chatml", **options}
+    with pytest.raises(PlanError) as caught:
+        TextEncoder(TextSpec(**given))
+    assert cause in str(caught.value)
+
+
+def test_chatml_needs_its_tokens() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    with pytest.raises(PlanError, match=r"needs the token '<\|im_start\|>'"):
+        TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
+    for template in ("caption", "llava"):
+        with pytest.raises(PlanError, match="eos_token"):
+            TextEncoder(TextSpec(tokenizer=tokenizer, template=template))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": {}}'])
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(PlanError, match="not a tokenizer"):
+        TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
+
+
+def test_a_folder_without_a_fast_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"a folder needs a tokenizer\.json"):
+        TextEncoder(TextSpec(tokenizer=tmp_path, template="caption"))
+
+
+def test_a_damaged_file_beside_a_tokenizer_is_refused(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(PlanError, match=r"tokenizer_config\.json is not JSON"):
+        TextEncoder(TextSpec(tokenizer=folder))
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    template = QWEN2_5 + "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    with pytest.raises(PlanError, match="unsafe"):
+        TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template=template))
+
+
+def test_a_template_without_an_end_of_turn_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    TextEncoder(TextSpec(tokenizer=small_tokenizer("byte-level"), template=template))
+    assert "where to stop" in caplog.text
+    caplog.clear()
+    for family in FAMILIES.values():
+        tokenizer = transformers_tokenizer(small_tokenizer("byte-level"), family.template)
+        TextEncoder(TextSpec(tokenizer=tokenizer))
+    assert not caplog.text
+
+
+def test_special_tokens_that_a_tokenizer_does_not_find_are_named() -> None:
+    spec = json.loads(small_tokenizer("metaspace-legacy").to_str())
+    for token in spec["added_tokens"]:
+        token["normalized"] = True
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    with pytest.raises(PlanError, match='set "normalized": false'):
+        TextEncoder(TextSpec(tokenizer=tokenizer, template="chatml"))
+
+
+def test_a_tokenizer_is_not_changed_by_its_use() -> None:
+    tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
+    tokenizer.enable_truncation(5)
+    before = tokenizer.to_str()
+    tokens(tokenizer, "chatml")
+    assert tokenizer.to_str() == before
+    assert NAMED["eos_token"] in before

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.errors import PlanError
+from datapipe.plan.lengths import planned
+from datapipe.plan.ragged import edges
+from datapipe.text.encode import EncodedText
+from datapipe.text.truncate import IGNORE, expand
+
+IMAGE = 9
+
+
+def text(tokens: int, image_at: list[int], trained: list[bool] | None = None) -> EncodedText:
+    return EncodedText(
+        np.arange(100, 100 + tokens, dtype=np.int32),
+        np.array(image_at, np.int32),
+        np.array(trained if trained is not None else [True] * tokens, np.bool_),
+    )
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> tuple[EncodedText, list[int]]:
+    """A text and the tokens of its images."""
+    tokens = draw(st.integers(0, 12))
+    places = sorted(draw(st.lists(st.integers(0, tokens), max_size=4)))
+    trained = draw(st.lists(st.booleans(), min_size=tokens, max_size=tokens))
+    counts = draw(st.lists(st.integers(1, 5), min_size=len(places), max_size=len(places)))
+    return text(tokens, places, trained), counts
+
+
+WRAPS = st.sampled_from([(0, 0), (1, 1), (2, 1), (0, 2)])
+
+
+def test_images_stand_in_their_places() -> None:
+    expanded = expand(text(3, [0, 2, 2]), np.array([2, 1, 3]), IMAGE)
+    assert expanded.input_ids.tolist() == [9, 9, 100, 101, 9, 9, 9, 9, 102]
+    assert expanded.labels.tolist() == [IGNORE] * 2 + [100, 101] + [IGNORE] * 4 + [102]
+    assert expanded.images == 3
+
+
+def test_the_first_token_is_never_a_label() -> None:
+    assert expand(text(3, []), np.array([], np.int64), None).labels.tolist() == [IGNORE, 101, 102]
+    assert expand(text(1, [0]), np.array([1]), IMAGE).labels.tolist() == [IGNORE, 100]
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept", "images"),
+    [(11, 11, 2), (10, 10, 2), (9, 6, 1), (7, 6, 1), (6, 6, 1), (5, 5, 1), (4, 1, 0), (1, 1, 0)],
+)
+def test_a_cut_goes_before_the_image_it_would_cut(limit: int, kept: int, images: int) -> None:
+    # 100 [9 9 9 with 101 before and 102 after] 103 [9 with 104 and 105] 106
+    sample = text(7, [2, 5])
+    expanded = expand(sample, np.array([2, 2]), IMAGE, limit, (1, 1))
+    whole = expand(sample, np.array([2, 2]), IMAGE)
+    assert whole.input_ids.tolist() == [100, 101, 9, 9, 102, 103, 104, 9, 9, 105, 106]
+    assert (len(expanded.input_ids), expanded.images) == (kept, images)
+    assert expanded.input_ids.tolist() == whole.input_ids[:kept].tolist()
+    assert expanded.labels.tolist() == whole.labels[:kept].tolist()
+
+
+@settings(deadline=None)
+@given(sample=texts(), limit=st.integers(1, 40), wrap=WRAPS)
+def test_a_cut_keeps_the_longest_beginning_that_cuts_no_image(
+    sample: tuple[EncodedText, list[int]], limit: int, wrap: tuple[int, int]
+) -> None:
+    encoded, counts = sample
+    whole = expand(encoded, np.array(counts, np.int64), IMAGE)
+    cut = expand(encoded, np.array(counts, np.int64), IMAGE, limit, wrap)
+    total = len(whole.input_ids)
+    runs = encoded.image_at + np.concatenate(([0], np.cumsum(counts)))[: len(counts)]
+    extents = [
+        (max(int(run) - wrap[0], 0), min(int(run) + count + wrap[1], total))
+        for run, count in zip(runs, counts, strict=True)
+    ]
+    allowed = [
+        end
+        for end in range(min(limit, total) + 1)
+        if end == total or not any(start < end < stop for start, stop in extents)
+    ]
+    kept = len(cut.input_ids)
+    assert kept == max(allowed)
+    assert cut.input_ids.tolist() == whole.input_ids[:kept].tolist()
+    assert cut.labels.tolist() == whole.labels[:kept].tolist()
+    assert cut.images == sum(stop <= kept for _, stop in extents)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    samples=st.lists(texts(), max_size=8),
+    limit=st.one_of(st.none(), st.integers(1, 40)),
+    wrap=WRAPS,
+)
+def test_planned_lengths_are_those_of_the_expanded_samples(
+    samples: list[tuple[EncodedText, list[int]]], limit: int | None, wrap: tuple[int, int]
+) -> None:
+    edges_of = [np.diff(np.pad(encoded.trained.astype(int), 1)) for encoded, _ in samples]
+    spans = [np.flatnonzero(changes).reshape(-1, 2) for changes in edges_of]
+    lengths = planned(
+        np.array([len(encoded.tokens) for encoded, _ in samples], np.int32),
+        image_at=np.array([at for encoded, _ in samples for at in encoded.image_at], np.int32),
+        image_counts=np.array([count for _, counts in samples for count in counts], np.int64),
+        image_offsets=edges(np.array([len(counts) for _, counts in samples], np.int64)),
+        label_start=np.array([start for span in spans for start, _ in span], np.int32),
+        label_stop=np.array([stop for span in spans for _, stop in span], np.int32),
+        label_offsets=edges(np.array([len(span) for span in spans], np.int64)),
+        limit=limit,
+        wrap=wrap,
+    )
+    for row, (encoded, counts) in enumerate(samples):
+        expanded = expand(encoded, np.array(counts, np.int64), IMAGE, limit, wrap)
+        assert lengths.tokens[row] == len(expanded.input_ids)
+        assert lengths.labels[row] == np.count_nonzero(expanded.labels != IGNORE)
+        assert lengths.images[row] == expanded.images
+        assert lengths.image_tokens[row] == np.count_nonzero(expanded.input_ids == IMAGE)
+
+
+def test_images_without_a_count_or_a_token_are_refused() -> None:
+    with pytest.raises(PlanError, match="counts of 1 images for a text with places for 2"):
+        expand(text(3, [0, 1]), np.array([4]), IMAGE)
+    with pytest.raises(PlanError, match="image_token="):
+        expand(text(3, [0]), np.array([4]), None)

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -276,6 +277,32 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(
         assert left_behind() == ([], [])
     finally:
         gc.enable()
+
+
+def test_threads_of_a_loop_that_was_left_are_never_deleted_by_its_thread(make: Make) -> None:
+    # Python code runs when a `Thread` is deleted; a Ctrl-C that arrives in it would be lost.
+    iterator = iter(make(num_workers=2))
+    executor = iterator._executor
+    deleted_in: list[int] = []
+    for thread in executor._team.threads:
+        weakref.finalize(thread, lambda: deleted_in.append(threading.get_ident()))
+    del thread
+
+    def slow_to_close() -> Iterator[Any]:
+        try:
+            yield
+        finally:
+            left_behind()  # until the workers have ended
+
+    jobs = slow_to_close()
+    next(jobs)
+    executor._jobs = jobs
+    del executor, jobs, iterator
+    deadline = time.monotonic() + 30
+    while len(deleted_in) < 2 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert len(deleted_in) == 2
+    assert threading.get_ident() not in deleted_in
 
 
 def test_one_iterator_is_not_for_two_threads(make: Make) -> None:

@@ -111,6 +111,11 @@ class _Team:
             self._end()
 
     def _end(self) -> None:
+        if not self._stopped:
+            # Nobody joins a team that was dropped. Python code runs when a `Thread` is deleted
+            # (`threading._dangling`), so the thread that iterates must not be the last to refer
+            # to one.
+            self.threads.clear()
         _TEAMS.discard(self)
         self._on_end()
 

@@ -32,14 +32,14 @@ demo: $(VENV)/.base ## build a dataset from real photographs, pack it, plan it, 
 		--tokenizer $(DEMO)/tokenizer.json --template chatml --image-tokens 256
 	$(BIN)/python examples/train_captioner.py $(DEMO)/shards
 
-test: $(VENV)/.dev lint ## lint, types, import layering, tests
+test: $(VENV)/.dev ## the tests, in less than six minutes
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not campaign"
 
-test-all: test ## the tests, those that take long, and ten thousand flipped bits and a thousand cuts
+test-all: lint test ## what CI runs: lint, tests, long tests, ten thousand flipped bits
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m campaign
 	DATAPIPE_FLIPS=10000 $(BIN)/python -m pytest --numprocesses 2 -rP --show-capture=stdout tests/integrity/test_flips.py
 
-lint: $(VENV)/.dev ## what CI checks before it runs the tests
+lint: $(VENV)/.dev ## style, types, import layering
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from PIL import Image
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As jobs in the background have it, and pass it on to what they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Slowness of a machine that others use too is no failure.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 MEASURING = (
     *("tests/profile/", "tests/monitor/", "tests/tune/test_real_loaders.py"),

@@ -35,21 +35,30 @@ def left_behind() -> tuple[list[threading.Thread], list[str]]:
     return workers(), open_shards()
 
 
+_OPEN_BEFORE: set[str] = set()  # by tests of other files that ran in this process
+
+
 def open_shards() -> list[str]:
-    """Tar files that this process holds open."""
-    held = []
+    """Tar files that were opened since the test began, and are open."""
+    return sorted(open_tars() - _OPEN_BEFORE)
+
+
+def open_tars() -> set[str]:
+    held = set()
     for number in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{number}")
         except FileNotFoundError:
             continue
         if target.endswith(".tar"):
-            held.append(target)
+            held.add(target)
     return held
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
+    _OPEN_BEFORE.clear()
+    _OPEN_BEFORE.update(open_tars())
     yield
     gc.collect()
     assert left_behind() == ([], [])

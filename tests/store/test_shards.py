@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ShardStore:
+def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShardStore]:
     monkeypatch.setattr(shards_module, "_MOST_OPEN", 3)
-    return ShardStore(folder, [f"{shard}.tar" for shard in range(12)])
+    with closing(ShardStore(folder, [f"{shard}.tar" for shard in range(12)])) as store:
+        yield store
 
 
 def member(offset: int, size: int) -> Member:
@@ -77,6 +80,7 @@ def test_a_low_limit_of_the_process_is_kept(folder: Path, monkeypatch: pytest.Mo
     for shard in range(12):
         store.read(shard, [member(0, 1)])
     assert open_files(folder) == 2
+    store.close()
 
 
 def test_workers_that_open_one_shard_at_once_share_it(

@@ -55,7 +55,7 @@ class Within:
     below: float = inf
 
     def __call__(self, value: Any) -> Any:
-        """Return the value if it lies in the range; raise `Refused` otherwise."""
+        """Return the value if it is in the range; raise `Refused` otherwise."""
         if not (self.least <= value <= self.most and self.above < value < self.below):
             raise Refused
         return value

@@ -171,7 +171,7 @@ class ArrayFiles:
         return math.prod(self._row)
 
     def _allocate(self, images: int) -> None:
-        """Reserve the bytes of all images at once, so that they lie together and cannot run out."""
+        """Reserve the bytes of all images at once, so that they are together and cannot run out."""
         assert self._images is not None
         assert self._row is not None
         os.pwrite(self._images, header("|u1", 0, self._row), 0)

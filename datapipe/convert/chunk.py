@@ -1,4 +1,4 @@
-"""Chunks of samples of a shard, as they will lie in arrays; threads make them in any order."""
+"""Chunks of samples of a shard, as they will be in arrays; threads make them in any order."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def pack_arrays(
 ) -> ConvertReport:
     """Pack raw image-text data into arrays: `pack_dataset`, and `convert_dataset` of its shards.
 
-    The shards lie in the folder's working folder until the arrays are finished, so the disk needs
+    The shards are in the folder's working folder until the arrays are finished, so the disk needs
     room for both. The same command continues what was interrupted.
 
     Args:
@@ -56,7 +56,7 @@ def pack_arrays(
     started = time.monotonic()
     out = local_path(arrays)
     if out is None:
-        raise PackError(f"{arrays}: arrays are mapped and have to lie here; give a folder")
+        raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")
     common: dict[str, Any] = {"workers": workers, "max_rejects": max_rejects}
     common["space_check"] = space_check
     expected = conversion_options(image, text)

@@ -125,7 +125,7 @@ def decode_for(
             factor = _scaling((height, width), target(height, width))
         pixels = decode_jpeg(data, info, factor=factor)
         if pixels is not None and factor > 1:
-            # libjpeg rounds the sides up. A last row or column that lies mostly outside of the
+            # libjpeg rounds the sides up. A last row or column that is mostly outside of the
             # image would shift what is resized, by up to half as many grey levels as the scaling.
             down, across = ((side + factor // 2) // factor for side in (info.height, info.width))
             pixels = pixels[:down, :across]

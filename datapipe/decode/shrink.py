@@ -189,7 +189,7 @@ def _decode(data: Encoded, info: ImageInfo, size: tuple[int, int]) -> Image.Imag
         size = size[1], size[0]
     pixels, factor = _stored_pixels(data, info, size)
     if pixels.shape[1::-1] != size:
-        # libjpeg rounds the sides up: its last pixels may lie half outside the image.
+        # libjpeg rounds the sides up: its last pixels may be half outside the image.
         box = (0.0, 0.0, info.width / factor, info.height / factor) if factor > 1 else None
         # Of Pillow's filters, Lanczos changes the result of the later resize in training least.
         # From a gap of 3, Pillow's manual says, averaging first makes no visible difference.

@@ -67,7 +67,7 @@ def anyres_tokens(
 ) -> Int64:
     """Return the tokens of each image, int64 [n]: of the whole, the canvas without padding, rows.
 
-    A model drops the rows or columns of features that lie in the padding, and ends each row that is
+    A model drops the rows or columns of features that are in the padding, and ends each row that is
     left with one token more (`image_newline`).
 
     Args:

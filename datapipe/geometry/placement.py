@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A point (x, y) of the original lies at (x * scale_x + left, y * scale_y + top).
+    """A point (x, y) of the original is at (x * scale_x + left, y * scale_y + top).
 
     Coordinates are continuous: (0, 0) is the outer corner of the first pixel, (width, height) that
     of the last one. Boxes and points of annotations are moved by it. A mirrored image has a

@@ -1,4 +1,4 @@
-"""The index: where the bytes of each sample lie, their sizes, checksums and lengths.
+"""The index: where the bytes of each sample are, their sizes, checksums and lengths.
 
 Tar files and Parquet parts come in; a `Dataset` of memory-mapped columns and a manifest go out.
 `dataset.py` opens, `columns.py` holds what plan and loader read, `manifest.py` is `dataset.json`.

@@ -151,7 +151,7 @@ def _texts(data: UInt8, offsets: Int64, rows: Int64) -> list[str]:
 
 
 def open_columns(home: Path, manifest: Manifest) -> Columns:
-    """Map the columns of the dataset whose index lies in `home`, making them where needed.
+    """Map the columns of the dataset whose index is in `home`, making them where needed.
 
     Raises:
         IndexMismatch: they cannot be made, or are damaged as soon as they are.

@@ -43,8 +43,8 @@ class Dataset:
     """An indexed dataset.
 
     Attributes:
-        folder: where the shards lie, here or elsewhere.
-        home: where their index lies, and what is derived from it.
+        folder: where the shards are, here or elsewhere.
+        home: where their index is, and what is derived from it.
         manifest: its content.
         columns: what plan and fetch read of each sample.
     """
@@ -151,8 +151,8 @@ def check_shards(root: Path, manifest: Manifest) -> None:
 def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
     """Fetch manifest and index of a remote dataset; return the local folder, and the manifest.
 
-    They lie in the cache folder under the dataset's fingerprint, so they are fetched once, wherever
-    copies of it lie. The manifest is read each time.
+    They are in the cache folder under the dataset's fingerprint, so they are fetched once, wherever
+    copies of it are. The manifest is read each time.
 
     Raises:
         IndexMismatch: there is no dataset at the URL, or its index is not that of its manifest.

@@ -135,7 +135,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """sha256, in hex, of the content: equal wherever the dataset lies."""
+        """sha256, in hex, of the content: equal wherever the dataset is."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -99,7 +99,7 @@ class Work:
             image = spec_of(arrays.image) if arrays.image else None
         if self.cache is not None and (self.cache.memory, self.cache.disk) != (None, None):
             raise PlanError(
-                "cache: arrays lie decoded, and the page cache keeps what was read of them; leave "
+                "cache: arrays are decoded, and the page cache keeps what was read of them; leave "
                 "it out, or give CacheSpec(device=...)"
             )
         if image is not None and dataset.manifest.images and not arrays.image:

@@ -122,7 +122,7 @@ def pack_dataset(
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
     if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
-        raise PackError(f"{out} lies inside the raw data {raw}; give a folder outside of it")
+        raise PackError(f"{out} is inside the raw data {raw}; give a folder outside of it")
     refuse_beside_tars(raw, out)
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")

@@ -133,7 +133,7 @@ class Job:
             return False
         if before.foreign:
             raise PackError(
-                f"{self.out} holds shards that someone else wrote, indexed where they lie; give a "
+                f"{self.out} holds shards that someone else wrote, indexed where they are; give a "
                 "new folder"
             )
         check_shards(self.out, before)

@@ -136,7 +136,7 @@ class Sequencer:
 
     def _take(self, inputs: list[Input], part: PreparedPart) -> None:
         sink = self.sink
-        # Samples not yet written lie from `start` to `end` and have the rows `row` to `stop`.
+        # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
         for sample, outcome in zip(inputs, part.outcomes, strict=True):
             if isinstance(outcome, Reject):

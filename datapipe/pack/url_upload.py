@@ -46,7 +46,7 @@ _MADE_HERE = (UNFINISHED, COLUMNS, "where", "tokens-*", ".*.tmp-*", f".{COLUMNS}
 
 
 def local_path(out: str | os.PathLike[str]) -> Path | None:
-    """Return the folder that `out` names; None where that lies elsewhere."""
+    """Return the folder that `out` names; None where it is remote."""
     if not is_remote(out):
         return Path(out)
     return Path(out.partition("://")[2]) if out.startswith(_HERE) else None
@@ -163,7 +163,7 @@ class UploadStage:
         return manifest
 
     def _refuse_others(self) -> None:
-        """Refuse a URL where something lies that was not sent from this staging folder."""
+        """Refuse a URL that holds something not sent from this staging folder."""
         if (self._home / UNFINISHED / _SENT).exists():
             return
         if found := self.target.begin_task(self.target.names()).result():
@@ -189,7 +189,7 @@ class UploadStage:
         with self._lock:
             ended = [future for future in self._running.values() if future.done()]
             if shard.name not in self._running:
-                self._note()  # from now on what lies there is ours
+                self._note()  # from now on what is there is ours
                 self._running[shard.name] = self.target.begin_task(self._send_shard(shard))
         for future in ended:
             future.result()

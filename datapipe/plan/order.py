@@ -3,7 +3,7 @@
 `Permutation` is the global shuffle. A Feistel network permutes the smallest power of two that holds
 all samples; results past the end are permuted again until they fall inside (cycle walking; Black
 and Rogaway: "Ciphers with arbitrary finite domains", CT-RSA 2002). Fewer than half of the domain
-lies past the end, so a walk takes two turns on average at worst. `ShardOrder` shuffles for remote
+is past the end, so a walk takes two turns on average at worst. `ShardOrder` shuffles for remote
 storage, where only a few shards should be read at a time.
 """
 

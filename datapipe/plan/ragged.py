@@ -45,5 +45,5 @@ def indices_below(size: int, values: npt.ArrayLike) -> Int64:
     indices = np.asarray(values, np.int64)
     if indices.size and (indices.min() < 0 or indices.max() >= size):
         wrong = indices.min() if indices.min() < 0 else indices.max()
-        raise IndexError(f"{wrong} does not lie in 0 ... {size - 1}")
+        raise IndexError(f"{wrong} is not in 0 ... {size - 1}")
     return indices

@@ -88,7 +88,7 @@ class Selection:
     def rank(self, samples: npt.ArrayLike) -> Int64:
         """Count the selected samples before each of these: int64, of the same shape.
 
-        `size` is valid too; `count` samples lie before it.
+        `size` is valid too; `count` samples are before it.
 
         Raises:
             IndexError: a sample is not in `0 ... size`.
@@ -116,7 +116,7 @@ class Selection:
 
     def _rank(self, samples: Int64) -> Int64:
         block, within = np.divmod(samples, BLOCK)
-        # All blocks may lie before sample `size`: no bit of the last one counts then.
+        # All blocks may be before sample `size`: no bit of the last one counts then.
         words = _words(self._bits, np.minimum(block, max(len(self._ranks) - 2, 0)))
         bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
         bits &= np.arange(BLOCK) < within[:, None]

@@ -1,4 +1,4 @@
-"""A folder of files that lie elsewhere, read in ranges, many at a time."""
+"""A remote folder of files, read in ranges, many at a time."""
 
 from __future__ import annotations
 

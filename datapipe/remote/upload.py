@@ -1,4 +1,4 @@
-"""Uploads of files to a folder that lies elsewhere."""
+"""Uploads of files to a remote folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples that lie in arrays: texts, concatenated, and decoded images, `[N, H, W, 3]`.
+"""Samples stored in arrays: texts, concatenated, and decoded images, `[N, H, W, 3]`.
 
 All of it is mapped, so that processes share what the page cache has, and nothing is copied before
 it goes to a batch.
@@ -48,7 +48,7 @@ class ArrayStore(Store):
     """The texts of a dataset of arrays, as a `Store`; from any thread.
 
     Args:
-        folder: where the arrays lie.
+        folder: where the arrays are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -132,14 +132,14 @@ class ImageArray:
     """The images of a dataset of arrays.
 
     Args:
-        folder: where the arrays lie.
+        folder: where the arrays are.
         height, width: of each image, in pixels.
         files: those that are compared with checksums.
 
     Attributes:
         data: uint8 [I * height * width * 3], all values concatenated.
         placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
-            original lies at (x * scale_x + left, y * scale_y + top).
+            original is at (x * scale_x + left, y * scale_y + top).
         size: values of an image.
     """
 

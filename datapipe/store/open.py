@@ -1,4 +1,4 @@
-"""Choice of the store that fits where a dataset lies."""
+"""Choice of the store that fits where a dataset is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def open_store(dataset: Dataset) -> Store:
     """Return the store of a dataset's samples.
 
     Raises:
-        PlanError: arrays lie elsewhere.
+        PlanError: the arrays are remote.
     """
     names = [shard.name for shard in dataset.manifest.shards]
     if not isinstance(dataset.folder, RemoteFolder):
@@ -23,7 +23,7 @@ def open_store(dataset: Dataset) -> Store:
         return ArrayStore(dataset.folder) if is_array else ShardStore(dataset.folder, names)
     if dataset.manifest.arrays is not None:
         raise PlanError(
-            f"{dataset.folder} holds arrays, which are mapped and have to lie here; copy them, or "
+            f"{dataset.folder} holds arrays, which are mapped and have to be here; copy them, or "
             "read the shards that they came from"
         )
     return RemoteStore(dataset.folder, names)

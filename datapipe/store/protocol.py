@@ -1,4 +1,4 @@
-"""The interface of a store of samples, wherever it lies."""
+"""The interface of a store of samples, wherever it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of samples, read from shards that lie elsewhere: many ranges at a time, joined."""
+"""Members of samples, read from remote shards: many ranges at a time, joined."""
 
 from __future__ import annotations
 
@@ -107,4 +107,4 @@ class RemoteFetch:
                     raise StoreError("the loader was closed while this was being read") from None
                 start = member.offset - span.start
                 return data[start : start + member.size]
-        raise AssertionError("every member lies in a span")
+        raise AssertionError("every member is in a span")

@@ -265,7 +265,7 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[Encoding | DecodeErr
 
 
 def _tokens_of(encoding: Encoding, start: int, stop: int) -> tuple[int, int]:
-    """Return the tokens (start, stop) that the characters `start` to `stop` lie in.
+    """Return the tokens (start, stop) that the characters `start` to `stop` are in.
 
     As in transformers' assistant mask: from the token of the first character to that of the last.
     Where a character is in no token, as normalizers leave some out, the next one inside counts.

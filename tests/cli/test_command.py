@@ -93,7 +93,7 @@ def test_options_reach_the_pack(run, tmp_path, make_llava, members):
     ("arguments", "message"),
     [
         (["pack", "nowhere", "out"], "nowhere: no such file or folder"),
-        (["pack", "raw", "raw/out"], "lies inside the raw data"),
+        (["pack", "raw", "raw/out"], "is inside the raw data"),
         (["pack", "raw", "out", "--shard-size", "big"], "--shard-size 'big' is neither"),
         (["pack", "raw", "out", "--format", "xyz"], "format 'xyz' is not known"),
         (["pack", "raw", "out", "--max-rejects", "0"], "more than --max-rejects 0 allows"),

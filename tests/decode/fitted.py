@@ -45,7 +45,7 @@ def rows_for(transform: ImageTransform, image: Decoded) -> Tensor:
 def place(
     spec: ImageSpec, image: Decoded, draw: Draw | None = None
 ) -> tuple[Tensor, Placement, dict[str, Tensor]]:
-    """Rows of one image, where it lies, and its facts."""
+    """Rows of one image, where it is, and its facts."""
     transform = make_transform(spec)
     out = rows_for(transform, image)
     placement = transform.place(image, out, draw)

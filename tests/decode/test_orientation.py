@@ -323,7 +323,7 @@ def test_batches_of_a_dataset_that_an_earlier_version_packed_stay_the_same(
 
 
 def test_what_earlier_indexes_took_out_of_damaged_exif_is_kept(encode):
-    # An entry in front whose value lies outside of the block: Pillow reads no further.
+    # An entry in front whose value is outside of the block: Pillow reads no further.
     entries = struct.pack(">HHII", 0x010F, 2, 10, 10**6) + struct.pack(">HHIHH", 274, 3, 1, 6, 0)
     block = b"MM\0*" + struct.pack(">IH", 8, 2) + entries + bytes(4)
     for data in (

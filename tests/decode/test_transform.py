@@ -143,7 +143,7 @@ def test_points_lie_where_the_placement_says(
         # Nothing but the image is shown.
         assert -1 < x.min() < x.max() < width + 1 or across == 1
         assert -1 < y.min() < y.max() < height + 1 or down == 1
-    # Filters blend what lies about a pixel, at the edges of what is shown of one side alone.
+    # Filters blend the neighbours of a pixel, at the edges of what is shown those of one side.
     blend_x, blend_y = 1 + 1 / abs(where.scale_x), 1 + 1 / where.scale_y
     shown_x = x.min() - 0.5 / abs(where.scale_x), x.max() + 0.5 / abs(where.scale_x)
     shown_y = y.min() - 0.5 / where.scale_y, y.max() + 0.5 / where.scale_y

@@ -24,7 +24,7 @@ HERE = Path("here")
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """Another way to the same batches: options that differ, and where the data lies."""
+    """Another way to the same batches: options that differ, and where the data is."""
 
     name: str
     options: Options = field(default_factory=dict)

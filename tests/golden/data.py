@@ -147,7 +147,7 @@ def make_data(folder: Path) -> None:
     common: dict[str, Any] = {"batch_size": 4, "num_workers": 0, "rank": 0, "world_size": 1}
     cache = datapipe.CacheSpec(disk=folder / "cache", disk_size="16MB")
     list(datapipe.make_loader(shards, image=CONVERTED, cache=cache, **common))
-    # What loaders derive lies in folders that were written to: columns, token counts, filters.
+    # What loaders derive is in folders that were written to: columns, token counts, filters.
     for source in (shards, arrays):
         list(datapipe.make_loader(source, image=None, text=text, where="width > 40", **common))
     for made in (raw, shards, arrays, folder / "cache"):

@@ -131,7 +131,7 @@ def run_case(
     """Digest the batches of a case.
 
     Args:
-        data: where the data lies.
+        data: where the data is.
         case: the configuration.
         folder: an empty folder for what it writes.
         num_workers: of each loader.

@@ -22,7 +22,7 @@ from .digest import DIGESTS, STATES, run_case, run_plan, state_path, versions
 
 
 def record(folder: Path, *, num_workers: int, data_too: bool) -> None:
-    """Write `digests.json`, and with `data_too` what lies in `data/` and `states/`."""
+    """Write `digests.json`, and with `data_too` what is in `data/` and `states/`."""
     if data_too:
         (folder / "making").mkdir()
         make_data(folder / "making")

@@ -1,4 +1,4 @@
-"""Token counts lie beside the index: counted once, by one process, and never lost to another."""
+"""Token counts are beside the index: counted once, by one process, and never lost to another."""
 
 from __future__ import annotations
 

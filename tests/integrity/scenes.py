@@ -219,7 +219,7 @@ class Maker:
         return Scene(home=self._home, run=self._pass, chosen=r"\.parquet$|/dataset\.json$")
 
     def _mirror(self) -> Scene:
-        """The index of a dataset that lies elsewhere, fetched into the user's cache folder."""
+        """The index of a remote dataset, fetched into the user's cache folder."""
         self._pack(self._raw, self._root / "packed")
         url = f"memory:/{self._root}/packed"
         fsspec.filesystem("memory").put(str(self._root / "packed"), url, recursive=True)

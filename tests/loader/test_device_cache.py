@@ -56,7 +56,7 @@ def test_a_device_that_is_too_small_holds_a_part(make: Make, more: dict[str, Any
     assert 0 < stats["device"].kept <= 8
     assert 2 * stats["device"].kept <= stats["device"].hits <= 3 * stats["device"].kept
     if more:
-        # What lies on the device need not lie in memory too.
+        # What is on the device need not be in memory too.
         count = len(cached.dataset)
         # With repeats of the last step.
         assert 0 <= stats["memory"].kept - (count - stats["device"].kept) < 4

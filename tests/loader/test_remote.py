@@ -1,4 +1,4 @@
-"""Datasets that lie elsewhere: the same batches as from here, read ahead, whatever goes wrong."""
+"""Remote datasets: the same batches as from here, read ahead, whatever goes wrong."""
 
 from __future__ import annotations
 

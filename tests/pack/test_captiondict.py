@@ -104,7 +104,7 @@ def test_a_value_that_is_no_caption_and_a_missing_image_are_rejected(tmp_path, m
 
 def test_images_that_are_nowhere_are_refused(tmp_path, make_dict):
     raw = make_dict({"x1.jpg": "A dog"})
-    with pytest.raises(PackError, match=r"the first is x1.jpg\) lie in none of .*--image-root"):
+    with pytest.raises(PackError, match=r"the first is x1.jpg\) are in none of .*--image-root"):
         read(raw)
 
 

@@ -281,7 +281,7 @@ def test_images_that_are_nowhere_are_refused_with_what_was_tried(tmp_path, make_
     raw = make_coco(folder="elsewhere")
     (raw / "elsewhere").rename(tmp_path / "away")
     with pytest.raises(
-        PackError, match=r"000000522418.jpg\) lie in none of .*raw/val2017.*--image-"
+        PackError, match=r"000000522418.jpg\) are in none of .*raw/val2017.*--image-"
     ):
         read(raw)
     assert len(read(raw, image_root=tmp_path / "away")) == 3

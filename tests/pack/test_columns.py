@@ -214,7 +214,7 @@ def test_a_text_alone_is_refused_where_its_ids_name_images_beside_it(raw, jpeg):
     (path.parent / "train").mkdir()
     for number in (7, 8):
         (path.parent / "train" / f"scan_{number}.jpg").write_bytes(jpeg(number))
-    with pytest.raises(PackError, match="images lie here whose names hold the ids") as caught:
+    with pytest.raises(PackError, match="images are here whose names hold the ids") as caught:
         read(path)
     first, second = read(path, **remedy(str(caught.value)))
     assert (first.caption, first.images[0].blob.read()) == ("A lung", jpeg(7))

@@ -274,6 +274,6 @@ def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path):
             archive.write(tmp_path / name, name)
     _, rejects, said = read(tmp_path)
     assert rejects == {}
-    assert said == ["left out: 1 file, archives whose content lies beside them (photos.zip)"]
+    assert said == ["left out: 1 file, archives whose content is beside them (photos.zip)"]
     (tmp_path / "photos" / "2.jpg").unlink()
     assert list(read(tmp_path)[1]) == ["photos.zip"]

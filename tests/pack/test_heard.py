@@ -43,7 +43,7 @@ def broken_zip(encode):
 
 @pytest.fixture
 def broken_exif(encode):
-    """A TIFF with an entry whose value lies behind the end of the file."""
+    """A TIFF with an entry whose value is behind the end of the file."""
     data = encode(kind="TIFF", tiffinfo={305: "x" * 40})
     entry = data.index(struct.pack("<HHI", 305, 2, 41))
     return data[: entry + 4] + struct.pack("<I", 10**7) + data[entry + 8 :]

@@ -163,7 +163,7 @@ def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_pa
         opened(tmp_path, image_root=tmp_path / "empty")
     said = str(caught.value)
     assert f"none of the first 60 images is there (looked for {tmp_path}/empty/0000.jpg)" in said
-    assert f"they seem to lie in {tmp_path}/images (60 of the first 60)" in said
+    assert f"they seem to be in {tmp_path}/images (60 of the first 60)" in said
 
 
 def test_a_wrong_image_root_with_no_images_anywhere_says_so(tmp_path):

@@ -112,6 +112,6 @@ def test_a_document_that_makes_no_sense_is_rejected(make_mmc4, change, reason):
 def test_documents_of_which_no_image_was_downloaded_are_refused(make_mmc4):
     raw = make_mmc4(document(("gone.jpg", 0)))
     with pytest.raises(
-        PackError, match=r"the first is gone.jpg\) lie in none of .*--image-root, or down"
+        PackError, match=r"the first is gone.jpg\) are in none of .*--image-root, or down"
     ):
         read(raw)

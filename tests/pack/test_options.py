@@ -91,7 +91,7 @@ def test_an_option_that_makes_no_sense_is_refused(tmp_path, make_folder, options
 def test_an_output_inside_the_raw_data_is_refused(tmp_path, make_folder, out):
     raw = make_folder(tmp_path / "raw", 1)
     (tmp_path / "link").symlink_to(raw)
-    with pytest.raises(PackError, match="lies inside the raw data"):
+    with pytest.raises(PackError, match="is inside the raw data"):
         pack_dataset(raw, tmp_path / out)
 
 

@@ -1,4 +1,4 @@
-"""Choice of a reading of a folder where loose images lie beside records or tars."""
+"""Choice of a reading of a folder where loose images are beside records or tars."""
 
 import json
 

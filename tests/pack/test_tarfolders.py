@@ -1,4 +1,4 @@
-"""Tars of other people whose texts lie elsewhere than in a member `txt`."""
+"""Tars of other people whose texts are elsewhere than in a member `txt`."""
 
 import json
 import subprocess

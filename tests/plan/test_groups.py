@@ -61,7 +61,7 @@ def test_a_step_over_the_border_of_two_blocks_is_balanced_too() -> None:
 
 
 def test_groups_begin_where_the_block_before_has_left_off() -> None:
-    # Two kinds of units: a group is pure wherever it lies inside the block.
+    # Two kinds of units: a group is pure wherever it is inside the block.
     text = np.repeat([100, 200], 50)
     order = lay_out(text, np.zeros(100, np.int64), group=10, phase=4, key=3)
     inside = text[order[6:96]].reshape(9, 10)

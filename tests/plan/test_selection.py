@@ -98,10 +98,10 @@ def test_a_selection_may_be_mapped_from_disk(tmp_path: Path) -> None:
 def test_what_is_not_there_is_refused() -> None:
     selection = Selection(pack(np.arange(20) < 5), 20)
     for wrong in (-1, 5):
-        with pytest.raises(IndexError, match=f"{wrong} does not lie in 0 ... 4"):
+        with pytest.raises(IndexError, match=f"{wrong} is not in 0 ... 4"):
             selection.select([0, wrong])
     for wrong in (-1, 21):
-        with pytest.raises(IndexError, match=f"{wrong} does not lie in 0 ... 20"):
+        with pytest.raises(IndexError, match=f"{wrong} is not in 0 ... 20"):
             selection.rank([0, wrong])
 
 

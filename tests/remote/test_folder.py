@@ -1,4 +1,4 @@
-"""Files that lie elsewhere are read whole or in ranges, whatever servers and networks do."""
+"""Remote files are read whole or in ranges, whatever servers and networks do."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def is_right(
 ) -> bool:
     """Whether a choice among `settings`, smallest first, is the smallest that is good enough.
 
-    Where the truth lies within half the margin of the margin, either side is accepted.
+    Where the truth is within half the margin of the margin, either side is accepted.
     """
     smaller = tuple(settings[: settings.index((workers, ahead))])
     if case.step is not None:

@@ -53,7 +53,7 @@ class CheckedFiles:
     """Arrays in the `.npy` files of a folder, compared with checksums before they are used.
 
     Args:
-        folder: where they lie.
+        folder: where they are.
         dtypes: of each file, in the order of their checksums.
         sums: checksum of the checksums, as `write_sums` returned it.
         remedy: what a person can do about damage.
@@ -158,7 +158,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
         Raises:
             IndexMismatch: one is not what was written.
         """
-        if isinstance(index, tuple):  # further axes lie inside of a row
+        if isinstance(index, tuple):  # further axes are inside of a row
             index = index[0]
         item = self.values.strides[0]
         blocks: Any
@@ -178,7 +178,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
                 numbers = np.flatnonzero(numbers)
             numbers = numbers.astype(np.int64).ravel()
             blocks = (numbers * item + HEADER) // BLOCK
-            if width > 1:  # a single value lies in one block: its size divides the header's
+            if width > 1:  # a single value is in one block: its size divides the header's
                 ends = ((numbers + width) * item + HEADER - 1) // BLOCK
                 blocks = np.concatenate((blocks, ends))
             if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self._good)):

@@ -20,7 +20,7 @@ Values = npt.NDArray[Any]
 def gather(column: Any, numbers: Int64) -> Values:
     """Return `column[numbers]`, for a column that may be memory-mapped.
 
-    Values at random lie on as many pages. Through a mapping each of them costs a fault, counts as
+    Values at random are on as many pages. Through a mapping each of them costs a fault, counts as
     this process's memory, and waits for the disk alone. So large columns are read by position,
     and where that is slow, values are asked for before they are read.
     """

@@ -105,7 +105,7 @@ def lenient_orientation(tiff: Data) -> int:
 def _ordinary(tiff: bytes) -> int | None:
     """Return the orientation in an EXIF block, 0 where it holds none, None where Pillow must say.
 
-    As Pillow does, what follows an entry whose value lies outside of the block is left unread.
+    As Pillow does, what follows an entry whose value is outside of the block is left unread.
     """
     structs = _ORDERS.get(tiff[:4])
     if structs is None or len(tiff) < 8:

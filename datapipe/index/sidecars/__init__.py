@@ -43,10 +43,10 @@ def write_sidecars(
     dataset last. What a person may have set (Energon's `dataset.yaml` and `split.yaml`) is kept.
 
     Args:
-        folder: where the shards lie and the sidecars go.
+        folder: where the shards are and the sidecars go.
         manifest: of these shards.
         kinds: some of `KINDS`.
-        home: where the Parquet indexes lie; by default `folder`.
+        home: where the Parquet indexes are; by default `folder`.
 
     Raises:
         IndexMismatch: an index is missing or not that of the manifest, a shard holds what a reader

@@ -1,6 +1,6 @@
 """The index of tar files that someone else wrote, made without rewriting them.
 
-One pass over a tar finds where every member lies and takes its checksum. Image headers and texts
+One pass over a tar finds where every member is and takes its checksum. Image headers and texts
 are parsed on the way; pixels are not decoded.
 """
 
@@ -67,7 +67,7 @@ def index_shards(
     """Index every tar in `folder` and write the manifest.
 
     Args:
-        folder: where the shards lie; or a list of shards, such as "data/train-{000..099}.tar".
+        folder: where the shards are; or a list of shards, such as "data/train-{000..099}.tar".
         home: where index files and manifest go; by default `folder` itself, for a list a folder of
             its own beside the shards, or the user's cache folder where these cannot be written.
         force: index again where there is a manifest already.

@@ -196,7 +196,7 @@ def refuse_urls(names: list[str]) -> None:
             "the files"
         )
     raise IndexMismatch(
-        f"{url}: tars behind a URL are read only where their index lies beside them; "
+        f"{url}: tars behind a URL are read only where their index is beside them; "
         f"download the {len(names):,} tars ({download_command(url)}) and give the files, or run "
         "`datapipe index` where they are files, copy dataset.json and the index files to the URL "
         "and give make_loader the URL of the folder"

@@ -1,6 +1,6 @@
 """Token columns: counts of the tokens of each text, made once per tokenizer and template.
 
-They lie beside the index as plain `.npy` files, one folder for each digest of a tokenizer and a
+They are beside the index as plain `.npy` files, one folder for each digest of a tokenizer and a
 template, that notes the manifest they were counted for. Opening those of a billion samples maps
 them and reads nothing.
 """
@@ -51,7 +51,7 @@ class TokenColumns:
     `sample_label[i]` to `sample_label[i + 1]`.
 
     Attributes:
-        folder: where they lie.
+        folder: where they are.
         digest: of tokenizer and template, hex.
         image_wrap: text tokens before and after an image that belong to it.
         failed: samples whose text cannot be used; `failures.jsonl` in `folder` says why.
@@ -81,7 +81,7 @@ class TokenColumns:
 
 
 def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | None:
-    """Map the token columns of the dataset whose index lies in `home`, or in the cache folder.
+    """Map the token columns of the dataset whose index is in `home`, or in the cache folder.
 
     Returns:
         None where they were not counted yet, or were for another content, or are damaged.
@@ -98,7 +98,7 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
 
 
 def token_folders(home: Path, manifest: Manifest, digest: str) -> tuple[Path, Path]:
-    """Return where columns may lie: beside the index, or where that cannot be written, cached."""
+    """Return where columns may be: beside the index, or where that cannot be written, cached."""
     name = f"tokens-{digest[:16]}"
     return home / name, cache_folder() / manifest.fingerprint[:32] / name
 

@@ -58,7 +58,7 @@ def open_or_count(
     not counted again.
 
     Args:
-        home: where the index lies; where it cannot be written, the user's cache folder is used.
+        home: where the index is; where it cannot be written, the user's cache folder is used.
         manifest: of the dataset.
         digest: of tokenizer and template, hex.
         image_wrap: text tokens before and after an image that belong to it.

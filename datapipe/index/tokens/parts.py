@@ -102,7 +102,7 @@ class PartFiles:
     """Parts of a count, a file a shard.
 
     Args:
-        folder: where they lie; it may hold other things.
+        folder: where they are; it may hold other things.
         digest: of the tokenizer and the template that they are counted with.
     """
 

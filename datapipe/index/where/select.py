@@ -65,7 +65,7 @@ def select_where(
 ) -> Selected:
     """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
-    The answer lies in `folder`, or in the user's cache folder if that cannot be written. Opening it
+    The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
     compares its digests; a damaged one is found anew. Several processes may do all this at once.
 
     Args:

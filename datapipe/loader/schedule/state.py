@@ -80,7 +80,7 @@ class History:
         back = self.yielded - step
         if back >= len(self._recent):
             raise PlanError(
-                f"step {step} lies {back} batches back, and {len(self._recent)} are remembered"
+                f"step {step} is {back} batches back, and {len(self._recent)} are remembered"
             )
         return self._recent[-1 - back]
 

@@ -1,4 +1,4 @@
-"""Archives: what they hold, whether that lies unpacked beside them, and how to unpack them."""
+"""Archives: what they hold, whether that is unpacked beside them, and how to unpack them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def first_members(path: Path, most: int = _MEMBERS) -> list[tuple[str, int]]:
 
 
 def lies_beside(path: Path) -> bool:
-    """Return whether the first files of an archive all lie unpacked beside it, equal in size."""
+    """Return whether the first files of an archive are all unpacked beside it, equal in size."""
     members = first_members(path)
     if not members:
         return False

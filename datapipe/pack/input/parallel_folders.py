@@ -1,4 +1,4 @@
-"""Folders of texts that lie parallel to folders of images: `images/train` and `labels/train`.
+"""Folders of texts that are parallel to folders of images: `images/train` and `labels/train`.
 
 Two folders are parallel if their paths below the raw folder differ in one name: `img/1.jpg` and
 `box/1.txt`, `training_data/images/1.png` and `training_data/annotations/1.json`.

@@ -19,7 +19,7 @@ from datapipe.pack.writers.ustar import MAX_SIZE
 
 
 def as_it_lies(path: str) -> str | None:
-    """Return the path at which a file that is not at `path` lies; None where it lies nowhere.
+    """Return the path of a file that is not at `path`; None where it is nowhere.
 
     Tried are both normal forms of Unicode, as macOS takes accents off their letters, and the
     extension in small and in capital letters, as cameras and Windows write `IMG_1.JPG`.

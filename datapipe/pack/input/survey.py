@@ -26,7 +26,7 @@ class Survey:
     """Loose images below a folder, hidden files and folders left out.
 
     Attributes:
-        images: each image's path, with whether a text of the same stem lies beside it.
+        images: each image's path, with whether a text of the same stem is beside it.
         complete: False where there were more files than were looked at.
     """
 

@@ -42,7 +42,7 @@ class FolderReader:
     """`a/b.jpg` with `a/b.txt`, `a/b.caption` or `a/b.json` beside it, or with no text at all.
 
     A text may have the whole name of its image too, as `a/b.jpg.txt`.
-    Texts may lie in a parallel folder too. `include` chooses one if there are several, or images.
+    Texts may be in a parallel folder too. `include` chooses one if there are several, or images.
     """
 
     name = "folder"
@@ -244,7 +244,7 @@ class _Tree:
         elif ext == "npz":
             reason = "arrays, such as cached latents"
         elif is_archive(name) and lies_beside(path):
-            reason = "archives whose content lies beside them"
+            reason = "archives whose content is beside them"
         if reason:
             self._leave_out(source, reason)
         elif text:

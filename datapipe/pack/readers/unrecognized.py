@@ -43,7 +43,7 @@ _FOLDERS = 10_000
 
 
 def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
-    """Refuse a folder of images none of which has a text, though texts lie there.
+    """Refuse a folder of images none of which has a text, though texts are there.
 
     Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
 
@@ -111,7 +111,7 @@ def _texts_of_none(raw: Path) -> list[Path]:
         seen += len(names)
         if seen >= _FILES:
             break
-    # JSON of an image's stem was read as its sidecar, and texts too unless they lie elsewhere.
+    # JSON of an image's stem was read as its sidecar, and texts too unless they are elsewhere.
     alike = [
         [path for path in paths if ext != "json" or path.stem not in stems]
         for (_, ext), paths in files.items()

@@ -87,7 +87,7 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
     for _, _, value in islice(file.questions(), _FIRST):
         if isinstance(value, dict) and (field := image_field(value)):
             found[str(value[field])] = None
-    # Not the first alone, as images may lie in several folders in turn.
+    # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
     hints = [hint for hint in (file.subtype, f"images/{file.subtype}") if file.subtype]
     hints.append("train_images")  # of TextVQA, for its splits train and val

@@ -32,7 +32,7 @@ _IMAGE = re.compile(
 
 
 def refuse_folder_in_tar(tar: TarScanner, groups: Sequence[Group], tars: Sequence[Path]) -> None:
-    """Refuse tars in which most images lack a text that lies elsewhere in the same tar.
+    """Refuse tars in which most images lack a text that is elsewhere in the same tar.
 
     It may be a file that names the images, or a folder of texts beside one of images.
 

@@ -1,6 +1,6 @@
 """The ways in which a folder could be read, and which of them is plainly meant.
 
-Loose images may lie beside files that another reader takes: records, or tars. What is weighed is
+Loose images may be beside files that another reader takes: records, or tars. What is weighed is
 how many samples each reading would give, by a bounded look.
 """
 
@@ -116,7 +116,7 @@ def weigh(
 
 
 def without_unpacked(raw: Path, readers: Sequence[Reader]) -> list[Reader]:
-    """Leave out the reader of tars if all tars of a folder lie unpacked beside themselves."""
+    """Leave out the reader of tars if all tars of a folder are unpacked beside themselves."""
     tars = [*raw.glob("*.tar"), *raw.glob("*.tar.*")] if raw.is_dir() else []
     if tars and len(tars) <= _TARS * 5 and all(map(lies_beside, tars)):
         return [reader for reader in readers if reader.name != "webdataset"]

@@ -110,7 +110,7 @@ class CaptionReader:
         return spellings_of_names(probes)
 
     def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        """Return relative folders in which such images usually lie."""
+        """Return relative folders in which such images usually are."""
         return ()
 
     def find(self, raw: Path, options: ReadOptions) -> list[Path]:

@@ -186,7 +186,7 @@ def require_one(
     """Refuse files that are not plainly one dataset.
 
     Args:
-        raw: the folder they lie in.
+        raw: the folder they are in.
         options: `include` is used.
         groups: files whose records fit.
         others: descriptions of those that do not.

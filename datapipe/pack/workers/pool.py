@@ -235,7 +235,7 @@ class _Worker:
 
     def _died(self) -> Exception:
         with suppress(EOFError, OSError):
-            while True:  # its last message lies behind parts that are no longer read
+            while True:  # its last message is behind parts that are no longer read
                 content, said = self._connection.recv_bytes(), None
                 with suppress(Exception):  # data of a part, which is no message
                     said = pickle.loads(content)

@@ -44,7 +44,7 @@ class Preparer:
     Args:
         options: what becomes of a sample.
         take: returns a segment to fill.
-        send: receives a part, and whether its data lies outside of the segments.
+        send: receives a part, and whether its data is outside of the segments.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class WriteBuffer:
 
     Args:
         take: returns a segment to fill; may wait for one that was sent away.
-        send: receives the data of whole samples, and whether it lies outside of the segments.
+        send: receives the data of whole samples, and whether it is outside of the segments.
     """
 
     def __init__(

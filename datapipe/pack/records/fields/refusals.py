@@ -96,7 +96,7 @@ class TableColumns:
         ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
         if not ids and (template := named_by(raw, columns)):
             raise PackError(
-                f"{raw}: no column holds paths of images, and images lie here whose names hold the "
+                f"{raw}: no column holds paths of images, and images are here whose names hold the "
                 f"ids of one; take them with --image-column {template!r}, or {alone}"
             )
         template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
@@ -111,7 +111,7 @@ class TableColumns:
             digits = "" if template else f" (with {{{ids[0]}:012d}} for numbers of 12 digits)"
             raise PackError(
                 f"{raw}: the images are named by an id (column {', '.join(map(repr, ids))}) and by "
-                f"no path; say where they lie, such as --image-column {example!r}{digits}, or "
+                f"no path; say where they are, such as --image-column {example!r}{digits}, or "
                 f"{alone}"
             )
         media = [name for name, values in columns.items() if any(map(_is_media, values))]

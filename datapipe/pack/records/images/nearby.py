@@ -70,7 +70,7 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
 def _images_near(raw: Path) -> list[tuple[str, list[str]]]:
     """Return images below the folder of the records and, for a file, below the one above it.
 
-    Each item is a prefix and the paths behind it. A file's images may lie beside its folder.
+    Each item is a prefix and the paths behind it. A file's images may be beside its folder.
     """
     if not raw.is_file():
         return [("", _images(raw))]
@@ -173,7 +173,7 @@ def find_images(
         options: `image_root` and `notes` are used.
         probes: what the file says of its first images, `PROBED` of them or fewer.
         spellings: how their names may be spelled, likeliest first.
-        hints: relative folders in which such images usually lie.
+        hints: relative folders in which such images usually are.
 
     Raises:
         PackError: `image_root` is not there; the images are nowhere near; or one name is found in
@@ -205,7 +205,7 @@ def find_images(
     if not found:
         tried = ", ".join(map(str, likely))
         raise PackError(
-            f"{path}: its images (the first is {printable(names[0][0])}) lie in none of {tried}, "
+            f"{path}: its images (the first is {printable(names[0][0])}) are in none of {tried}, "
             "nor in a folder near them; name their folder with --image-root"
             + (f", or: {said}" if (said := packed_images((here, here.parent))) else "")
         )
@@ -240,7 +240,7 @@ def _holding(folders: list[Path], names: list[list[str]]) -> list[Path]:
         }
         if len(paths) > 1:
             raise PackError(
-                f"{printable(spelled[0])} and maybe other images lie in several folders "
+                f"{printable(spelled[0])} and maybe other images are in several folders "
                 f"({', '.join(map(str, paths.values()))}); name one with --image-root"
             )
         held.update(paths.values())

@@ -43,7 +43,7 @@ def image_root(
 
     Args:
         names: paths of the first images.
-        default: where they start if half of them lie there, or none anywhere.
+        default: where they start if half of them are there, or none anywhere.
         raw: the file or folder that the user gave.
         beside: the file of records.
         label: what a person would call that file.
@@ -51,7 +51,7 @@ def image_root(
         given: whether the user named `default`.
 
     Raises:
-        PackError: the images lie in several folders, none or several of them below the records;
+        PackError: the images are in several folders, none or several of them below the records;
             or some of them in one, or in an archive; or none where the user said.
     """
     names = {field: listed for field, listed in names.items() if listed}
@@ -82,7 +82,7 @@ def image_root(
 
 
 class ImageRoot(PosixPath):
-    """Folder of images that lie elsewhere in it than their names say.
+    """Folder of images that are elsewhere in it than their names say.
 
     Attributes:
         dropped: prefix of their paths that does not exist here, with a slash at its end.
@@ -323,7 +323,7 @@ def _packed_away(names: Names, default: Path, label: str, archives: Sequence[Pat
 def _wrong_root(names: Names, given: Path, folders: Sequence[ImageFolder]) -> PackError:
     looked_for = printable(os.path.join(given, next(iter(names.values()))[0]))
     if folders:
-        seem = "they seem to lie in " + ", ".join(
+        seem = "they seem to be in " + ", ".join(
             f"{printable(str(folder.path))} ({folder.count})" for folder in folders[:_LISTED]
         )
         seem += "; give that folder, or leave --image-root out"

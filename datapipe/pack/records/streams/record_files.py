@@ -96,7 +96,7 @@ def is_unreadable(raw: Path, options: ReadOptions) -> bool:
         paths = [p for level in levels(raw, options.include, _QUICK) for p in level[:_PROBES]]
     except OSError:
         return False
-    if raw.is_dir():  # other damaged files may lie beside data of any kind
+    if raw.is_dir():  # other damaged files may be beside data of any kind
         paths = [path for path in paths if kind_of(path) == "parquet"]
     return bool(paths) and all(map(cannot_be_read, paths))
 
@@ -236,7 +236,7 @@ def _record_files(raw: Path, options: ReadOptions, groups: list[RecordGroup]) ->
 
 
 def _root(raw: Path, files: tuple[Path, ...]) -> Path:
-    """Return the folder of the files; the raw folder if the first image lies only there."""
+    """Return the folder of the files; the raw folder if the first image is only there."""
     folders = {path.parent for path in files}
     if len(folders) > 1:
         return raw

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 Batch = dict[str, Any]
@@ -12,7 +12,11 @@ LABELS = "num_items_in_batch"
 
 
 def groups_of(
-    batches: Iterable[Batch], *, count: int, labels: int
+    batches: Iterable[Batch],
+    *,
+    count: int,
+    labels: int,
+    ends: Callable[[], bool] = lambda: False,
 ) -> Generator[list[Batch], None, None]:
     """Batches in groups, none of which is taken before it is asked for.
 
@@ -23,12 +27,13 @@ def groups_of(
         batches: with `num_items_in_batch`.
         count: batches of a group, unless labels decide.
         labels: if not 0, groups are as small as they can be with this number of labels.
+        ends: called after each batch; a group ends where it returns True, full or not.
     """
     group: list[Batch] = []
     for batch in batches:
         group.append(batch)
         full = labels_of(group) >= labels if labels else len(group) == count
-        if full:
+        if full or ends():
             yield group
             group = []
     if group:

@@ -8,6 +8,8 @@ from typing import get_args
 
 from examples.vlm.attention import AUTO, KERNELS
 from examples.vlm.config import MODELS
+from examples.vlm.hooks import Hook
+from examples.vlm.parallel import Kind
 from examples.vlm.techniques import Optimizer, Precision
 
 
@@ -21,6 +23,7 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     _data(parser)
     _model(parser)
     _techniques(parser)
+    _ranks(parser)
     _run(parser)
     options = parser.parse_args(arguments)
     if options.steps < 1:
@@ -107,6 +110,22 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _ranks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("ranks (see docs/distributed.md)").add_argument
+    add("--parallel", choices=get_args(Kind), help="copies, or shards (default: ddp)")
+    add("--hook", choices=get_args(Hook), help="what DDP makes of gradients it sends")
+    add("--powersgd-rank", type=int, metavar="N", help="of the factors sent (default: 4)")
+    add("--bucket-mb", type=float, metavar="MB", help="gradients sent at a time (default: 25)")
+    add("--static-graph", action="store_true", help="DDP counts on the same graph in every step")
+    add("--global-batch-size", type=int, metavar="N", help="units a step over all ranks")
+    add(
+        "--rank-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="without progress, until the rank is named and the run ends (default: 300)",
+    )
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="in all (default: %(default)s)")
@@ -115,9 +134,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
     add("--seed", type=int, default=0)
-    add("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
+    add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
     add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
-    add("--resume", type=Path, metavar="FILE", help="go on with a checkpoint")
+    add("--resume", type=Path, metavar="PATH", help="go on with a checkpoint")
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")

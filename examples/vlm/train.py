@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,39 +25,48 @@ from examples.vlm.checkpoint import load, save
 from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
-from examples.vlm.measures import Line, Report
+from examples.vlm.measures import Line, RankFigures, Report
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
+from examples.vlm.parallel import Parallel, connect, parallel_of
 from examples.vlm.profiling import profiled
-from examples.vlm.ranks import Ranks, joined
+from examples.vlm.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
+from examples.vlm.watch import Watch, watched
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and train."""
     options = parse(arguments, __doc__)
+    limit = options.rank_timeout or TIMEOUT
     try:
-        with joined(options.device) as ranks:
-            report = run(options, ranks)
+        with joined(options.device, limit) as ranks, watched(ranks, limit) as watch:
+            report = run(options, ranks, watch)
             if ranks.first:
                 show(report, options)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
         sys.exit(f"train: {error}")
 
 
-def run(options: argparse.Namespace, ranks: Ranks) -> Report:
+def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
     """Build model and loader, go on with a checkpoint where there is one, and train.
 
     Raises:
         ValueError: options contradict each other or the machine.
     """
+    ranks.agree(vars(options))
     torch.manual_seed(options.seed + ranks.rank)
     techniques = techniques_of(options)
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
     kernel = kernel_for(options.attention, techniques, ranks.device)
     loader = make_loader(options, config, vocabulary, ranks)
-    state = build(config, vocabulary, kernel, loader, techniques, ranks, options)
+    if options.global_batch_size:
+        techniques = replace(techniques, accumulate=loader.accumulation_steps)
+    parallel = parallel_of(options, techniques, ranks)
+    state = build(config, vocabulary, kernel, loader, techniques, ranks, parallel, options)
+    if watch is not None:
+        state.mark = watch.mark
     about = {
         "model": options.model,
         "vocabulary": vocabulary.size,
@@ -66,6 +75,12 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     }
     if options.resume:
         state.step = load(options.resume, state.parts(), about, ranks)
+        if parallel.hook == "powersgd" and ranks.first:
+            print(
+                f"PowerSGD starts anew: {parallel.powersgd_start} steps send whole gradients, and "
+                "the errors it had kept are lost",
+                file=sys.stderr,
+            )
     if ranks.first:
         learning = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in state.model.parameters())
@@ -80,7 +95,15 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
             due = options.save_every and state.step % options.save_every == 0
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
-                save(options.save, state.parts(), state.step, about, ranks)
+                state.mark("saving a checkpoint", state.step)
+                save(
+                    options.save,
+                    state.parts(),
+                    state.step,
+                    about,
+                    ranks,
+                    sharded=state.exchange.sharded,
+                )
             return not interrupted()
 
         return train(
@@ -100,6 +123,7 @@ def build(
     loader: datapipe.Loader,
     techniques: Techniques,
     ranks: Ranks,
+    parallel: Parallel,
     options: argparse.Namespace,
 ) -> Run:
     """Make the model with its optimizer, the same on every rank."""
@@ -108,6 +132,7 @@ def build(
         model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
         techniques.apply(model)
     model.to(ranks.device)
+    exchange = connect(model, parallel, techniques, ranks)
     return Run(
         model=model,
         loader=loader,
@@ -115,6 +140,8 @@ def build(
         optimizer=techniques.make_optimizer(model, rate=options.lr, decay=options.weight_decay),
         scaler=techniques.scaler(ranks.device),
         ranks=ranks,
+        exchange=exchange,
+        epoch_ends_step=options.global_batch_size is not None,
         peak_rate=options.lr,
         rate_steps=options.lr_steps or options.steps,
         rate_warmup=options.lr_warmup,
@@ -159,6 +186,11 @@ def make_loader(
     sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
     if options.pack is None and options.batch_size is None:
         sizes["batch_size"] = 8
+    if options.global_batch_size is not None and (options.accumulate, options.accumulate_tokens) != (1, 0):
+        raise ValueError(
+            "--global-batch-size says how many batches a step accumulates; leave --accumulate and "
+            "--accumulate-tokens out"
+        )
     # With a device the loader brings batches there ahead of the loop.
     device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
     cache = None
@@ -172,6 +204,7 @@ def make_loader(
         **sizes,
         seed=options.seed,
         epochs=None,
+        run=datapipe.RunSpec(global_batch_size=options.global_batch_size),
         meta=("key", "num_items_in_batch"),
         device=ranks.device if options.device_cache else device,
         cache=cache,
@@ -203,9 +236,25 @@ def techniques_of(options: argparse.Namespace) -> Techniques:
 def log_line(line: Line) -> None:
     """One line for the terminal."""
     text = f"step {line.step:5d}  loss {fmean(line.loss):.3f}"
+    if line.norm is not None:
+        text += f"  norm {line.norm:.3g}"
     if line.tokens_per_s:  # not in the warm-up
         text += f"  {line.tokens_per_s:8,.0f} tokens/s  waiting {line.wait_share:.1%}"
+    if line.ranks:
+        text += "\n" + spread(line.ranks)
     print(text, file=sys.stderr, flush=True)
+
+
+def spread(ranks: tuple[RankFigures, ...]) -> str:
+    """Least and most of each figure, with the rank that has it."""
+    texts = []
+    for name, form in (("loss", ".3f"), ("norm", ".3g"), ("wait_share", ".1%")):
+        found = sorted((v, r.rank) for r in ranks if (v := getattr(r, name)) is not None)
+        if found:
+            (low, least), (high, most) = found[0], found[-1]
+            called = {"wait_share": "waiting"}.get(name, name)
+            texts.append(f"{called} {low:{form}} (rank {least}) to {high:{form}} (rank {most})")
+    return "    of ranks: " + ", ".join(texts)
 
 
 def show(report: Report, options: argparse.Namespace) -> None:

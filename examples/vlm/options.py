@@ -28,6 +28,9 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    if options.rank_timeout is not None and options.rank_timeout < 3:
+        # A sign of life comes each second.
+        parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
     return options
 
 

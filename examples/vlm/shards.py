@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,10 @@ def load(folder: Path, content: dict[str, Any], parts: dict[str, Any]) -> None:
             empty = torch.zeros_like(like, dtype=dtype) if same else torch.zeros(about.size)  # type: ignore[union-attr]
             states.setdefault(int(number), {})[key] = empty.detach()
     tensors = tensors_of(model.state_dict(), states)
-    dcp.load(tensors, checkpoint_id=folder)
+    with warnings.catch_warnings():
+        # One process alone needs no process group, which torch warns of.
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        dcp.load(tensors, checkpoint_id=folder)
     model.load_state_dict({name[6:]: t for name, t in tensors.items() if name.startswith("model.")})
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -40,13 +41,20 @@ def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and train."""
     options = parse(arguments, __doc__)
     limit = options.rank_timeout or TIMEOUT
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     try:
         with joined(options.device, limit) as ranks, watched(ranks, limit) as watch:
             report = run(options, ranks, watch)
             if ranks.first:
                 show(report, options)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
-        sys.exit(f"train: {error}")
+        rank = f"rank {os.environ['RANK']}: " if several else ""
+        sys.exit(f"train: {rank}{error}")
+    except KeyboardInterrupt:
+        if not several:
+            raise
+        first = os.environ["RANK"] == "0"
+        sys.exit("train: interrupted; --resume goes on with what --save-every wrote" if first else 1)
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:

@@ -7,13 +7,13 @@ after the first.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import select
 import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -85,15 +85,17 @@ class Watch:
         self._place.step, self._place.stage, self._place.count = step, stage, self._count
         self._moved = now
 
-    def explain(self, error: Exception) -> Exception:
-        """Return what to raise for an error: that which another rank caused names this rank.
+    def explain(self, error: Exception) -> BaseException:
+        """Return what to raise for an error: one that another rank caused names that rank.
 
         An error of this rank is told to the others.
         """
         if not broke(error):
-            kind = type(error).__name__
-            self._claim(f"{self._here()} failed {self._place.where()}: {kind}: {error}")
-            return error
+            cause = f"{type(error).__name__}: {error}"
+            mine = f"{self._here()} failed {self._place.where()}: {cause}"
+            said = self._claim(mine)
+            # Of an error that all ranks have, such as a wrong option, one says it.
+            return SystemExit(1) if said != mine and said.endswith(cause) else error
         self._explained = True
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -198,10 +200,11 @@ class Watch:
             return verdict(self._others(range(self._ranks.world_size)), float("inf"))
         return "rank 0, which kept the store, is gone"
 
-    def _claim(self, text: str) -> None:
-        """Make this the verdict, unless there is one."""
+    def _claim(self, text: str) -> str:
+        """Make this the verdict, unless there is one; returns the verdict."""
         with suppress(RuntimeError):
-            self._store.compare_set("verdict", "", text)
+            return str(self._store.compare_set("verdict", "", text).decode())
+        return text
 
     def _here(self) -> str:
         return f"rank {self._ranks.rank} ({self._place.host}, process {self._place.pid})"
@@ -214,8 +217,7 @@ class Watch:
         if text and self._ranks.rank == speaker and not self._explained:
             print(f"train: {text}", file=sys.stderr, flush=True)
         if named and " failed " not in text and self._ranks.rank < 4:
-            print(f"rank {self._ranks.rank} is here:", file=sys.stderr, flush=True)
-            faulthandler.dump_traceback(all_threads=True)
+            print(f"rank {self._ranks.rank} is here:\n{stacks()}", file=sys.stderr, flush=True)
         else:
             time.sleep(BEAT)  # torchrun ends the others with the first; let the named one speak
         os._exit(status)
@@ -235,6 +237,9 @@ def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
     try:
         with watch.hearing():
             yield watch
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends it too
+        raise
     except Exception as error:
         found = watch.explain(error)
         if found is error:
@@ -242,6 +247,17 @@ def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
         raise found from error
     finally:
         watch.stop()
+
+
+def stacks() -> str:
+    """Return the stack of each thread but this one, the main one last."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = {ident: frame for ident, frame in sys._current_frames().items()}
+    del frames[threading.get_ident()]
+    return "\n".join(
+        f"thread {names.get(ident, '?')}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sorted(frames.items(), key=lambda item: names.get(item[0]) == "MainThread")
+    )
 
 
 def broke(error: Exception) -> bool:

@@ -79,6 +79,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
     add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
+    add("--disk-cache", metavar="FOLDER", help="decoded images, for all ranks of a host")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 

@@ -122,11 +122,12 @@ def laggards(seen: list[Seen]) -> str:
             "behind, so the exchange or the device hangs; look at the network, with "
             "NCCL_DEBUG=INFO for NCCL"
         )
-    more = f" and {len(last) - 1} more" if len(last) > 1 else ""
+    one = len(last) == 1
+    who = f"{first} has" if one else f"{first} and {len(last) - 1} more have"
     other = next(rank for rank in seen if rank.place.count > least)
     return (
-        f"{first}{more} has been {first.place.where()} for {first.still:.0f} s; the others "
-        f"wait for it, {other.place.where()}"
+        f"{who} been {first.place.where()} for {first.still:.0f} s; the others wait for "
+        f"{'it' if one else 'them'}, {other.place.where()}"
     )
 
 

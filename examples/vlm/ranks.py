@@ -43,7 +43,8 @@ SETTINGS = {
 """Environment variables of NCCL and torch for the exchange, and what each is for."""
 
 _MAY_DIFFER = frozenset(
-    {"shards", "tokenizer", "num_workers", "prefetch", "cache", "device_cache", "json", "profile"}
+    {"shards", "tokenizer", "num_workers", "prefetch", "cache", "disk_cache", "device_cache"}
+    | {"json", "profile"}
 )
 """Options that each rank may set for itself. The loader compares dataset and tokenizer."""
 
@@ -117,7 +118,8 @@ def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     Args:
         device: "auto" for a GPU where there is one, "cuda" or "cpu".
         timeout: seconds that the watch (`examples.vlm.watch`) waits. An exchange fails after twice
-            as many, so that the watch names the rank first.
+            as many, so that the watch names the rank first; after half as many if
+            TORCH_NCCL_DUMP_ON_TIMEOUT=1 asks for the flight recorder's files.
 
     Raises:
         ValueError: there is no such device here.
@@ -137,7 +139,8 @@ def joined(device: str, timeout: float = TIMEOUT) -> Iterator[Ranks]:
     if world_size == 1:
         yield Ranks(0, 1, chosen)
         return
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=2 * timeout))
+    seconds = timeout * (0.5 if os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1" else 2)
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=timedelta(seconds=seconds))
     try:
         yield Ranks(dist.get_rank(), world_size, chosen)
     finally:

@@ -202,8 +202,10 @@ def make_loader(
     # With a device the loader brings batches there ahead of the loop.
     device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
     cache = None
-    if options.cache or options.device_cache:
-        cache = CacheSpec(memory=options.cache, device=options.device_cache)
+    if options.cache or options.disk_cache or options.device_cache:
+        cache = CacheSpec(
+            memory=options.cache, disk=options.disk_cache, device=options.device_cache
+        )
     return datapipe.make_loader(
         options.shards,
         image=image,

@@ -39,6 +39,9 @@ BEAT = 1.0
 PATIENCE = 5.0
 """Seconds in which a rank that left the exchange must turn out to be gone or to have failed."""
 
+SILENT = 3.0
+"""Seconds without a sign of life that tell who is lost, once the exchange has broken."""
+
 
 class Watch:
     """Signs of life of this rank, and a look at those of the others.
@@ -142,6 +145,8 @@ class Watch:
                 if self._ended.is_set():
                     return
                 if self._terminated:
+                    if self._explained and self._ended.wait(PATIENCE + BEAT):
+                        return  # the main thread has said it
                     self._end(self._lost() or "", 128 + signal.SIGTERM)
                 self._tell()
                 self._judge()
@@ -197,7 +202,7 @@ class Watch:
         with suppress(RuntimeError):
             if text := self._store.get("verdict").decode():
                 return str(text)
-            return verdict(self._others(range(self._ranks.world_size)), float("inf"))
+            return verdict(self._others(range(self._ranks.world_size)), SILENT)
         return "rank 0, which kept the store, is gone"
 
     def _claim(self, text: str) -> str:

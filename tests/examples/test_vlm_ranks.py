@@ -45,7 +45,7 @@ def test_a_rank_in_the_data_is_told_from_a_hung_exchange() -> None:
     assert hung.startswith("all ranks have been in the exchange (step 7) for 40 s: none is behind")
     two = verdict([rank(0, DATA, 7, 40), rank(1, EXCHANGE, 9, 40), rank(2, DATA, 7, 40)], 30)
     assert two is not None
-    assert two.startswith("rank 0 (host0, process 100) and 1 more has been waiting for data")
+    assert two.startswith("rank 0 (host0, process 100) and 1 more have been waiting for data")
 
 
 def test_a_rank_that_still_moves_keeps_the_run_alive() -> None:

@@ -90,7 +90,7 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
     for name, part in parts.items():
         if name not in TENSORS:
             part.load_state_dict(content[name])
-    if (saved := len(content["random"]["cpu"])) != ranks.world_size:
+    if (saved := len(content["random"]["cpu"])) != ranks.world_size and ranks.first:
         logger.warning(
             "%s has random numbers of %d ranks, and there are %d: they start anew",
             path,

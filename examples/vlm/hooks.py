@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.futures import Future
@@ -42,7 +41,7 @@ class Norms:
 
 def make_hook(
     kind: Hook, norms: Norms, *, powersgd_rank: int, powersgd_start: int
-) -> Callable[[Any, dist.GradBucket], Future[Tensor]]:
+) -> Callable[[Any, Any], Future[Tensor]]:
     """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
 
     DDP refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10. gloo adds
@@ -57,7 +56,7 @@ def make_hook(
             buckets anew after the first.
     """
     state: Any = None
-    send: Callable[[Any, dist.GradBucket], Future[Tensor]]
+    send: Callable[[Any, Any], Future[Tensor]]
     if kind == "powersgd":
         # It logs every setting and every step it counts.
         logging.getLogger(powerSGD_hook.__name__).setLevel(logging.WARNING)

@@ -196,6 +196,18 @@ def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...
     )
 
 
+def spread(ranks: tuple[RankFigures, ...]) -> str:
+    """Least and most of each figure, with the rank that has it."""
+    texts = []
+    for name, form in (("loss", ".3f"), ("norm", ".3g"), ("wait_share", ".1%")):
+        found = sorted((v, r.rank) for r in ranks if (v := getattr(r, name)) is not None)
+        if found:
+            (low, least), (high, most) = found[0], found[-1]
+            called = {"wait_share": "waiting"}.get(name, name)
+            texts.append(f"{called} {low:{form}} (rank {least}) to {high:{form}} (rank {most})")
+    return "    of ranks: " + ", ".join(texts)
+
+
 def known(value: float) -> float | None:
     """Return a figure, or None for NaN."""
     return None if math.isnan(value) else value

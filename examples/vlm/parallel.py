@@ -59,6 +59,11 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         "--static-graph": options.static_graph or None,
         "--rank-timeout": options.rank_timeout,
     }
+    if options.global_batch_size and (options.accumulate > 1 or options.accumulate_tokens):
+        raise ValueError(
+            "--global-batch-size says how many batches a step accumulates; leave --accumulate and "
+            "--accumulate-tokens out"
+        )
     of_ddp = [name for name in list(given)[1:5] if given[name] is not None]
     if ranks.world_size == 1:
         for name, value in given.items():
@@ -192,9 +197,9 @@ class _Noting(DefaultReduceScatter):
     def __init__(self, norms: Norms) -> None:
         self._norms = norms
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **named: Any) -> Any:
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *rest: Any, **more: Any) -> Any:
         self._norms.note(input_tensor)
-        return super().__call__(output_tensor, input_tensor, *rest, **named)
+        return super().__call__(output_tensor, input_tensor, *rest, **more)
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -141,6 +141,6 @@ def notice_after(place: Place) -> float:
 def exists(pid: int) -> bool:
     """Return whether a process of this machine runs."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

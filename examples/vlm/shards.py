@@ -1,8 +1,7 @@
 """Checkpoints to which every rank writes its part, by `torch.distributed.checkpoint`.
 
-    PATH/latest          name of the newest whole one
-    PATH/step-20/        tensors of model and optimizer, a file a rank
-    PATH/step-20/rest.pt all that is small: step, loader, random numbers
+A folder has steps, and a file `latest` with the name of the newest whole one. A step has a file of
+tensors for each rank, their index, and `rest.pt` with all that is small.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from examples.vlm import checkpoint
@@ -43,7 +44,7 @@ def save(path: Path, parts: dict[str, Any], content: dict[str, Any], ranks: Rank
         folder.mkdir(parents=True)
     ranks.wait()
     model, optimizer = parts["model"], parts["optimizer"].state_dict()
-    dcp.save(tensors_of(model.state_dict(), optimizer["state"]), checkpoint_id=folder)
+    save_tensors(tensors_of(model.state_dict(), optimizer["state"]), checkpoint_id=folder)
     if ranks.first:
         rest = {name: p.state_dict() for name, p in parts.items() if name not in checkpoint.TENSORS}
         groups = [
@@ -78,7 +79,7 @@ def load(folder: Path, content: dict[str, Any], parts: dict[str, Any]) -> None:
     """Fill model and optimizer from the parts that ranks wrote, each rank with its own."""
     model, optimizer = parts["model"], parts["optimizer"]
     parameters = parameters_of(optimizer)
-    known = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    known = FileSystemReader(folder).read_metadata().state_dict_metadata
     states: dict[int, dict[str, Tensor]] = {}
     for name, about in known.items():
         kind, _, rest = name.partition(".")
@@ -93,7 +94,7 @@ def load(folder: Path, content: dict[str, Any], parts: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         # One process alone needs no process group, which torch warns of.
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        dcp.load(tensors, checkpoint_id=folder)
+        load_tensors(tensors, checkpoint_id=folder)
     model.load_state_dict({name[6:]: t for name, t in tensors.items() if name.startswith("model.")})
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict(
@@ -123,9 +124,7 @@ def load_whole(content: dict[str, Any], parts: dict[str, Any]) -> None:
     optimizer.load_state_dict({**saved, "state": state})
 
 
-def tensors_of(
-    model: dict[str, Tensor], states: dict[int, dict[str, Tensor]]
-) -> dict[str, Tensor]:
+def tensors_of(model: dict[str, Tensor], states: dict[int, dict[str, Tensor]]) -> dict[str, Tensor]:
     """Return all tensors of model and optimizer by one name each."""
     found = {f"model.{name}": tensor for name, tensor in model.items()}
     for number, values in states.items():

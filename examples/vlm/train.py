@@ -26,7 +26,7 @@ from examples.vlm.checkpoint import load, save
 from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
-from examples.vlm.measures import Line, RankFigures, Report
+from examples.vlm.measures import Line, Report, spread
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.parallel import Parallel, connect, parallel_of
@@ -53,8 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         if not several:
             raise
-        first = os.environ["RANK"] == "0"
-        sys.exit("train: interrupted; --resume goes on with what --save-every wrote" if first else 1)
+        said = "train: interrupted; --resume goes on with what --save-every wrote"
+        sys.exit(said if os.environ["RANK"] == "0" else 1)
 
 
 def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
@@ -194,11 +194,6 @@ def make_loader(
     sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
     if options.pack is None and options.batch_size is None:
         sizes["batch_size"] = 8
-    if options.global_batch_size is not None and (options.accumulate, options.accumulate_tokens) != (1, 0):
-        raise ValueError(
-            "--global-batch-size says how many batches a step accumulates; leave --accumulate and "
-            "--accumulate-tokens out"
-        )
     # With a device the loader brings batches there ahead of the loop.
     device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
     cache = None
@@ -253,18 +248,6 @@ def log_line(line: Line) -> None:
     if line.ranks:
         text += "\n" + spread(line.ranks)
     print(text, file=sys.stderr, flush=True)
-
-
-def spread(ranks: tuple[RankFigures, ...]) -> str:
-    """Least and most of each figure, with the rank that has it."""
-    texts = []
-    for name, form in (("loss", ".3f"), ("norm", ".3g"), ("wait_share", ".1%")):
-        found = sorted((v, r.rank) for r in ranks if (v := getattr(r, name)) is not None)
-        if found:
-            (low, least), (high, most) = found[0], found[-1]
-            called = {"wait_share": "waiting"}.get(name, name)
-            texts.append(f"{called} {low:{form}} (rank {least}) to {high:{form}} (rank {most})")
-    return "    of ranks: " + ", ".join(texts)
 
 
 def show(report: Report, options: argparse.Namespace) -> None:

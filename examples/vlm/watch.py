@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from examples.vlm.places import (
     Place,
@@ -54,9 +55,9 @@ class Watch:
     def __init__(self, ranks: Ranks, limit: float) -> None:
         self._ranks, self._limit = ranks, limit
         self._place = Place.here()
-        self._store: Any = dist.PrefixStore(
+        self._store: Any = PrefixStore(
             f"watch/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
-            dist.TCPStore(
+            TCPStore(
                 os.environ["MASTER_ADDR"],
                 int(os.environ["MASTER_PORT"]),
                 is_master=False,
@@ -167,10 +168,10 @@ class Watch:
             self._claim(found)
         elif self._ranks.first:
             self._notice(seen)
-        if text := self._store.get("verdict").decode():
-            # A rank whose exchange broke ends by itself, and says the same.
-            if not self._ended.wait(PATIENCE if " failed " in text else 0):
-                self._end(text, 1)
+        text = self._store.get("verdict").decode()
+        # A rank whose exchange broke ends by itself, and says the same.
+        if text and not self._ended.wait(PATIENCE if " failed " in text else 0):
+            self._end(text, 1)
 
     def _notice(self, seen: list[Seen]) -> None:
         """Say once who keeps the others waiting, long before the run ends."""
@@ -257,11 +258,12 @@ def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
 def stacks() -> str:
     """Return the stack of each thread but this one, the main one last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    frames = {ident: frame for ident, frame in sys._current_frames().items()}
-    del frames[threading.get_ident()]
+    main, here = threading.main_thread().ident, threading.get_ident()
+    frames = sorted(sys._current_frames().items(), key=lambda item: item[0] == main)
     return "\n".join(
         f"thread {names.get(ident, '?')}:\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sorted(frames.items(), key=lambda item: names.get(item[0]) == "MainThread")
+        for ident, frame in frames
+        if ident != here
     )
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from examples.vlm import train as program
 from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.hooks import Norms
-from examples.vlm.measures import RankFigures
+from examples.vlm.measures import RankFigures, spread
 from examples.vlm.options import parse
 from examples.vlm.parallel import parallel_of
-from examples.vlm.places import Place, Seen, notice_after, parse as parse_place, verdict
+from examples.vlm.places import Place, Seen, notice_after, verdict
+from examples.vlm.places import parse as parse_place
 from examples.vlm.ranks import SETTINGS, Ranks, differences
 from examples.vlm.watch import broke, stacks
 
@@ -39,7 +40,9 @@ def test_a_rank_in_the_data_is_told_from_a_hung_exchange() -> None:
     waits = [rank(0, EXCHANGE, 9, 40), rank(1, DATA, 7, 41), rank(2, EXCHANGE, 9, 40)]
     text = verdict(waits, 30)
     assert text is not None
-    assert text.startswith("rank 1 (host1, process 101) has been waiting for data (step 7) for 42 s")
+    assert text.startswith(
+        "rank 1 (host1, process 101) has been waiting for data (step 7) for 42 s"
+    )
     hung = verdict([rank(number, EXCHANGE, 9, 40) for number in range(3)], 30)
     assert hung is not None
     assert hung.startswith("all ranks have been in the exchange (step 7) for 40 s: none is behind")
@@ -183,7 +186,7 @@ def test_norms_are_of_all_that_was_noted() -> None:
 
 def test_the_log_names_the_ranks_at_both_ends() -> None:
     ranks = (RankFigures(0, 2.0, None, 0.1), RankFigures(1, None, None, 0.3))
-    assert program.spread(ranks) == (
+    assert spread(ranks) == (
         "    of ranks: loss 2.000 (rank 0) to 2.000 (rank 0), "
         "waiting 10.0% (rank 0) to 30.0% (rank 1)"
     )

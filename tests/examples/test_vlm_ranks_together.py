@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -80,9 +81,7 @@ def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
     ranks = [
         subprocess.Popen(
             [sys.executable, "-m", WORKER, "jobs", str(asked), str(results)],
-            env=environment(
-                MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE=count
-            ),
+            env=environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE=count),
         )
         for rank in range(count)
     ]
@@ -95,8 +94,8 @@ def together(count: int, jobs: dict[str, Any], folder: Path) -> list[Found]:
 
 
 def torchrun(shards: Path, *arguments: Any, **more: Any) -> subprocess.Popen[str]:
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    line += ["-m", WORKER, "main", shards, *COMMON, *arguments]
+    line: list[Any] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    line += ["--nproc-per-node", 2, "-m", WORKER, "main", shards, *COMMON, *arguments]
     return subprocess.Popen(
         list(map(str, line)), env=environment(**more), stderr=subprocess.PIPE, text=True
     )
@@ -198,7 +197,9 @@ def test_the_norm_of_a_rank_is_of_its_own_gradients(
     wanted = []
     for rank in range(2):
         monkeypatch.setattr(
-            datapipe, "make_loader", lambda *a, rank=rank, **o: make(*a, **o, rank=rank, world_size=2)
+            datapipe,
+            "make_loader",
+            functools.partial(make, rank=rank, world_size=2),
         )
         fit(shards, *COMMON, *PACKED, "--steps", 1, "--lr", 0)
         own = runs[-1].own

@@ -78,18 +78,7 @@ def newest(path: Path) -> Path:
 def load(folder: Path, content: dict[str, Any], parts: dict[str, Any]) -> None:
     """Fill model and optimizer from the parts that ranks wrote, each rank with its own."""
     model, optimizer = parts["model"], parts["optimizer"]
-    parameters = parameters_of(optimizer)
-    known = FileSystemReader(folder).read_metadata().state_dict_metadata
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, about in known.items():
-        kind, _, rest = name.partition(".")
-        if kind == "optimizer":
-            number, _, key = rest.partition(".")
-            like = parameters[int(number)]
-            same = about.size == like.shape  # type: ignore[union-attr]
-            dtype = about.properties.dtype  # type: ignore[union-attr]
-            empty = torch.zeros_like(like, dtype=dtype) if same else torch.zeros(about.size)  # type: ignore[union-attr]
-            states.setdefault(int(number), {})[key] = empty.detach()
+    states = empty_states(folder, parameters_of(optimizer))
     tensors = tensors_of(model.state_dict(), states)
     with warnings.catch_warnings():
         # One process alone needs no process group, which torch warns of.
@@ -106,6 +95,22 @@ def load(folder: Path, content: dict[str, Any], parts: dict[str, Any]) -> None:
             ],
         }
     )
+
+
+def empty_states(folder: Path, parameters: list[nn.Parameter]) -> dict[int, dict[str, Tensor]]:
+    """Make room for the states of an optimizer in a folder, on each rank for its part."""
+    known: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, about in known.items():
+        kind, _, rest = name.partition(".")
+        if kind == "optimizer":
+            number, _, key = rest.partition(".")
+            like, dtype = parameters[int(number)].detach(), about.properties.dtype
+            # Beside averages of the parameter's shape there is a count of steps.
+            same = about.size == like.shape
+            room = like if same else torch.empty(about.size)
+            states.setdefault(int(number), {})[key] = torch.zeros_like(room, dtype=dtype)
+    return states
 
 
 def load_whole(content: dict[str, Any], parts: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@
 
 Ctrl-C ends after the step at hand; with --save nothing is lost. Several GPUs: torchrun
 --nproc-per-node 8 -m examples.vlm.train SHARDS ... There Ctrl-C ends at once; take --save-every.
+See docs/distributed.md.
 """
 
 from __future__ import annotations

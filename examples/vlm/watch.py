@@ -116,6 +116,9 @@ class Watch:
         self._ended.set()
         os.write(self._write, b"\0")
         self._thread.join(timeout=2 * BEAT)
+        if not self._thread.is_alive():
+            os.close(self._read)
+            os.close(self._write)
         self._place.stage = "finished"
         with suppress(RuntimeError):  # the store is gone, with the first rank
             self._tell()

@@ -37,7 +37,7 @@ def over_heads(
     times = ranks // gcd(k.shape[1], ranks)
     k, v = (x.repeat_interleave(times, dim=1) if times > 1 else x for x in (k, v))
     # One message for all three: of every part, the heads of one rank after those of another.
-    parts = [x.unflatten(1, (ranks, -1)) for x in (q, k, v)]
+    parts = [x.reshape(len(x), ranks, -1, x.shape[2]) for x in (q, k, v)]
     sent = torch.cat(parts, dim=2).transpose(0, 1)
     got = _exchange(sent, group).flatten(0, 1)
     q, k, v = torch.split(got, [part.shape[2] for part in parts], dim=1)

@@ -1,4 +1,4 @@
-"""Blocks of an epoch: the next one formed ahead, shared in a folder if asked for."""
+"""Blocks of an epoch: the next one planned ahead, shared in a folder if asked for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import logging
 import os
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import fields
 from pathlib import Path
@@ -24,8 +26,15 @@ _COLUMNS = len(fields(Sizes))
 _HEADER = 4  # samples, units, whether sizes follow, checksum of the rest
 
 
+_PATIENCE = 10.0  # seconds that a rank has to plan a block, compiling the packer included
+_POLL = 0.005
+
+
 class BlockFolder:
-    """Folder of formed blocks that ranks share, so that one of them does the work.
+    """Folder of planned blocks that ranks share, so that one of them does the work.
+
+    The ranks of a run come to a block at the same moment. The first one claims it by a file beside
+    the block's, and the others wait until the claim is removed, or its rank seems to be dead.
 
     Args:
         folder: may be shared by any number of processes and machines, and by other plans.
@@ -35,60 +44,41 @@ class BlockFolder:
     def __init__(self, folder: Path, identity: str) -> None:
         self._folder = folder / hashlib.sha256(identity.encode()).hexdigest()[:32]
 
-    def load(self, epoch: int, block: int) -> Units | None:
-        """Return a block that a rank has formed; None if there is none, or its file is damaged."""
-        path = self._path(epoch, block)
-        try:
-            flat = np.array(map_plain(path, "<i8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError):
-            flat = np.zeros(0, np.int64)
-        units = _parse(flat)
-        if units is None:
-            logger.warning("%s is damaged; this block of the plan is formed anew", path)
+    def get(self, epoch: int, block: int, before: int, plan: Callable[[], Units]) -> Units:
+        """Return a block that a rank has planned, or plan it for all of them."""
+        path = self._path(epoch, block, before)
+        claim = path.with_suffix(".claim")
+        end = time.monotonic() + _PATIENCE
+        while (units := _load(path)) is None:
+            if _claimed(claim) or time.monotonic() > end:
+                return _planned_for_all(path, claim, plan)
+            while claim.exists() and time.monotonic() <= end:
+                time.sleep(_POLL)
         return units
-
-    def save(self, epoch: int, block: int, units: Units) -> None:
-        """Keep a block for other ranks. Unwritable folders are ignored, with a warning."""
-        sizes = units.sizes
-        body = np.concatenate([units.samples, units.offsets, *(sizes.columns if sizes else ())])
-        head = np.array([len(units.samples), len(units), sizes is not None], np.int64)
-        flat = np.concatenate([head, [_sum_of(head, body)], body]).astype(np.int64)
-        path = self._path(epoch, block)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(header("<i8", len(flat)))
-                file.write(flat.data)
-            temporary.replace(path)
-        except OSError as error:
-            logger.warning("a block of the plan cannot be kept for other ranks: %s", error)
 
     def forget(self, epoch: int) -> None:
         """Remove the blocks of an epoch that is over."""
-        folder = self._path(epoch, 0).parent
-        for path in folder.glob("*.npy"):
-            path.unlink(missing_ok=True)
+        folder = self._folder / f"epoch-{epoch}"
+        for path in folder.glob("*"):
+            _remove(path)
         if folder.exists():
             try:
                 folder.rmdir()
             except OSError:
                 logger.debug("%s is still in use", folder)
 
-    def _path(self, epoch: int, block: int) -> Path:
-        return self._folder / f"epoch-{epoch}" / f"{block:08d}.npy"
+    def _path(self, epoch: int, block: int, before: int) -> Path:
+        return self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npy"
 
 
 class PlannedBlocks:
-    """Blocks of one epoch; the next one is formed in a thread while one is used.
+    """Blocks of one epoch; the next one is planned in a thread while one is used.
 
     For one thread.
 
     Args:
         folder: of shared blocks; None for none.
-        ahead: whether the next block is formed ahead.
+        ahead: whether the next block is planned ahead.
     """
 
     def __init__(self, plan: EpochPlan, folder: BlockFolder | None, *, ahead: bool) -> None:
@@ -98,45 +88,105 @@ class PlannedBlocks:
         self._folder = folder
         self._ahead = ahead
         self._current: tuple[int, int, Units] | None = None
-        self._next: tuple[int, Future[Units]] | None = None
+        self._next: tuple[int, int, Future[Units]] | None = None
 
     def __call__(self, block: int, before: int) -> Units:
         """Return a block's units, laid out for `before` units of the epoch before it."""
         if self._current is None or self._current[:2] != (block, before):
-            units = self.plan.lay_out(self.form(block), block, before)
+            following, self._next = self._next, None
+            if following is not None and following[:2] == (block, before):
+                units = following[2].result()
+            else:
+                units = self._planned(block, before)
             self._current = (block, before, units)
             if self._ahead and block + 1 < self.count:
-                self._next = block + 1, self._form_ahead(block + 1)
+                after = before + len(units)
+                self._next = block + 1, after, self._plan_ahead(block + 1, after)
         return self._current[2]
 
-    def form(self, block: int) -> Units:
-        """Return a block's units in the order they were formed."""
-        following, self._next = self._next, None
-        if following is not None and following[0] == block:
-            return following[1].result()
-        return self._form(block)
+    def count_units(self, block: int, before: int) -> int:
+        """Return the number of units of a block; without a folder, they are not laid out."""
+        return len(self.plan.form(block) if self._folder is None else self(block, before))
 
-    def _form_ahead(self, block: int) -> Future[Units]:
+    def _plan_ahead(self, block: int, before: int) -> Future[Units]:
         future: Future[Units] = Future()
 
-        def form() -> None:
+        def plan() -> None:
             try:
-                future.set_result(self._form(block))
+                future.set_result(self._planned(block, before))
             except BaseException as error:  # raised in the thread that iterates
                 future.set_exception(error)
 
         # A daemon, unlike threads of a pool: a loop that ends early does not wait for it.
-        threading.Thread(target=form, name="datapipe-plan", daemon=True).start()
+        threading.Thread(target=plan, name="datapipe-plan", daemon=True).start()
         return future
 
-    def _form(self, block: int) -> Units:
-        if self._folder is None:
-            return self.plan.form(block)
-        units = self._folder.load(self.epoch, block)
+    def _planned(self, block: int, before: int) -> Units:
+        def plan() -> Units:
+            return self.plan.lay_out(self.plan.form(block), block, before)
+
+        return plan() if self._folder is None else self._folder.get(self.epoch, block, before, plan)
+
+
+def _planned_for_all(path: Path, claim: Path, plan: Callable[[], Units]) -> Units:
+    try:
+        units = _load(path)  # the rank that had claimed it may have finished since
         if units is None:
-            units = self.plan.form(block)
-            self._folder.save(self.epoch, block, units)
+            units = plan()
+            _save(path, units)
         return units
+    finally:
+        _remove(claim)
+
+
+def _load(path: Path) -> Units | None:
+    """Return a block that was saved; None if there is none, or its file is damaged."""
+    try:
+        flat = np.array(map_plain(path, "<i8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        flat = np.zeros(0, np.int64)
+    units = _parse(flat)
+    if units is None:
+        logger.warning("%s is damaged; this block of the plan is made anew", path)
+    return units
+
+
+def _save(path: Path, units: Units) -> None:
+    """Keep a block for other ranks. Unwritable folders are ignored, with a warning."""
+    sizes = units.sizes
+    body = np.concatenate([units.samples, units.offsets, *(sizes.columns if sizes else ())])
+    head = np.array([len(units.samples), len(units), sizes is not None], np.int64)
+    flat = np.concatenate([head, [_sum_of(head, body)], body]).astype(np.int64)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(header("<i8", len(flat)))
+            file.write(flat.data)
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("a block of the plan cannot be kept for other ranks: %s", error)
+
+
+def _claimed(claim: Path) -> bool:
+    """Claim a block; False if another rank has done so. In unwritable folders every rank does."""
+    try:
+        claim.parent.mkdir(parents=True, exist_ok=True)
+        claim.touch(exist_ok=False)
+    except FileExistsError:
+        return not claim.exists()  # a file may stand where the folder should be
+    except OSError:
+        pass
+    return True
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.debug("%s cannot be removed: %s", path, error)
 
 
 def _sum_of(head: Int64, body: Int64) -> int:

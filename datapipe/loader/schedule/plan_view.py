@@ -139,7 +139,7 @@ class PlanView:
             return Position(blocks.epoch, block, unit - before, before)
         before = 0
         for block in range(blocks.count):
-            units = len(blocks.form(block))
+            units = blocks.count_units(block, before)
             if unit < before + units:
                 return Position(blocks.epoch, block, unit - before, before)
             before += units

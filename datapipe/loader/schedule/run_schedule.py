@@ -155,9 +155,10 @@ class Schedule:
             return units
         with Progress("planning", unit="sample", total=self.origin.source.count) as progress:
             while block < blocks.count and not is_enough(units):
-                formed = blocks.form(block)
-                block, units = block + 1, units + len(formed)
-                progress.advance(len(formed.samples))
+                counted = blocks.count_units(block, units)
+                block, units = block + 1, units + counted
+                done = min(block * self.plan.block, self.origin.source.count)
+                progress.advance(done - (block - 1) * self.plan.block)
         self._counted[epoch] = block, units
         return units
 
@@ -190,6 +191,6 @@ class Schedule:
     def _folder(self) -> BlockFolder | None:
         if self.plan_cache is None:
             return None
-        # Blocks do not depend on the layout of units, nor on the last step.
-        identity = self.identity(replace(self.plan, group=1, drop_last=False))
+        # Blocks do not depend on the last step.
+        identity = self.identity(replace(self.plan, drop_last=False))
         return BlockFolder(self.plan_cache, f"{PLAN_VERSION} {self.fingerprint} {identity}")

@@ -1,0 +1,284 @@
+"""Ranks of a step that wait for the slowest: balanced packs against round-robin.
+
+    python -m benchmarks.ranks --json benchmarks/results/ranks.json
+
+The reference model trains on captions mixed with long documents, each with 0 to 8 images, in gloo
+processes of one thread under DDP. "datapipe" lays packs out in steps of near-equal cost. In
+"round-robin" every rank takes each `ranks`-th sample and packs for itself, best-fit decreasing in
+buffers of 1,000. Both train on packs of the same capacity. Batches are made before the clock of a
+step starts. Ways run in turn within every round, on other packs in each round, and ratios are taken
+inside a round.
+
+Every run is read on two clocks:
+
+- "wall": as it ran here. If ranks share cores, the work of all of them decides, not that of the
+  slowest: a rank that is done leaves its core to the others.
+- "own core": a step takes the CPU time of the slowest rank, and an exchange of all gradients that
+  overlaps with nothing. That is a step of ranks with a core each.
+
+"slowest / mean" is of the CPU time. "waiting" is the share of a step from the last gradient of a
+rank to the last of all ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.common import Spread, aligned, machine
+from benchmarks.ranks_measure import Ranks, Timed
+from benchmarks.ranks_packs import (
+    Cost,
+    Float64,
+    balanced,
+    draw,
+    fit,
+    imbalance,
+    round_robin,
+    simulate,
+    steps_of,
+)
+from benchmarks.ranks_plan import planning
+from datapipe.plan import Units
+from examples.vlm.config import MODELS
+
+AIM = 1.15
+PLANNING_AIM = 1.0  # % of a core
+SAMPLES = 1 << 16  # of the measured packs
+WAYS = ("datapipe", "round-robin")
+CLOCKS = ("wall", "own core")
+
+
+class Round(NamedTuple):
+    """Steps of one way in one round."""
+
+    units: Units
+    times: Timed
+
+    def seconds(self, clock: str) -> Float64:
+        """Return the seconds of each step."""
+        if clock == "wall":
+            return self.times.wall.max(1)
+        return self.times.cpu.max(1) + self.times.exchange
+
+    def waiting(self, clock: str) -> float:
+        """Return the share of the ranks' time in which they wait for others, or exchange."""
+        if clock == "wall":
+            return float(self.times.wait.sum() / self.times.wall.sum())
+        return float(1 - self.times.cpu.mean(1).sum() / self.seconds(clock).sum())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of samples."""
+        assert self.units.sizes is not None
+        return int(self.units.sizes.tokens.sum())
+
+    def rate(self, clock: str) -> float:
+        """Return tokens a second over all ranks."""
+        return float(self.tokens / self.seconds(clock).sum())
+
+
+Measured = dict[tuple[int, str], list[Round]]  # by ranks and way
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write."""
+    options = parse()
+    image_tokens = MODELS[options.model].vision.image_tokens
+    where = machine("torch", "numpy", "datapipe", cache="not used")
+    runs = measure(options, image_tokens)
+    cost, explained = fitted(runs)
+    tables = {
+        "Steps of the reference model": steps_table(runs, options.capacity),
+        "Scaling by ranks": scaling_table(runs),
+        "Simulated, by the fitted cost and without the exchange": list(
+            simulate(cost, capacity=options.capacity, image_tokens=image_tokens)
+        ),
+        "Planning for 1,024 ranks at 200 samples/s each": list(
+            planning(options.capacity, image_tokens)
+        ),
+    }
+    title = (
+        f"Ranks of {options.model}: packs of {options.capacity:,} tokens, captions mixed with "
+        f"documents of up to 8,000 tokens, 0 to 8 images; {options.steps} steps a round, "
+        f"{options.rounds} rounds"
+    )
+    where["load at the end"] = round(os.getloadavg()[0], 1)
+    content = {"title": title, "machine": where, "tables": tables}
+    content["cost"] = {**cost._asdict(), "explained": round(explained, 4)}
+    print(f"{title}\n{where['cpu']}, {where['cores']} cores; load {where['load']}")
+    for name, rows in tables.items():
+        print(f"\n{name}\n\n" + markdown(rows))
+    print(
+        f"\nCost of a pack: {1e6 * cost.token:.0f} µs a token, {1e9 * cost.pair:.0f} ns a pair of "
+        f"tokens of one sample, {1e3 * cost.image:.1f} ms an image; {explained:.1%} of the "
+        f"variance\n\n{verdict(tables)}"
+    )
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ranks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", choices=tuple(MODELS), default="tiny")
+    add("--capacity", type=int, default=8192, help="tokens of a pack (default: %(default)s)")
+    add("--ranks", type=int, nargs="+", default=[1, 2, 4], help="(default: 1 2 4)")
+    add("--steps", type=int, default=8, help="of a way in a round (default: %(default)s)")
+    add("--rounds", type=int, default=5, help="(default: %(default)s)")
+    add("--json", type=Path, metavar="FILE", help="also write the tables to this file")
+    options = parser.parse_args()
+    if min(options.steps, options.rounds, *options.ranks) < 1:
+        parser.error("--steps, --rounds and --ranks must be at least 1")
+    if 1 not in options.ranks:
+        parser.error(f"--ranks {options.ranks}: scaling is by one rank; give 1 too")
+    return options
+
+
+def measure(options: argparse.Namespace, image_tokens: int) -> Measured:
+    """Train all ways on all numbers of ranks in turn."""
+    sizes = draw(SAMPLES, options.capacity, image_tokens)
+    cores = sorted(os.sched_getaffinity(0))
+    runs: Measured = {}
+    packs: dict[tuple[int, str], Units] = {}
+    groups: dict[int, Ranks] = {}
+    try:
+        for ranks in options.ranks:
+            packs[ranks, "datapipe"] = balanced(sizes, options.capacity, ranks)
+            packs[ranks, "round-robin"] = round_robin(sizes, options.capacity, ranks)
+            needed, there = (
+                options.steps * (options.rounds + 1),
+                len(packs[ranks, WAYS[1]]) // ranks,
+            )
+            if needed > there:
+                sys.exit(
+                    f"{needed} steps of {ranks} ranks need more packs; give fewer than {there}"
+                )
+            groups[ranks] = Ranks(ranks, cores if ranks <= len(cores) else None, options.model)
+        for turn in range(options.rounds + 1):
+            for ranks, group in groups.items():
+                for way in WAYS if turn % 2 else WAYS[::-1]:
+                    # The first round brings memory and kernels to where the others find them.
+                    steps = options.steps if turn else 1
+                    start = turn * options.steps
+                    units = steps_of(packs[ranks, way], ranks, start, start + steps)
+                    done = Round(units, group.train(units))
+                    rates = ", ".join(f"{done.rate(clock):,.0f} ({clock})" for clock in CLOCKS)
+                    text = f"round {turn}: {ranks} ranks, {way}: tokens/s {rates}"
+                    print(text, file=sys.stderr, flush=True)
+                    if turn:
+                        runs.setdefault((ranks, way), []).append(done)
+    finally:
+        for group in groups.values():
+            group.close()
+    return runs
+
+
+def fitted(runs: Measured) -> tuple[Cost, float]:
+    """Return the cost of a pack, from all that were measured."""
+    rounds = [done for key in runs for done in runs[key]]
+    seconds = np.concatenate([done.times.cpu.reshape(-1) for done in rounds])
+    return fit(Units.join([done.units for done in rounds]), seconds)
+
+
+def steps_table(runs: Measured, capacity: int) -> list[dict[str, object]]:
+    """Return a row for each number of ranks, clock and way."""
+    cores = len(os.sched_getaffinity(0))
+    rows: list[dict[str, object]] = []
+    for ranks in sorted({ranks for ranks, _ in runs if ranks > 1}, reverse=True):
+        shared = f", {cores} cores shared" if ranks > cores else ", a core each"
+        for clock in CLOCKS:
+            for way in WAYS:
+                rounds = runs[ranks, way]
+                seconds = np.concatenate([done.seconds(clock) for done in rounds])
+                tokens = sum(done.tokens for done in rounds)
+                rates = [done.rate(clock) for done in rounds]
+                others = [done.rate(clock) for done in runs[ranks, "round-robin"]]
+                rows.append(
+                    {
+                        "ranks": ranks,
+                        "clock": clock + shared * (clock == "wall"),
+                        "packs": way,
+                        "tokens/s": round(Spread.of(rates).median),
+                        "x round-robin": ratio(rates, others),
+                        "step P50, ms": round(1e3 * float(np.median(seconds))),
+                        "step P99, ms": round(1e3 * float(np.percentile(seconds, 99))),
+                        "slowest / mean": round(
+                            imbalance(np.concatenate([done.times.cpu for done in rounds])), 3
+                        ),
+                        "waiting, %": round(
+                            100 * Spread.of([done.waiting(clock) for done in rounds]).median, 1
+                        ),
+                        "fill, %": round(
+                            100 * tokens / capacity / sum(len(done.units) for done in rounds), 2
+                        ),
+                    }
+                )
+    return rows
+
+
+def scaling_table(runs: Measured) -> list[dict[str, object]]:
+    """Return rates by ranks, and their share of so many times the rate of one rank."""
+    rows: list[dict[str, object]] = []
+    for ranks in sorted({ranks for ranks, _ in runs}):
+        for clock in CLOCKS:
+            row: dict[str, object] = {"ranks": ranks, "clock": clock}
+            for way in WAYS:
+                rates = [done.rate(clock) for done in runs[ranks, way]]
+                one = [ranks * done.rate(clock) for done in runs[1, way]]
+                row[f"{way}, tokens/s"] = round(Spread.of(rates).median)
+                row[f"{way}, efficiency"] = ratio(rates, one)
+            rows.append(row)
+    return rows
+
+
+def ratio(rates: Sequence[float], others: Sequence[float]) -> str:
+    """Return median, least and most of the ratios inside rounds."""
+    spread = Spread.of([own / other for own, other in zip(rates, others, strict=True)])
+    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
+
+
+def verdict(tables: dict[str, list[dict[str, object]]]) -> str:
+    """Compare the tables with what was aimed for."""
+    lines = [
+        f"{row['ranks']} ranks, {row['clock']}: {row['x round-robin']} times the tokens/s of "
+        f"round-robin (aim: {AIM})"
+        for row in tables["Steps of the reference model"]
+        if row["packs"] == "datapipe"
+    ]
+    for row in tables["Planning for 1,024 ranks at 200 samples/s each"]:
+        share = row["of a core a rank, %"]
+        lines.append(
+            f"planning, folder of {row['ranks that share it']}: {share} % of a core a rank "
+            f"(aim: {PLANNING_AIM})"
+        )
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows of the same columns as a table."""
+    cells = [
+        [
+            "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+            for value in row.values()
+        ]
+        for row in rows
+    ]
+    return "\n".join(aligned([list(rows[0]), *cells]))
+
+
+if __name__ == "__main__":
+    main()

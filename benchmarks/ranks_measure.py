@@ -1,0 +1,193 @@
+"""Processes that train the reference model on given packs and time every step.
+
+A rank's compute is the CPU time of its thread, so a core that it shares with another rank, or with
+another program, does not slow it down. Its wait begins with the last gradient that it computes
+itself and ends with the last one of all ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from datapipe.plan import Units
+from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.inputs import make_inputs
+from examples.vlm.model import VLM
+
+Int64 = npt.NDArray[np.int64]
+
+KERNEL = "split"  # the attention that is fastest on the CPU
+VOCABULARY = 260  # bytes and special tokens, as `examples.vlm.train` has without a tokenizer
+IMAGE = 3
+_PATIENCE = 600.0  # seconds for all steps of a run
+
+
+class Timed(NamedTuple):
+    """Seconds of the steps of a run; float64 [steps, ranks] but for the last.
+
+    Attributes:
+        wall: from the common start of a step to the end of the rank's own.
+        cpu: CPU time of the thread that trains.
+        wait: from its last own gradient to the last gradient of all ranks.
+        exchange: one exchange of all gradients when no rank is late.
+    """
+
+    wall: npt.NDArray[np.float64]
+    cpu: npt.NDArray[np.float64]
+    wait: npt.NDArray[np.float64]
+    exchange: float
+
+
+class Ranks:
+    """Processes of one world size, which wait for work between runs.
+
+    Args:
+        count: of processes, each with one thread.
+        cores: core of each; None leaves it to the system.
+        model: name of a model of `examples.vlm`.
+    """
+
+    def __init__(self, count: int, cores: Sequence[int] | None, model: str) -> None:
+        self.count = count
+        self._folder = tempfile.TemporaryDirectory()
+        rendezvous = (Path(self._folder.name) / "rendezvous").as_uri()
+        context = get_context("spawn")
+        pipes = [context.Pipe() for _ in range(count)]
+        self._pipes = [ours for ours, _ in pipes]
+        self._processes = [
+            context.Process(
+                target=_serve,
+                args=(theirs, rank, count, cores[rank] if cores else None, rendezvous, model),
+                daemon=True,
+            )
+            for rank, (_, theirs) in enumerate(pipes)
+        ]
+        for process in self._processes:
+            process.start()
+        for _, theirs in pipes:
+            theirs.close()
+
+    def train(self, units: Units) -> Timed:
+        """Train one step on every `count` packs."""
+        for rank, pipe in enumerate(self._pipes):
+            pipe.send([_pack(units, number) for number in range(rank, len(units), self.count)])
+        parts = [self._answer(pipe) for pipe in self._pipes]
+        times = np.stack([steps for steps, _ in parts], axis=1)
+        exchange = max(seconds for _, seconds in parts)
+        return Timed(times[..., 0], times[..., 1], times[..., 2], exchange)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(30)
+            if process.is_alive():
+                process.kill()
+        self._folder.cleanup()
+
+    def _answer(self, pipe: Connection) -> Any:
+        if not pipe.poll(_PATIENCE):
+            raise TimeoutError(f"{self.count} ranks made no run within {_PATIENCE:.0f} s")
+        return pipe.recv()
+
+
+def _pack(units: Units, number: int) -> tuple[Int64, Int64]:
+    """Return tokens and images of the samples of a pack."""
+    one = units.between(number, number + 1)
+    assert one.sizes is not None
+    return one.sizes.tokens, one.sizes.images
+
+
+def _serve(
+    pipe: Connection, rank: int, count: int, core: int | None, rendezvous: str, name: str
+) -> None:
+    """Train runs until the pipe is closed."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", rendezvous, rank=rank, world_size=count)
+    trainer = _Trainer(MODELS[name])
+    while True:
+        try:
+            packs = pipe.recv()
+        except EOFError:
+            break
+        steps = [trainer.step(*pack) for pack in packs]
+        pipe.send((np.array(steps), trainer.exchange()))
+    dist.destroy_process_group()
+
+
+class _Trainer:
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self.model = VLM(config, VOCABULARY, IMAGE, KERNEL)
+        self.reduced = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        # Without annotations: torch wants classes there, and would find their names.
+        self.reduced.register_comm_hook(self, lambda self, bucket: self.average(bucket))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.last_own = 0.0
+
+    def step(self, tokens: Int64, images: Int64) -> tuple[float, float, float]:
+        """Train on a pack; return wall time, CPU time and wait."""
+        inputs = make_inputs(make_batch(tokens, images, self.config), self.config, KERNEL)
+        dist.barrier()  # batches are made by other cores than those that train
+        began, cpu = time.perf_counter(), time.thread_time()
+        self.reduced(inputs).mean().backward()
+        wait = time.perf_counter() - self.last_own
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - began, time.thread_time() - cpu, wait
+
+    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Average a bucket of gradients as DDP does, and note when it was complete here."""
+        self.last_own = time.perf_counter()
+        return allreduce_hook(dist.group.WORLD, bucket)
+
+    def exchange(self) -> float:
+        """Return the least seconds of some exchanges of all gradients, begun together."""
+        gradients = torch.zeros(sum(p.numel() for p in self.model.parameters()))
+        seconds = []
+        for _ in range(3):
+            dist.barrier()
+            began = time.perf_counter()
+            dist.all_reduce(gradients)
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+
+def make_batch(tokens: Int64, images: Int64, config: ModelConfig) -> dict[str, Any]:
+    """Return a pack as a loader yields it, with random texts and images."""
+    vision, bounds = config.vision, np.concatenate([[0], np.cumsum(tokens)])
+    ids = torch.randint(IMAGE + 1, VOCABULARY, (int(bounds[-1]),))
+    for start, count in zip(bounds.tolist(), images.tolist(), strict=False):
+        ids[start : start + count * vision.image_tokens] = IMAGE
+    batch = {
+        "input_ids": ids[None],
+        "labels": ids[None],
+        "position_ids": torch.cat([torch.arange(length) for length in tokens.tolist()])[None],
+        "cu_seq_lens_q": torch.from_numpy(bounds.astype(np.int32)),
+        "max_length_q": int(tokens.max()),
+    }
+    if images.any():
+        side = vision.image_size
+        batch["pixel_values"] = torch.randn(1, 3, side, side).expand(int(images.sum()), -1, -1, -1)
+    return batch

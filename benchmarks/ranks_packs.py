@@ -1,0 +1,187 @@
+"""Packs of the ranks of a step: balanced by datapipe's plan, or each rank's own.
+
+Pack k belongs to rank `k % ranks` of step `k // ranks`. Samples are those of `benchmarks.plan`:
+short captions mixed with long documents, with 0 to 8 images.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.plan import vlm_lengths
+from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
+from datapipe.plan.groups import lay_out
+from datapipe.plan.ragged import edges
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+BUFFER = 1000
+"""Samples that a rank without a plan packs together."""
+
+
+class Cost(NamedTuple):
+    """Seconds of a pack: of each token, each pair of tokens of one sample, and each image.
+
+    Images of one size have the same patches and pairs of patches, so one term has both.
+    """
+
+    token: float
+    pair: float
+    image: float
+
+    def of(self, units: Units) -> Float64:
+        """Return the seconds of each pack."""
+        seconds: Float64 = terms(units) @ np.array(self)
+        return seconds
+
+
+def terms(units: Units) -> Float64:
+    """Return tokens, sum of squared lengths and images of each pack: float64 [packs, 3]."""
+    sizes = units.sizes
+    assert sizes is not None
+    columns = sizes.tokens, sizes.tokens**2, sizes.images
+    return np.stack([units.total(column) for column in columns], axis=1).astype(np.float64)
+
+
+def fit(units: Units, seconds: Float64) -> tuple[Cost, float]:
+    """Return the cost that comes closest to measured packs, and the variance it explains (R²).
+
+    Raises:
+        ValueError: a cost is not above 0, as the packs were too few or the machine too busy.
+    """
+    features = terms(units)
+    scale = features.max(0).clip(1)  # squares of lengths are a million times the images
+    found = np.linalg.lstsq(features / scale, seconds, rcond=None)[0] / scale
+    if found.min() <= 0:
+        raise ValueError(
+            f"{len(seconds)} packs gave a cost of {found.tolist()} s a token, pair and image, and "
+            "each is above 0; measure more steps, on a quieter machine"
+        )
+    rest = seconds - features @ found
+    return Cost(*found.tolist()), float(1 - rest.var() / seconds.var())
+
+
+def draw(samples: int, capacity: int, image_tokens: int) -> Sizes:
+    """Draw the sizes of samples; those longer than a pack are left out."""
+    tokens, images, _ = vlm_lengths(samples, str(image_tokens))
+    fits = tokens <= capacity
+    tokens, images = tokens[fits], images[fits]
+    vision = images * image_tokens
+    return Sizes(tokens=tokens, labels=tokens, images=images, vision=vision, rows=images)
+
+
+def balanced(sizes: Sizes, capacity: int, ranks: int, cost: Cost | None = None) -> Units:
+    """Return the packs of an epoch of datapipe.
+
+    With `cost`, packs are laid out by it in place of the plan's own measures.
+    """
+    source = Source(count=len(sizes.tokens), measure=sizes.__getitem__)
+    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=ranks)
+    blocks = _Blocks(EpochPlan(source, options, 0), cost)
+    steps = walk(blocks, Position(0), share=ranks, drop_last=True)
+    return Units.join([step.units for step in steps])
+
+
+class _Blocks:
+    epoch = 0
+
+    def __init__(self, plan: EpochPlan, cost: Cost | None) -> None:
+        self.plan, self.cost, self.count = plan, cost, plan.blocks
+        self._last: tuple[int, Units] | None = None
+
+    def __call__(self, block: int, before: int) -> Units:
+        if self._last is None or self._last[0] != block:
+            self._last = block, self._laid_out(block, before)
+        return self._last[1]
+
+    def _laid_out(self, block: int, before: int) -> Units:
+        units = self.plan.form(block)
+        if self.cost is None:
+            return self.plan.lay_out(units, block, before)
+        seconds = (1e9 * self.cost.of(units)).astype(np.int64)
+        group = self.plan.options.group
+        order = lay_out(
+            seconds, np.zeros_like(seconds), group=group, phase=before % group, key=block
+        )
+        return units.take(order)
+
+
+def round_robin(sizes: Sizes, capacity: int, ranks: int) -> Units:
+    """Return packs of ranks that take every `ranks`-th sample and pack them for themselves."""
+    own = [_packs_of(sizes, capacity, rank, ranks) for rank in range(ranks)]
+    steps = min(map(len, own))
+    packs = [own[rank][step] for step in range(steps) for rank in range(ranks)]
+    samples = np.concatenate(packs)
+    return Units(samples, edges(np.array([len(pack) for pack in packs])), sizes[samples])
+
+
+def _packs_of(sizes: Sizes, capacity: int, rank: int, ranks: int) -> list[Int64]:
+    numbers = np.arange(rank, len(sizes.tokens), ranks)
+    random = np.random.default_rng(rank)
+    packs = []
+    for start in range(0, len(numbers), BUFFER):
+        buffer = numbers[start : start + BUFFER]
+        found = best_fit(sizes.tokens[buffer], capacity)
+        # In random order, since the packs of long samples come first.
+        packs += [buffer[found[pack]] for pack in random.permutation(len(found))]
+    return packs
+
+
+def best_fit(lengths: Int64, capacity: int) -> list[Int64]:
+    """Pack the longest sample first, each into the fullest pack that has room."""
+    packs: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # room and number of each pack, in order
+    for sample in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[sample])
+        at = bisect_left(rooms, (length, -1))
+        if at == len(rooms):
+            room, pack = capacity, len(packs)
+            packs.append([])
+        else:
+            room, pack = rooms.pop(at)
+        packs[pack].append(sample)
+        insort(rooms, (room - length, pack))
+    return [np.array(pack) for pack in packs]
+
+
+def steps_of(units: Units, ranks: int, start: int, stop: int) -> Units:
+    """Return the packs of some steps."""
+    return units.between(start * ranks, stop * ranks)
+
+
+def imbalance(costs: Float64) -> float:
+    """Return the slowest rank's cost by the mean, over all steps: float64 [steps, ranks]."""
+    return float(costs.max(1).sum() / costs.mean(1).sum())
+
+
+def simulate(cost: Cost, *, capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
+    """Yield the expected throughput of many ranks, by the cost of their packs alone."""
+    for ranks in (4, 64, 1024):
+        # Three blocks of the plan, or two buffers a rank.
+        sizes = draw(max(3 << 16, 2 * BUFFER * ranks), capacity, image_tokens)
+        ways = {
+            "balanced": balanced(sizes, capacity, ranks),
+            "round-robin": round_robin(sizes, capacity, ranks),
+            "limit": balanced(sizes, capacity, ranks, cost),
+        }
+        rates, found = {}, {}
+        for way, units in ways.items():
+            costs = cost.of(units).reshape(-1, ranks)
+            assert units.sizes is not None
+            rates[way] = float(units.sizes.tokens.sum() / costs.max(1).sum())
+            found[way] = imbalance(costs)
+        yield {
+            "ranks": ranks,
+            "steps": len(ways["balanced"]) // ranks,
+            "slowest / mean, round-robin": round(found["round-robin"], 3),
+            "slowest / mean, datapipe": round(found["balanced"], 3),
+            "slowest / mean, limit": round(found["limit"], 3),
+            "datapipe / round-robin": round(rates["balanced"] / rates["round-robin"], 3),
+            "limit / round-robin": round(rates["limit"] / rates["round-robin"], 3),
+        }

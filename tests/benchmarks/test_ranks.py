@@ -1,0 +1,70 @@
+"""Packs, cost and simulation of `benchmarks.ranks`; nothing is timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.ranks_packs import (
+    Cost,
+    balanced,
+    best_fit,
+    draw,
+    fit,
+    imbalance,
+    round_robin,
+    steps_of,
+    terms,
+)
+from datapipe.plan import Units
+
+CAPACITY, RANKS = 2048, 4
+COST = Cost(2e-4, 5e-8, 8e-3)
+
+
+@pytest.fixture(scope="module")
+def ways() -> dict[str, Units]:
+    sizes = draw(6000, CAPACITY, 16)
+    return {
+        "balanced": balanced(sizes, CAPACITY, RANKS),
+        "by cost": balanced(sizes, CAPACITY, RANKS, COST),
+        "round-robin": round_robin(sizes, CAPACITY, RANKS),
+    }
+
+
+def test_best_fit_takes_the_fullest_pack_that_has_room() -> None:
+    packs = best_fit(np.array([5, 6, 4, 3, 2]), 10)
+    assert [pack.tolist() for pack in packs] == [[1, 2], [0, 3, 4]]
+
+
+def test_every_way_fills_packs_with_different_samples(ways: dict[str, Units]) -> None:
+    for units in ways.values():
+        tokens = terms(units)[:, 0]
+        assert tokens.max() <= CAPACITY
+        assert tokens.mean() > 0.99 * CAPACITY
+        assert len(units) % RANKS == 0
+        assert len(set(units.samples.tolist())) == len(units.samples)
+
+
+def test_a_rank_without_a_plan_packs_every_fourth_sample(ways: dict[str, Units]) -> None:
+    units = ways["round-robin"]
+    owners = np.repeat(np.arange(len(units)) % RANKS, np.diff(units.offsets))
+    sizes = draw(6000, CAPACITY, 16)
+    assert (units.samples % RANKS == owners).all()
+    assert units.sizes is not None
+    assert (sizes.tokens[units.samples] == units.sizes.tokens).all()
+
+
+def test_balanced_packs_leave_ranks_less_to_wait_for(ways: dict[str, Units]) -> None:
+    found = {way: imbalance(COST.of(units).reshape(-1, RANKS)) for way, units in ways.items()}
+    assert 1 <= found["by cost"] <= found["balanced"] < 1.05 < 1.1 < found["round-robin"]
+
+
+def test_a_cost_is_found_again_in_the_seconds_it_gives(ways: dict[str, Units]) -> None:
+    units = steps_of(ways["round-robin"], RANKS, 2, 22)
+    assert len(units) == 20 * RANKS
+    found, explained = fit(units, COST.of(units))
+    assert found == pytest.approx(COST)
+    assert explained == pytest.approx(1)
+    with pytest.raises(ValueError, match="measure more steps"):
+        fit(units, -COST.of(units))

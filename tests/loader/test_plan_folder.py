@@ -1,0 +1,111 @@
+"""Blocks of a plan that ranks share in a folder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.loader.schedule import block_cache
+from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
+from datapipe.plan import EpochPlan, PlanOptions, Position, Sizes, Source, Units, walk
+
+RANKS = 6
+
+
+def make_plan(group: int = RANKS) -> EpochPlan:
+    def measure(samples: np.ndarray) -> Sizes:
+        tokens = 1 + samples * 7919 % 60
+        zeros = np.zeros_like(tokens)
+        return Sizes(tokens=tokens, labels=tokens, images=zeros, vision=zeros, rows=zeros)
+
+    options = PlanOptions(shuffle=True, seed=1, pack=64, group=group, block=500)
+    return EpochPlan(Source(count=2000, measure=measure), options, 0)
+
+
+def order_of(blocks: PlannedBlocks) -> list[int]:
+    steps = walk(blocks, Position(0), share=RANKS)
+    return [int(sample) for step in steps for sample in step.units.samples]
+
+
+def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> None:
+    start = threading.Barrier(RANKS)
+    planned: list[int] = []
+
+    def rank(number: int) -> list[int]:
+        plan = make_plan()
+        form = plan.form
+
+        def slowly(block: int) -> Units:
+            planned.append(block)
+            time.sleep(0.05)
+            return form(block)
+
+        plan.form = slowly  # type: ignore[method-assign]
+        start.wait()
+        return order_of(PlannedBlocks(plan, BlockFolder(tmp_path, "same"), ahead=number % 2 == 0))
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        orders = list(pool.map(rank, range(RANKS)))
+    assert planned == [0, 1, 2, 3]
+    expected = order_of(PlannedBlocks(make_plan(), None, ahead=False))
+    assert all(order == expected for order in orders)
+    assert {path.suffix for path in tmp_path.rglob("*.*")} == {".npy"}
+
+
+def test_a_rank_that_died_while_it_planned_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_cache, "_PATIENCE", 0.1)
+    folder = BlockFolder(tmp_path, "same")
+    expected = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
+    block = sorted(tmp_path.rglob("*.npy"))[1]
+    claim = block.rename(block.with_suffix(".claim"))
+    assert order_of(PlannedBlocks(make_plan(), folder, ahead=True)) == expected
+    assert block.exists()
+    assert not claim.exists()
+
+
+def test_a_rank_that_fails_to_plan_leaves_the_block_to_others(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, "same")
+
+    def fails() -> Units:
+        raise ValueError("cannot plan")
+
+    with pytest.raises(ValueError, match="cannot plan"):
+        folder.get(0, 0, 0, fails)
+    units = make_plan().form(0)
+    began = time.monotonic()
+    assert folder.get(0, 0, 0, lambda: units) is units
+    assert time.monotonic() - began < block_cache._PATIENCE
+
+
+def test_blocks_are_kept_as_laid_out_and_counted_alike(tmp_path: Path) -> None:
+    folder = BlockFolder(tmp_path, "same")
+    first = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
+    again = make_plan()
+    again.form = again.lay_out = None  # type: ignore[method-assign, assignment]
+    kept = PlannedBlocks(again, folder, ahead=False)
+    assert order_of(kept) == first
+    plain, before = PlannedBlocks(make_plan(), None, ahead=False), 0
+    for block in range(4):
+        assert kept.count_units(block, before) == plain.count_units(block, before)
+        before += plain.count_units(block, before)
+
+
+def test_a_block_that_was_saved_just_before_the_claim_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = make_plan().form(0)
+
+    def claimed(claim: Path) -> bool:
+        block_cache._save(claim.with_suffix(".npy"), units)
+        return True
+
+    monkeypatch.setattr(block_cache, "_claimed", claimed)
+    found = BlockFolder(tmp_path, "same").get(0, 0, 0, lambda: pytest.fail("planned again"))
+    assert found.samples.tolist() == units.samples.tolist()

@@ -64,9 +64,9 @@ class Round(NamedTuple):
 
     def seconds(self, clock: str) -> Float64:
         """Return the seconds of each step."""
-        if clock == "wall":
-            return self.times.wall.max(1)
-        return self.times.cpu.max(1) + self.times.exchange
+        times = self.times
+        found: Float64 = times.wall.max(1) if clock == "wall" else times.cpu.max(1) + times.exchange
+        return found
 
     def waiting(self, clock: str) -> float:
         """Return the share of the ranks' time in which they wait for others, or exchange."""

@@ -140,7 +140,7 @@ class _Trainer:
         self.config = config
         self.model = VLM(config, VOCABULARY, IMAGE, KERNEL)
         self.reduced = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
-        # Without annotations: torch wants classes there, and would find their names.
+        # A lambda, since torch compares annotations with its classes, and here they are strings.
         self.reduced.register_comm_hook(self, lambda self, bucket: self.average(bucket))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         self.last_own = 0.0
@@ -157,9 +157,10 @@ class _Trainer:
         self.optimizer.zero_grad()
         return time.perf_counter() - began, time.thread_time() - cpu, wait
 
-    def average(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def average(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """Average a bucket of gradients as DDP does, and note when it was complete here."""
         self.last_own = time.perf_counter()
+        assert dist.group.WORLD is not None
         return allreduce_hook(dist.group.WORLD, bucket)
 
     def exchange(self) -> float:

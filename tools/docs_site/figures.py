@@ -231,6 +231,15 @@ def _records(content: Any) -> str:
     return _block(content, _table(head, [[_number(value) for value in r.values()] for r in rows]))
 
 
+def _tables(content: dict[str, Any]) -> str:
+    """Tables of flat records, each under its name."""
+    blocks = []
+    for name, rows in content["tables"].items():
+        cells = [["" if v is None else _number(v) for v in row.values()] for row in rows]
+        blocks += [f"{name}:", _table(list(rows[0]), cells)]
+    return _block(content, *blocks)
+
+
 _KINDS: dict[str, Callable[[Any], str]] = {
     "race": _race,
     "fill": _fill,
@@ -241,6 +250,7 @@ _KINDS: dict[str, Callable[[Any], str]] = {
     "tune": _tune,
     "remedies": _remedies,
     "records": _records,
+    "tables": _tables,
 }
 
 

@@ -69,7 +69,7 @@ def test_patches_are_filled_up_to_those_of_every_sample(make: Make, text: Make) 
     batch = BatchSpec(3, pad_to=64, sample_patches=40)
     loader = make(text=text(image_tokens="native"), batch_size=batch, image=image)
     assert {len(batch["pixel_values"]) for batch in loader} == {3 * 40}
-    with pytest.raises(PlanError, match="more than .* 4 patches"):
+    with pytest.raises(PlanError, match=r"more than .* 4 patches"):
         make(
             text=text(image_tokens="native"),
             batch_size=BatchSpec(3, pad_to=64, sample_patches=4),
@@ -78,9 +78,9 @@ def test_patches_are_filled_up_to_those_of_every_sample(make: Make, text: Make) 
 
 
 def test_samples_that_are_too_large_are_treated_as_asked(make: Make, text: Make) -> None:
-    with pytest.raises(PlanError, match="do not fit.*more than 28 tokens"):
+    with pytest.raises(PlanError, match=r"do not fit.*more than 28 tokens"):
         make(text=text(), batch_size=BatchSpec(4, pad_to=28))
-    with pytest.raises(PlanError, match="do not fit.*more than 64 tokens or 1 images"):
+    with pytest.raises(PlanError, match=r"do not fit.*more than 64 tokens or 1 images"):
         make(text=text(), batch_size=BatchSpec(4, pad_to=64, sample_images=1))
     one = BatchSpec(4, pad_to=64, sample_images=1)
     dropped = make(text=text(overlong="drop"), batch_size=one)

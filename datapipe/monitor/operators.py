@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 from datapipe.diagnosis.step_roofline import Operator
 from datapipe.monitor.intervals import Interval
@@ -47,18 +48,15 @@ _NO_OPERATORS = frozenset({"autograd", "torch", "c10d", "_c10d_functional"})
 _COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "CompiledFunction")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Event of the profiler on the CPU, in nanoseconds of its clock."""
 
-    name: str
+    thread: int
     start: int
     end: int
-    thread: int
-    identity: int  # correlates it with kernels
-    shapes: Sequence[Sequence[int]]
-    dtypes: Sequence[str]
+    name: str
     flops: int
+    raw: Any  # Kineto's own event, with shapes and dtypes
 
 
 @dataclass(slots=True)
@@ -78,21 +76,32 @@ def operators_of(
 
     Args:
         events: of the CPU's threads.
-        kernels: ns of the kernels that an event launched, by its `identity`; empty without a GPU.
+        kernels: ns of the kernels that an event launched, by its correlation; empty without a GPU.
     """
-    found: dict[tuple[Any, ...], Operator] = {}
+    took: dict[tuple[str, str, int, int], list[int]] = {}
     intervals = []
     for call in _calls(events, kernels):
         event = call.event
         intervals.append((event.start, event.end))
         own = event.end - event.start - (0 if call.whole else call.inside)
-        operator = _operator(event, call.launched if kernels else own)
+        dtype, flops, moved = _work(event)
         if not call.whole and own < call.inside:
-            operator = replace(operator, bytes=0)  # those inside of it have moved them
-        key = operator.name, operator.dtype, operator.flops, operator.bytes
-        seen = found.get(key)
-        found[key] = operator if seen is None else _joined(seen, operator)
-    return [_all_calls(operator) for operator in found.values()], intervals
+            moved = 0  # those inside of it have moved them
+        took.setdefault((event.name, dtype, flops, moved), []).append(
+            call.launched if kernels else own
+        )
+    operators = [
+        Operator(
+            name=name,
+            dtype=dtype,
+            seconds=sum(times) / 1e9,
+            flops=flops * len(times),
+            bytes=moved * len(times),
+            calls=len(times),
+        )
+        for (name, dtype, flops, moved), times in took.items()
+    ]
+    return operators, intervals
 
 
 def _calls(events: Iterable[Event], kernels: Mapping[int, int]) -> Iterable[_Call]:
@@ -102,57 +111,57 @@ def _calls(events: Iterable[Event], kernels: Mapping[int, int]) -> Iterable[_Cal
     for event in sorted(events, key=lambda event: (event.thread, event.start, -event.end)):
         while around and not _encloses(around[-1].event, event):
             around.pop()
-        launched = kernels.get(event.identity, 0)
+        launched = kernels.get(event.raw.correlation_id(), 0) if kernels else 0
         if around and around[-1].whole:
             around[-1].launched += launched
             continue
         if around:
             around[-1].inside += event.end - event.start
-        short = event.name.removeprefix("aten::")
-        whole = bool(event.flops) or _is_matrix(short) or event.name.startswith(_COMPILED)
+        whole = bool(event.flops) or _stands_for_all(event.name)
         around.append(_Call(event, whole, launched=launched))
         calls.append(around[-1])
-    return [call for call in calls if call.whole or _computes(call.event.name)]
+    return calls
 
 
 def _encloses(outer: Event, event: Event) -> bool:
     return outer.thread == event.thread and event.start < outer.end
 
 
-def _computes(name: str) -> bool:
+@cache
+def computes(name: str) -> bool:
+    """Check whether events of this name are operators that compute."""
     space, _, rest = name.partition("::")
-    return bool(rest) and space not in _NO_OPERATORS and name not in _NO_WORK
+    operator = bool(rest) and space not in _NO_OPERATORS and name not in _NO_WORK
+    return operator or name.startswith(_COMPILED)
 
 
-def _is_matrix(short: str) -> bool:
+@cache
+def _stands_for_all(name: str) -> bool:
+    """Check whether an operator stands for those inside of it: of matrices, or compiled."""
+    short = name.removeprefix("aten::")
     return (
         short in _PRODUCTS
         or short in ("linear", "convolution", "convolution_backward")
         or short.startswith(_ATTENTION)
+        or name.startswith(_COMPILED)
     )
 
 
-def _operator(event: Event, took: int) -> Operator:
-    short = event.name.removeprefix("aten::")
-    shapes = [list(shape) for shape in event.shapes]
+def _work(event: Event) -> tuple[str, int, int]:
+    """Return the dtype, FLOPs and bytes of one call."""
+    shapes, dtypes = event.raw.shapes(), event.raw.dtypes()
     sizes = [
         math.prod(shape) * _ITEM_SIZES[kind]
-        for shape, kind in zip(shapes, event.dtypes, strict=False)
-        if kind in _ITEM_SIZES and all(isinstance(side, int) for side in shape)
+        for shape, kind in zip(shapes, dtypes, strict=False)
+        if kind in _ITEM_SIZES
     ]
-    dtype = next((kind for kind in event.dtypes if kind in _ITEM_SIZES), "")
+    dtype = next((kind for kind in dtypes if kind in _ITEM_SIZES), "")
     try:
-        flops = event.flops or _flops(short, shapes)
-    except (IndexError, TypeError):  # shapes of another version of torch
+        flops = event.flops or _flops(event.name.removeprefix("aten::"), shapes)
+    except (IndexError, TypeError, ValueError):  # shapes of another version of torch
         flops = 0
-    return Operator(
-        name=event.name,
-        dtype=_SHORT.get(dtype, dtype),
-        seconds=took / 1e9,
-        flops=flops,
-        # The result is taken to be as large as the largest argument.
-        bytes=sum(sizes) + max(sizes, default=0),
-    )
+    # The result is taken to be as large as the largest argument.
+    return _SHORT.get(dtype, dtype), flops, sum(sizes) + max(sizes, default=0)
 
 
 def _flops(short: str, shapes: Sequence[Sequence[int]]) -> int:
@@ -171,14 +180,3 @@ def _flops(short: str, shapes: Sequence[Sequence[int]]) -> int:
         forward = 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
         return forward * 5 // 2 if backward else forward
     return 0
-
-
-def _joined(first: Operator, second: Operator) -> Operator:
-    return replace(first, seconds=first.seconds + second.seconds, calls=first.calls + second.calls)
-
-
-def _all_calls(operator: Operator) -> Operator:
-    """Return the operator with the FLOPs and bytes of all its calls."""
-    return replace(
-        operator, flops=operator.flops * operator.calls, bytes=operator.bytes * operator.calls
-    )

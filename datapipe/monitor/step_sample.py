@@ -15,7 +15,7 @@ from typing import Any
 
 from datapipe.diagnosis.step_roofline import Operator
 from datapipe.monitor.intervals import Interval, total, union, without
-from datapipe.monitor.operators import Event, operators_of
+from datapipe.monitor.operators import Event, computes, operators_of
 from datapipe.monitor.trace import profiled
 
 logger = logging.getLogger(__name__)
@@ -100,15 +100,20 @@ class StepRecorder:
 
 def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> StepSample:
     """Make a sample of the events of Kineto, in a turn of `took` ns after waiting for its batch."""
+    host_type = sys.modules["torch"].autograd.DeviceType.CPU
     exchange: list[Interval] = []
     kernels: list[Interval] = []  # of the GPU, collectives left out
     on_gpu: list[Interval] = []
     launched: dict[int, int] = {}
     host: list[Event] = []
     for event in events:
-        name, start = event.name(), event.start_ns()
+        name = event.name()
+        on_host = event.device_type() == host_type
+        if on_host and not (computes(name) or name.startswith(_BACKENDS)):
+            continue
+        start = event.start_ns()
         span = start, start + event.duration_ns()
-        if "CPU" not in str(event.device_type()):
+        if not on_host:
             if _kind(event) not in _KERNELS:
                 continue
             on_gpu.append(span)
@@ -121,7 +126,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
         elif name.startswith(_BACKENDS):
             exchange.append(span)
         elif not event.is_async():
-            host.append(_event(event, name, span))
+            host.append(Event(event.start_thread_id(), *span, name, event.flops(), event))
     operators, computing = operators_of(host, launched)
     took += round(1e9 * waited)
     if kernels:
@@ -141,16 +146,3 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
 def _kind(event: Any) -> str:
     """Return the kind of an event of a GPU; older versions of torch do not say it."""
     return str(event.activity_type()) if hasattr(event, "activity_type") else "kernel"
-
-
-def _event(event: Any, name: str, span: Interval) -> Event:
-    return Event(
-        name=name,
-        start=span[0],
-        end=span[1],
-        thread=event.start_thread_id(),
-        identity=event.correlation_id(),
-        shapes=event.shapes(),
-        dtypes=event.dtypes(),
-        flops=event.flops(),
-    )

@@ -42,8 +42,9 @@ class Event:
     def duration_ns(self) -> int:
         return round((self.end - self.begin) * MS)
 
-    def device_type(self) -> str:
-        return "DeviceType.CPU" if self.kind == "cpu_op" else "DeviceType.CUDA"
+    def device_type(self) -> Any:
+        kinds = torch.autograd.DeviceType
+        return kinds.CPU if self.kind == "cpu_op" else kinds.CUDA
 
     def activity_type(self) -> str:
         return self.kind

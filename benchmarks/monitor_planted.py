@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -69,12 +70,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures there")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        context = torch.multiprocessing.start_processes(
-            _rank, args=(folder,), nprocs=2, start_method="spawn", join=False
-        )
-        assert context is not None
-        while not context.join(timeout=600):
-            pass
+        context = multiprocessing.get_context("spawn")
+        ranks = [context.Process(target=_rank, args=(rank, folder)) for rank in range(2)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
         found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
     print(f"{'loop':28} {'rank':>4} {'planted':>8} {'found':>8}  verdict")
     for name, case in CASES.items():

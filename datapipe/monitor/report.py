@@ -222,6 +222,9 @@ class Counted:
         """Compute the figures of the verdict."""
         loop, device, shares = self.loop, self.device, self.probe.shares()
         usage = self.sampler.usage() if self.sampler is not None else None
+        busy = None if sampled is None else sampled.busy
+        if usage is not None:  # of all steps, at their own speed
+            busy = usage.utilization
         reading = self.loader.reading()
         limit = None
         if reading is not None:
@@ -235,7 +238,7 @@ class Counted:
             **self._shares(),
             idle=idle,
             device_transfer=transfer,
-            busy=usage.utilization if usage is not None else sampled and sampled.busy,
+            busy=busy,
             synchronisation=shares.synchronisation if shares.turns else None,
             synchronisation_outside=shares.outside,
             communication=shares.communication,

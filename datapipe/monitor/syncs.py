@@ -30,6 +30,8 @@ FIRST_PROBES = (5, 20, 80)
 _RECORDED = 3  # probes at the start that torch's profiler records too
 _THEN_RECORDED = 8  # of so many later ones, one
 _THEN_EVERY = 503  # a prime, so that work of every 10th or 100th turn is in few of them
+RECORDED_EVERY = _THEN_RECORDED * _THEN_EVERY
+"""Turns from one recorded step to the next, after the first three."""
 # Python 3.13 stops caching a class's attributes after some 1,000 changes.
 _MOST_PROBES = 200
 _MOST_LINES = 200

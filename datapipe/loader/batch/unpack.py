@@ -57,9 +57,9 @@ def unpack(
         )
     lengths = [stop - start for start, stop in pairwise(bounds)]
     if isinstance(outputs, Tensor):
-        return list(_tokens_first("outputs", outputs, bounds[-1]).split(lengths)[:samples])
+        return list(torch.split(_tokens_first("outputs", outputs, bounds[-1]), lengths)[:samples])
     parts = {
-        name: _tokens_first(f"outputs[{name!r}]", values, bounds[-1]).split(lengths)
+        name: torch.split(_tokens_first(f"outputs[{name!r}]", values, bounds[-1]), lengths)
         for name, values in outputs.items()
     }
     count = segments if samples is None else samples

@@ -48,8 +48,8 @@ _NO_OPERATORS = frozenset({"autograd", "torch", "c10d", "_c10d_functional"})
 _COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "CompiledFunction")
 
 
-class Event(NamedTuple):
-    """Event of the profiler on the CPU, in nanoseconds of its clock."""
+class OperatorEvent(NamedTuple):
+    """OperatorEvent of the profiler on the CPU, in nanoseconds of its clock."""
 
     thread: int
     start: int
@@ -63,14 +63,14 @@ class Event(NamedTuple):
 class _Call:
     """A call of an operator, while the events inside of it are met."""
 
-    event: Event
+    event: OperatorEvent
     whole: bool  # whether it stands for all inside of it
     inside: int = 0  # ns of the events directly inside
     launched: int = 0  # ns of its kernels
 
 
 def operators_of(
-    events: Iterable[Event], kernels: Mapping[int, int]
+    events: Iterable[OperatorEvent], kernels: Mapping[int, int]
 ) -> tuple[list[Operator], list[Interval]]:
     """Return the operators that compute, merged by name and shapes, and when they ran.
 
@@ -104,7 +104,7 @@ def operators_of(
     return operators, intervals
 
 
-def _calls(events: Iterable[Event], kernels: Mapping[int, int]) -> Iterable[_Call]:
+def _calls(events: Iterable[OperatorEvent], kernels: Mapping[int, int]) -> Iterable[_Call]:
     """Return the calls that compute, with what is inside of each."""
     calls: list[_Call] = []
     around: list[_Call] = []
@@ -123,7 +123,7 @@ def _calls(events: Iterable[Event], kernels: Mapping[int, int]) -> Iterable[_Cal
     return calls
 
 
-def _encloses(outer: Event, event: Event) -> bool:
+def _encloses(outer: OperatorEvent, event: OperatorEvent) -> bool:
     return outer.thread == event.thread and event.start < outer.end
 
 
@@ -147,7 +147,7 @@ def _stands_for_all(name: str) -> bool:
     )
 
 
-def _work(event: Event) -> tuple[str, int, int]:
+def _work(event: OperatorEvent) -> tuple[str, int, int]:
     """Return the dtype, FLOPs and bytes of one call."""
     shapes, dtypes = event.raw.shapes(), event.raw.dtypes()
     sizes = [

@@ -223,8 +223,7 @@ class Counted:
         loop, device, shares = self.loop, self.device, self.probe.shares()
         usage = self.sampler.usage() if self.sampler is not None else None
         busy = None if sampled is None else sampled.busy
-        if usage is not None:  # of all steps, at their own speed
-            busy = usage.utilization
+        busy = busy if usage is None else usage.utilization  # of all steps, at their own speed
         reading = self.loader.reading()
         limit = None
         if reading is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from datapipe.diagnosis.step_roofline import Operator
 from datapipe.monitor.intervals import Interval, total, union, without
-from datapipe.monitor.operators import Event, computes, operators_of
+from datapipe.monitor.operators import OperatorEvent, computes, operators_of
 from datapipe.monitor.trace import profiled
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
     kernels: list[Interval] = []  # of the GPU, collectives left out
     on_gpu: list[Interval] = []
     launched: dict[int, int] = {}
-    host: list[Event] = []
+    host: list[OperatorEvent] = []
     for event in events:
         name = event.name()
         on_host = event.device_type() == host_type
@@ -126,7 +126,7 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
         elif name.startswith(_BACKENDS):
             exchange.append(span)
         elif not event.is_async():
-            host.append(Event(event.start_thread_id(), *span, name, event.flops(), event))
+            host.append(OperatorEvent(event.start_thread_id(), *span, name, event.flops(), event))
     operators, computing = operators_of(host, launched)
     took += round(1e9 * waited)
     if kernels:

@@ -67,22 +67,23 @@ class StepRecorder:
             activities = [ProfilerActivity.CPU]
             if torch.cuda.is_initialized():
                 activities.append(ProfilerActivity.CUDA)
-            found = profile(activities=activities, record_shapes=True, with_flops=True)
-            found.start()
-        except Exception as error:  # the profiler may fail for any reason
-            self._give_up(error)
-            return
-        self._profiler = found
+            self._profiler = profile(activities=activities, record_shapes=True, with_flops=True)
+            self._profiler.start()
+        except BaseException as error:
+            self._stop()
+            if not isinstance(error, Exception):
+                raise
+            self._give_up(error)  # the profiler may fail for any reason
         self._begun = time.perf_counter_ns()
 
     def end(self, *, turn: int, waited: float, counts: bool) -> StepSample | None:
         """Stop the profiler; return the sample, None if there is none or it does not count."""
-        profiler, self._profiler = self._profiler, None
+        profiler = self._profiler
         if profiler is None:
             return None
         took = time.perf_counter_ns() - self._begun
         try:
-            profiler.stop()
+            self._stop()
             if not counts:
                 return None
             events = profiler.profiler.kineto_results.events()
@@ -90,6 +91,17 @@ class StepRecorder:
         except Exception as error:
             self._give_up(error)
             return None
+
+    def _stop(self) -> None:
+        """Stop the profiler, however far it has come."""
+        try:
+            if self._profiler is not None and profiled():
+                self._profiler.stop()
+        finally:
+            # Again, if an interrupt cut it short.
+            if self._profiler is not None and profiled():
+                sys.modules["torch"].autograd._disable_profiler()
+            self._profiler = None
 
     def _give_up(self, error: Exception) -> None:
         self._broken = True

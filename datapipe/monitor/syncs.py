@@ -146,9 +146,10 @@ class Probe:
         if self._shadows is None:
             return
         self._shadows.remove()
-        self._shadows = None
         took = self._clock() - self._begun
         sample = self._recorder.end(turn=self._turn, waited=self._waited(), counts=counts)
+        # Last, so that what an interrupt cut short is done by the next call.
+        self._shadows = None
         if sample is not None:
             self.samples.append(sample)
             self.ranks.write(self.samples)

@@ -6,7 +6,11 @@ The step keeps a processor busy for 10 or 50 ms by the clock, so what the monito
 it and not hidden in it. One turn of each loop makes a pair; the cost is the difference. Its median
 is that of a usual turn. Its mean, without the 1 % of pairs that differ most either way, also has
 what happens in some turns only: adding up, and looking for calls that wait. The loader gives out
-one batch again and again. In the last line the step takes no time, which shows the cost by itself.
+one batch again and again. In the third line the step takes no time, which shows the cost by itself.
+
+A step that torch's profiler records is measured apart: a model of some thousand operators in one
+thread, in CPU time, beside the same step unrecorded. `benchmarks.monitor_planted` has loops with
+planted losses.
 """
 
 from __future__ import annotations
@@ -21,9 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 import datapipe
 from benchmarks.common import machine
+from datapipe.monitor.step_sample import StepRecorder
+from datapipe.monitor.syncs import RECORDED_EVERY
 
 BAR = 0.005
 """Share of a step that a monitor may cost."""
@@ -71,9 +78,15 @@ def main() -> None:
         within = "kept" if result["share"] < BAR else "NOT KEPT"
         print(f"\nthe bar is {BAR:.1%} of a step; at {result['step_ms']:g} ms: {within}", end="")
     print()
+    recorded = measure_recorded()
+    print(
+        f"\na recorded step of {recorded['operators']:,} operators: {recorded['extra_ms']:.0f} ms "
+        f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED_EVERY:,}: "
+        f"{recorded['share']:.2%} of all steps"
+    )
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        content = {"bar": BAR, "machine": where, "results": results}
+        content = {"bar": BAR, "machine": where, "results": results, "recorded": recorded}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 
 
@@ -109,6 +122,38 @@ def measure(
         "high_us": max(blocks),
         "share": mean / usual,
         "mean_us": mean,
+    }
+
+
+def measure_recorded(rounds: int = 15) -> dict[str, float]:
+    """Measure a step that is recorded by torch's profiler against one that is not."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    layers = (nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(60))
+    model, inputs = nn.Sequential(*layers), torch.randn(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    recorder, operators = StepRecorder(), 0
+    took: dict[bool, list[float]] = {False: [], True: []}
+    for number in range(2 * rounds + 4):
+        recorded = number % 2 == 1
+        before = time.process_time()
+        if recorded:
+            recorder.begin()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        sample = recorder.end(turn=number, waited=0.0, counts=True)
+        if number >= 4:
+            took[recorded].append(time.process_time() - before)
+        if sample is not None:
+            operators = sum(operator.calls for operator in sample.operators)
+    torch.set_num_threads(threads)
+    step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
+    return {
+        "operators": operators,
+        "step_ms": 1e3 * step,
+        "extra_ms": 1e3 * (slow - step),
+        "share": (slow - step) / (RECORDED_EVERY * step),
     }
 
 

@@ -33,9 +33,17 @@ if TYPE_CHECKING:
     from datapipe.decode.dali.options import DaliOptions
     from datapipe.decode.spec import ImageSpec
     from datapipe.index.tar.indexer import index_shards
+    from datapipe.loader.batch.unpack import unpack
     from datapipe.loader.loader import Loader
     from datapipe.loader.make_loader import make_loader
-    from datapipe.loader.specs import DeviceSpec, PackSpec, RemoteSpec, RunSpec, WorkerSpec
+    from datapipe.loader.specs import (
+        BatchSpec,
+        DeviceSpec,
+        PackSpec,
+        RemoteSpec,
+        RunSpec,
+        WorkerSpec,
+    )
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchSpec",
     "CacheSpec",
     "ConvertReport",
     "DaliOptions",
@@ -77,10 +86,12 @@ __all__ = [
     "pack_arrays",
     "pack_dataset",
     "tune_workers",
+    "unpack",
 ]
 
 # Imported on first use, so that `datapipe pack` does not wait for torch.
 _LAZY = {
+    "BatchSpec": "datapipe.loader.specs",
     "CacheSpec": "datapipe.cache.spec",
     "ConvertReport": "datapipe.convert.report",
     "DaliOptions": "datapipe.decode.dali.options",
@@ -101,6 +112,7 @@ _LAZY = {
     "pack_arrays": "datapipe.convert.packed_index",
     "pack_dataset": "datapipe.pack.pack_dataset",
     "tune_workers": "datapipe.tune.job",
+    "unpack": "datapipe.loader.batch.unpack",
 }
 
 # Modules whose functions docs show, such as `datapipe.plan.pack_lengths`.

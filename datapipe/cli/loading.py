@@ -14,12 +14,12 @@ from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.specs import DeviceSpec, PackSpec
+from datapipe.loader.specs import BatchSpec, DeviceSpec, PackSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
 PLAN_FLAGS = (
-    own_flag("batch_size", "Samples (with --pack packs) of a batch.", int),
+    flag_of(BatchSpec, "batch_size", help="Samples (with --pack packs) of a batch."),
     own_flag(
         "image",
         "What becomes of images: none, a size such as 336, options such as "
@@ -38,6 +38,8 @@ PLAN_FLAGS = (
     flag_of(PackSpec, "window", "pack_window"),
     flag_of(PackSpec, "multiple_of", "pack_multiple_of"),
     *flags_of(PackSpec, "max_images", "max_samples", "max_patches", "static_shapes"),
+    flag_of(BatchSpec, "multiple_of", "pad_to_multiple_of"),
+    *flags_of(BatchSpec, "pad_to", "sample_images", "sample_patches"),
     *flags_of(PlanOptions, "max_tokens", "buckets"),
     own_flag("where", "Samples that take part, such as 'width >= 336'."),
     flag_of(
@@ -97,6 +99,8 @@ class Flags:
             text["image_tokens"] = rule_of(image)
         given["text"] = text_spec(**{"tokenizer": None} | text)
         pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)
+        if batch := self.given_to(BatchSpec):
+            given["batch_size"] = BatchSpec(**batch)
         if given["text"] is None:
             self._refuse_without_tokenizer()
         if pack:

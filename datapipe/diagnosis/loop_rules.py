@@ -9,15 +9,11 @@ is one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from datapipe.diagnosis.loader_rules import Limit
+from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
+from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.report.page import Level
-
-Kind = Literal[
-    "data", "transfer", "communication", "synchronisation", "loop", "host", "compute", "unknown"
-]
 
 GPU_TARGET = 0.9
 """Share of time that a GPU should be busy."""
@@ -28,7 +24,11 @@ WAIT_LIMIT = 0.1
 TRANSFER_LIMIT = 0.1
 """Share of time in transfers from which on a loop is transfer-bound."""
 COMMUNICATION_LIMIT = 0.2
-"""Share of time in collectives from which on a loop is communication-bound."""
+"""Share of time in collectives, not hidden, from which on a loop is communication-bound."""
+STRAGGLER_LIMIT = 0.1
+"""Share of time that ranks wait for a slower one, from which on a loop is straggler-bound."""
+MEMORY_LIMIT = 0.5
+"""Share of time in operators that memory limits, from which on a step is memory-bound."""
 SYNCHRONISATION_LIMIT = 0.1
 """Share of time blocked in calls such as `.item()` from which on a loop is synchronisation-bound,
 if the device is not known to be busy meanwhile."""
@@ -37,67 +37,9 @@ LOOP_LIMIT = 0.25
 ENOUGH = 3
 """Turns without which there is no verdict."""
 
+_MOSTLY = 0.5  # share from which on a cause is the cause
+
 _TUNE = "let the loader find its settings: `datapipe tune-workers SHARDS`"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blocked:
-    """A line of the loop that waited for the device or for other ranks, in the turns probed."""
-
-    where: str  # file and line of the caller, outside of torch
-    call: str  # such as `Tensor.item`
-    kind: Literal["synchronisation", "communication"]
-    count: int  # calls
-    seconds: float  # of all of them
-    turns: int  # number of probed turns that made the call
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoopFigures:
-    """Measured shares of a training loop. Shares are of the loop's time, 0 to 1."""
-
-    turns: int  # that they are of
-    # wait, transfer, step, rest: on the host; together 1
-    wait: float = 0.0
-    transfer: float = 0.0
-    step: float = 0.0
-    rest: float = 0.0
-    # share of time that the device had nothing to do between steps, from events on the device; None
-    # without them
-    idle: float | None = None
-    device_transfer: float | None = None  # transfers on the device, likewise
-    busy: float | None = None  # share of time that the GPU was busy, by NVML; None if it is unknown
-    # blocked in calls that wait for the device; None if nothing was probed
-    synchronisation: float | None = None
-    synchronisation_outside: float = 0.0  # the part of it outside of the step
-    communication: float = 0.0  # in collectives that Python called
-    lines: tuple[Blocked, ...] = ()  # that were blocked, longest first
-    marked: bool = True  # whether the loop marks its steps
-    limit: Limit | None = None  # of a datapipe loader
-    hints: tuple[str, ...] = ()  # on another loader
-
-    @property
-    def waiting(self) -> float:
-        """Loss by waiting: no more than the device is idle between steps."""
-        return self.wait if self.idle is None else min(self.wait, self.idle)
-
-    @property
-    def carrying(self) -> float:
-        """Loss by transfers."""
-        return self.transfer if self.device_transfer is None else self.device_transfer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Verdict on a training loop."""
-
-    kind: Kind  # "compute" is the good one
-    sentence: str  # the finding, with figures
-    actions: tuple[str, ...]  # the next things to do, most promising first
-    level: Level
-
-    def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  - {action}" for action in self.actions)])
 
 
 class _Loss(NamedTuple):
@@ -124,6 +66,8 @@ def judge(figures: LoopFigures) -> Verdict:
         return max(found, key=lambda loss: loss.share).judge(figures)
     if figures.busy is not None and figures.busy < GPU_TARGET:
         return _of_host(figures)
+    if figures.roofline is not None and figures.roofline.memory >= MEMORY_LIMIT:
+        return _of_memory(figures, figures.roofline)
     return _of_compute(figures)
 
 
@@ -143,18 +87,19 @@ def _verdict(kind: Kind, sentence: str, *actions: str, level: Level = "bad") -> 
 
 
 def _losses(figures: LoopFigures) -> list[_Loss]:
-    communication = _Loss(
-        "communication", figures.communication, COMMUNICATION_LIMIT, _of_communication
-    )
+    of_ranks = [
+        _Loss("communication", figures.exchanging, COMMUNICATION_LIMIT, _of_communication),
+        _Loss("straggler", figures.straggling, STRAGGLER_LIMIT, _of_straggler),
+    ]
     if figures.busy is not None and figures.busy >= GPU_TARGET:
         # Collectives keep a GPU busy too; all else would have left it without work.
-        return [communication]
+        return of_ranks
     blocked = figures.synchronisation or 0.0
     aside = max(0.0, figures.rest - figures.synchronisation_outside)
     return [
         _Loss("data", figures.waiting, WAIT_LIMIT, judge_waiting),
         _Loss("transfer", figures.carrying, TRANSFER_LIMIT, _of_transfer),
-        communication,
+        *of_ranks,
         _Loss("synchronisation", blocked, SYNCHRONISATION_LIMIT, _of_synchronisation),
         _Loss("loop", aside if figures.marked else 0.0, LOOP_LIMIT, _of_loop),
     ]
@@ -172,15 +117,65 @@ def _of_transfer(figures: LoopFigures) -> Verdict:
 
 
 def _of_communication(figures: LoopFigures) -> Verdict:
-    return _verdict(
-        "communication",
-        f"communication-bound: {figures.communication:.0%} of the time goes into exchange with "
-        f"other ranks{_at(figures, 'communication')}",
-        "compare this report on all ranks: one that waits for data holds up all others",
-        "accumulate gradients over several steps, with `no_sync()` in all but the last",
-        "let exchange and backward pass overlap: DDP's `bucket_cap_mb` and "
-        "`gradient_as_bucket_view`, FSDP's prefetching; `monitor.trace(...)` shows whether they do",
+    sentence = (
+        f"communication-bound: {figures.exchanging:.0%} of the time goes into exchange with other "
+        f"ranks{_at(figures, 'communication')}"
     )
+    if figures.hidden:
+        sentence += f"; beside it, {figures.hidden:.0%} is hidden behind compute"
+    actions = [
+        "exchange less often: accumulate gradients, with `no_sync()` in all but the last batch",
+        "exchange in larger parts: DDP's `bucket_cap_mb`; with FSDP, shard larger blocks",
+        "exchange fewer bytes: `model.register_comm_hook(None, bf16_compress_hook)`, or PowerSGD",
+        "hide it behind the backward pass: `static_graph=True`, `gradient_as_bucket_view=True`, "
+        "FSDP's prefetching; `monitor.trace(...)` shows whether they do",
+    ]
+    if figures.ranks is None:
+        actions.insert(
+            0, "compare this report on all ranks: one that waits for data holds up all others"
+        )
+    return _verdict("communication", sentence, *actions)
+
+
+def _of_straggler(figures: LoopFigures) -> Verdict:
+    ranks = figures.ranks
+    assert ranks is not None
+    late = f"{ranks.late * 1e3:.3g} ms"
+    balance = (
+        "give all ranks equal work in each step: `pack=`, or `group=`; `datapipe plan --world-size "
+        "N` shows the imbalance"
+    )
+    if ranks.slowest is None:
+        return _verdict(
+            "straggler",
+            f"straggler-bound: for {figures.straggling:.0%} of the time this rank waits for slower "
+            f"ones, some {late} a step, and the slowest changes from step to step",
+            balance,
+        )
+    machine = (
+        f"if the work of rank {ranks.slowest} is no larger, look at its machine: other processes, "
+        "clocks, heat, links"
+    )
+    if ranks.holding > ranks.waiting:
+        return _verdict(
+            "straggler",
+            f"straggler-bound: for {figures.straggling:.0%} of the time the other ranks wait for "
+            f"this one (rank {ranks.slowest}), whose steps take {late} longer",
+            balance,
+            machine,
+        )
+    sentence = (
+        f"straggler-bound: for {figures.straggling:.0%} of the time this rank waits for rank "
+        f"{ranks.slowest}, "
+    )
+    if ranks.for_data >= _MOSTLY:
+        return _verdict(
+            "straggler",
+            f"{sentence}which gets its batches {late} later",
+            f"look at the report of rank {ranks.slowest}: it names the stage of its loader",
+            "give that rank as many CPUs and workers as the others, and as fast a disk",
+        )
+    return _verdict("straggler", f"{sentence}whose steps take {late} longer", balance, machine)
 
 
 def _of_synchronisation(figures: LoopFigures) -> Verdict:
@@ -226,6 +221,29 @@ def _of_host(figures: LoopFigures) -> Verdict:
     )
 
 
+def _of_memory(figures: LoopFigures, roofline: StepRoofline) -> Verdict:
+    longest = f", mostly {roofline.longest}" if roofline.longest else ""
+    return _verdict(
+        "memory",
+        f"memory-bound: {roofline.memory:.0%} of the time goes into operators that memory limits"
+        f"{longest}, and {roofline.arithmetic:.0%} into those that arithmetic limits; "
+        f"{_peak(roofline)}",
+        "let operators pass values on without memory: `torch.compile(model)`, fused optimizers, "
+        "`scaled_dot_product_attention`",
+        "move fewer bytes: bfloat16 (`torch.autocast`), no copies between layouts",
+        "recompute less: fewer checkpointed blocks, if memory allows it",
+        level="warn",
+    )
+
+
+def _peak(roofline: StepRoofline) -> str:
+    """Compare a step with the machine's peaks."""
+    return (
+        f"a step of {roofline.seconds * 1e3:.3g} ms would take {roofline.moved * 1e3:.3g} ms for "
+        f"its bytes alone, and {roofline.at_peak * 1e3:.3g} ms for its FLOPs"
+    )
+
+
 def _of_compute(figures: LoopFigures) -> Verdict:
     waiting = f"{figures.waiting:.1%}" if figures.waiting < 0.1 else f"{figures.waiting:.0%}"
     sentence = f"compute-bound: waiting for batches takes {waiting} of the time"
@@ -240,7 +258,10 @@ def _of_compute(figures: LoopFigures) -> Verdict:
             level="warn",
         )
     action = "make the step itself faster: the pipeline cannot"
-    return _verdict("compute", f"{sentence}: the pipeline keeps up", action, level="good")
+    sentence = f"{sentence}: the pipeline keeps up"
+    if figures.roofline is not None:
+        sentence += f"; {_peak(figures.roofline)}"
+    return _verdict("compute", sentence, action, level="good")
 
 
 def _at(figures: LoopFigures, kind: str) -> str:

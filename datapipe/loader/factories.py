@@ -60,7 +60,11 @@ def make_context(
         load_soon()  # there is nothing to decode that would hide how long torch takes
     if transform is not None:
         assert path.made is not None
-        most = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
+        most = None
+        if work.static_shapes:
+            most = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
+        elif work.batch.sample_rows is not None:
+            most = work.batch.sample_rows * (work.batch.batch_size or 1)
         on_gpu = prefetcher is not None and prefetcher.device.type == "cuda"
         pin = (work.device.pin_memory and can_pin()) or on_gpu
         images = ImageContext(
@@ -69,7 +73,7 @@ def make_context(
             # Prepared batches, the one in use, the one before it and one on its way to a device.
             pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
             seed=plan.seed,
-            rows=most if work.static_shapes else None,
+            rows=most,
             geometry=GEOMETRY in options.meta,
             decoder=path.decoder,
             kept=kept,
@@ -92,7 +96,7 @@ def make_context(
         arrays=open_images(dataset),
         images=images,
         transform=work.transform,
-        tokens=_token_context(text, plan, options, static_shapes=work.static_shapes),
+        tokens=_token_context(text, plan, options, work=work),
         meta=options.meta,
         seed=plan.seed,
         verify=options.verify,
@@ -105,13 +109,13 @@ def make_context(
 
 
 def _token_context(
-    text: TextSizes | None, plan: PlanOptions, options: LoaderOptions, *, static_shapes: bool
+    text: TextSizes | None, plan: PlanOptions, options: LoaderOptions, *, work: Work
 ) -> TokenContext | None:
     if text is None:
         return None
     arrays = open_token_arrays(text.dataset, text.encoder.digest)
-    total = segments = None
-    if static_shapes:
+    total, segments = work.batch.pad_to, None
+    if work.static_shapes:
         assert plan.pack is not None
         assert plan.max_samples is not None
         total = plan.pack * options.units_per_rank
@@ -123,7 +127,8 @@ def _token_context(
         image_grids=text.image_grids if text.images.grids is not None else None,
         limit=text.limit,
         pack=plan.unit == "pack",
-        multiple_of=plan.pack_multiple_of,
+        # One of the two is 1: packs are not padded.
+        multiple_of=plan.pack_multiple_of * work.batch.multiple_of,
         total=total,
         segments=segments,
     )

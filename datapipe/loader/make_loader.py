@@ -28,6 +28,7 @@ from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import open_origin
 from datapipe.loader.specs import (
+    BatchSpec,
     DeviceSpec,
     PackSpec,
     RemoteSpec,
@@ -55,7 +56,7 @@ _DEFAULT_IMAGE = ImageSpec()
 def make_loader(
     path: str | PathLike[str],
     *,
-    batch_size: int | None = None,
+    batch_size: int | BatchSpec | None = None,
     image: ImageSpec | None = _DEFAULT_IMAGE,
     transform: UserTransform | None = None,
     text: TextSpec | None = None,
@@ -98,7 +99,8 @@ def make_loader(
             once, on first use. Or the URL of a dataset that `datapipe pack` wrote: http(s)://,
             s3://, gs://, hf://; its index is fetched once.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
-            `max_tokens` the most samples of a batch.
+            `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
+            shapes of padded batches.
         image: size and normalisation of images; None leaves them out. Images of arrays are only
             normalised, by default not at all.
         transform: a function of a sample (a dict with `images`, uint8 [h, w, 3] each, `text`, `key`
@@ -171,6 +173,7 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
     """
     packs = as_spec(PackSpec, pack) if pack is not None else None
+    batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
@@ -183,14 +186,16 @@ def make_loader(
         device=to,
         cache=cache if cache is not None and cache.keeps_samples else None,
         static_shapes=packs is not None and packs.static_shapes,
+        batch=batch,
     )
+    work.check_shapes()
     work.check_names(names, train_tokens=run.train_tokens is not None)
     ranks_found = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
     plan, units_per_rank = resolve_plan(
         text,
         packs,
-        batch_size=batch_size,
+        batch,
         max_tokens=max_tokens,
         buckets=buckets,
         shuffle=shuffle,
@@ -211,6 +216,8 @@ def make_loader(
         world_size=world_size,
         read_ahead=take_bytes(remote.read_ahead),
         epochs=epochs,
+        pad_to=batch.pad_to,
+        multiple_of=batch.multiple_of,
         **worker.loader_options(),
         **vars(run),
     )
@@ -222,7 +229,15 @@ def make_loader(
     )
     image_path = work.choose_path(options, checksums=dataset.columns.checksums)
     image_transform = work.fitting(image_path)
-    origin = open_origin(dataset, text, plan, where=where, image=image_transform, on_error=on_error)
+    origin = open_origin(
+        dataset,
+        text,
+        plan,
+        pad_to=batch.pad_to,
+        where=where,
+        image=image_transform,
+        on_error=on_error,
+    )
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "

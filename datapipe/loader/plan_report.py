@@ -76,6 +76,8 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
+            pad_to=options.pad_to,
+            multiple_of=options.multiple_of,
         )
     if not summary.steps:
         raise PlanError(

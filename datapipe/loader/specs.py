@@ -89,6 +89,72 @@ class PackSpec:
         }
 
 
+@dataclass(frozen=True)
+class BatchSpec:
+    """Size of a batch, and constant shapes of padded batches for compiled models.
+
+    Attributes:
+        batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
+            `max_tokens` the most samples of a batch.
+        pad_to: pad every sample to this number of tokens, so that all batches have one shape.
+            Longer samples are treated by `TextSpec.overlong`.
+        multiple_of: round the longest sample of a batch up to a multiple of this number of
+            tokens, so that batches have few shapes.
+        sample_images: images of a sample at most. `pixel_values` is filled with zeros to as many
+            images for each sample of the batch.
+        sample_patches: patches or tiles of a sample at most. It replaces `sample_images` if images
+            differ in size.
+
+    Raises:
+        PlanError: a value is impossible, or two contradict each other.
+
+    Examples:
+        >>> text = datapipe.TextSpec(tokenizer="tokenizer.json", template="caption", image_tokens=4)
+        >>> batch = datapipe.BatchSpec(2, pad_to=32, sample_images=2)
+        >>> loader = datapipe.make_loader("shards/", batch_size=batch, text=text)
+        >>> {(*batch["input_ids"].shape, len(batch["pixel_values"])) for batch in loader}
+        {(2, 32, 4)}
+    """
+
+    batch_size: Count | None = None
+    _: KW_ONLY
+    pad_to: Count | None = None
+    multiple_of: Count = 1
+    sample_images: Count | None = None
+    sample_patches: Count | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        if self.pad_to is not None and self.multiple_of > 1:
+            raise PlanError(
+                f"pad_to={self.pad_to} and multiple_of={self.multiple_of} are two "
+                "lengths of one batch; give one of them"
+            )
+        if self.sample_images is not None and self.sample_patches is not None:
+            raise PlanError(
+                f"sample_images={self.sample_images} and sample_patches={self.sample_patches} are "
+                "two bounds of the rows of a sample; give one of them"
+            )
+
+    def given(self) -> dict[str, int]:
+        """Return the fields beside `batch_size` that were given."""
+        defaults = vars(BatchSpec())
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name != "batch_size" and value != defaults[name]
+        }
+
+    @property
+    def sample_rows(self) -> int | None:
+        """Rows of `pixel_values` for each sample; None if they are as many as its images have."""
+        return self.sample_images or self.sample_patches
+
+    def plan_options(self) -> dict[str, Any]:
+        """Return the fields that the plan needs, under the names of `PlanOptions`."""
+        return {"max_images": self.sample_images, "max_patches": self.sample_patches}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """End of a run beside `epochs`, and accumulation of steps into one of the optimizer.

@@ -23,7 +23,7 @@ from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.specs import DeviceSpec
+from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
@@ -59,6 +59,7 @@ class Work:
     Attributes:
         cache: None if no samples are kept.
         static_shapes: whether packs have constant shapes.
+        batch: shapes of padded batches.
     """
 
     image: ImageSpec | None
@@ -69,6 +70,7 @@ class Work:
     device: DeviceSpec
     cache: CacheSpec | None
     static_shapes: bool
+    batch: BatchSpec
 
     def check_names(self, meta: Sequence[str], *, train_tokens: bool) -> None:
         """Refuse options about images or tokens if there are none.
@@ -84,6 +86,30 @@ class Work:
         ):
             if given and self.text is None:
                 raise PlanError(f"{name} counts tokens; give text=TextSpec(tokenizer=..., ...)")
+
+    def check_shapes(self) -> None:
+        """Refuse a constant number of rows of `pixel_values` where there is none.
+
+        Raises:
+            PlanError: images are left out, or differ in size.
+        """
+        batch, image = self.batch, self.image
+        if batch.sample_rows is None:
+            return
+        name = "sample_patches" if batch.sample_images is None else "sample_images"
+        said = f"{name}={batch.sample_rows}"
+        if image is None:
+            raise PlanError(f"{said} is about images; give image=ImageSpec(...), or leave it out")
+        if image.resize in ("shortest", "dynamic"):
+            raise PlanError(
+                f"{said}: with resize={image.resize!r} batches have images of their own size, so "
+                "no number of them makes one shape; give another resize="
+            )
+        if name == "sample_images" and image.resize in ("native", "tiles"):
+            raise PlanError(
+                f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
+                "give sample_patches= in its place"
+            )
 
     def on(self, dataset: Dataset, *, image_given: bool) -> Work:
         """Return the work that is left if the dataset is arrays, whose images are decoded.
@@ -129,6 +155,7 @@ class Work:
             "transform": self.transform,
             "where": self.where,
             "static_shapes": self.static_shapes,
+            "batch": self.batch.given(),
             "meta": sorted(options.meta),
             "decoder": "cpu" if self.decoder == "auto" and to is None else self.decoder,
             "device": None if to is None else str(to).partition(":")[0],

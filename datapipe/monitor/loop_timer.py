@@ -89,6 +89,11 @@ class LoopClock:
         return self.wait + self.steps.total + self.transfers.total + self.rest
 
     @property
+    def waited(self) -> float:
+        """Seconds that the open turn waited for its batch."""
+        return (self._got - self.asked) / 1e9
+
+    @property
     def counts(self) -> bool:
         """True if there is no reason so far to leave out the open turn."""
         return self._reason is None

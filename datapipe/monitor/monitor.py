@@ -11,7 +11,8 @@ from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from datapipe.declared import Natural, checked
-from datapipe.diagnosis.loop_rules import Verdict, judge
+from datapipe.diagnosis.loop_figures import Verdict
+from datapipe.diagnosis.loop_rules import judge
 from datapipe.errors import PlanError
 from datapipe.monitor.headroom import Headroom, measure_headroom
 from datapipe.monitor.loop_timer import ASK, BITS, ENTER, GOT, LEAVE, STEP, TRANSFER
@@ -103,7 +104,8 @@ class Monitor:
     @property
     def verdict(self) -> Verdict:
         """Verdict on the limit of the loop so far, with the next things to do."""
-        return judge(self._meter.counted().figures())
+        counted = self._meter.counted()
+        return judge(counted.figures(counted.sampled(thoroughly=True)))
 
     def report(self) -> LoopReport:
         """Report everything so far; cheap enough for every minute."""

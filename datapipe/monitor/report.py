@@ -9,12 +9,14 @@ from typing import Any
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_rules import ENOUGH, Blocked, LoopFigures, Verdict, judge
+from datapipe.diagnosis.loop_figures import Blocked, LoopFigures, Verdict
+from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import LoopClock
+from datapipe.monitor.sampled import SampledSteps, look_at_samples
 from datapipe.monitor.syncs import Probe, SyncShares
 from datapipe.progress import readable_size
 from datapipe.report.table import Table, aligned, time_text
@@ -54,6 +56,8 @@ class LoopReport:
         timeline: the whole run in stretches.
         step_times: histogram of the steps.
         verdict: on the limit of the loop.
+        sampled: exchange with other ranks and the roofline, from steps that torch's profiler
+            recorded; None before the first one.
     """
 
     turns: int
@@ -75,6 +79,7 @@ class LoopReport:
     verdict: Verdict
     device: OnDevice | None = None
     gpu: GpuUsage | None = None
+    sampled: SampledSteps | None = None
     stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,6 +127,11 @@ def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
 def time_table(report: LoopReport) -> Table:
     """List the shares and percentiles of a turn's parts."""
     rows = [_row(name, f"{share:.1%}", timing) for name, share, timing in parts(report)]
+    if report.sampled is not None and report.sampled.exchange + report.sampled.hidden > 0:
+        rows += [
+            _row("exchange, not hidden", f"{report.sampled.exchange:.1%}", None),
+            _row("exchange behind compute", f"{report.sampled.hidden:.1%}", None),
+        ]
     if report.device is not None:
         rows += [
             _row("step on the GPU", "", report.device.step),
@@ -204,10 +214,16 @@ class Counted:
     device: DeviceTimes | None
     sampler: GpuSampler | None
 
-    def figures(self) -> LoopFigures:
+    def sampled(self, *, thoroughly: bool) -> SampledSteps | None:
+        """Return the figures of the recorded steps, see `look_at_samples`."""
+        return look_at_samples(self.probe.samples, self.probe.ranks, thoroughly=thoroughly)
+
+    def figures(self, sampled: SampledSteps | None) -> LoopFigures:
         """Compute the figures of the verdict."""
         loop, device, shares = self.loop, self.device, self.probe.shares()
         usage = self.sampler.usage() if self.sampler is not None else None
+        busy = None if sampled is None else sampled.busy
+        busy = busy if usage is None else usage.utilization  # of all steps, at their own speed
         reading = self.loader.reading()
         limit = None
         if reading is not None:
@@ -221,10 +237,14 @@ class Counted:
             **self._shares(),
             idle=idle,
             device_transfer=transfer,
-            busy=None if usage is None else usage.utilization,
+            busy=busy,
             synchronisation=shares.synchronisation if shares.turns else None,
             synchronisation_outside=shares.outside,
             communication=shares.communication,
+            exchange=0.0 if sampled is None else sampled.exchange,
+            hidden=0.0 if sampled is None else sampled.hidden,
+            ranks=None if sampled is None else sampled.ranks,
+            roofline=None if sampled is None else sampled.roofline,
             lines=self.probe.lines(),
             marked=loop.steps.each.count > 0,
             limit=limit,
@@ -234,6 +254,7 @@ class Counted:
     def report(self) -> LoopReport:
         """Make the report."""
         loop, reading = self.loop, self.loader.reading()
+        sampled = self.sampled(thoroughly=True)
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
@@ -248,7 +269,8 @@ class Counted:
             lines=self.probe.lines(),
             timeline=loop.timeline.stretches(),
             step_times=loop.steps.each.buckets(),
-            verdict=judge(self.figures()),
+            verdict=judge(self.figures(sampled)),
+            sampled=sampled,
             device=None if self.device is None else _on_device(self.device),
             gpu=self.sampler.usage() if self.sampler is not None else None,
             stages=MappingProxyType({} if reading is None else reading.all_stages),

@@ -68,6 +68,7 @@ class LoopMeter:
             clock,
             in_step=lambda: loop.steps.depth > 0,
             in_transfer=lambda: loop.transfers.depth > 0,
+            waited=lambda: loop.waited,
         )
         self.device: DeviceTimes | None = None
         self._sampler: GpuSampler | None = None
@@ -285,7 +286,8 @@ class LoopMeter:
         if self._warned or loop.turns < self._check or loop.total / 1e9 < _LEAST_TIME:
             return
         self._check = 2 * loop.turns
-        figures = self._counted().figures()
+        counted = self._counted()
+        figures = counted.figures(counted.sampled(thoroughly=False))
         if figures.waiting > WAIT_LIMIT:
             self._warned = True
             verdict = judge_waiting(figures)

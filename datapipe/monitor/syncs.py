@@ -18,14 +18,20 @@ from statistics import median
 from types import FrameType, ModuleType
 from typing import Any, Literal
 
-from datapipe.diagnosis.loop_rules import Blocked
+from datapipe.diagnosis.loop_figures import Blocked
 from datapipe.monitor.patching import Around, Shadows, Target
+from datapipe.monitor.ranks import RankSamples
+from datapipe.monitor.step_sample import StepRecorder, StepSample
 
 Kind = Literal["synchronisation", "communication"]
 
 FIRST_PROBES = (5, 20, 80)
 """Turns after the warm-up that are probed."""
+_RECORDED = 3  # probes at the start that torch's profiler records too
+_THEN_RECORDED = 8  # of so many later ones, one
 _THEN_EVERY = 503  # a prime, so that work of every 10th or 100th turn is in few of them
+RECORDED_EVERY = _THEN_RECORDED * _THEN_EVERY
+"""Turns from one recorded step to the next, after the first three."""
 # Python 3.13 stops caching a class's attributes after some 1,000 changes.
 _MOST_PROBES = 200
 _MOST_LINES = 200
@@ -65,9 +71,11 @@ class Probe:
     Args:
         clock: returns nanoseconds.
         in_step, in_transfer: whether the loop is in a step, or in a marked transfer.
+        waited: seconds that the turn waited for its batch.
 
     Attributes:
         next: number of turns after the warm-up at the next probe.
+        samples: turns that were recorded by torch's profiler.
     """
 
     def __init__(
@@ -76,8 +84,14 @@ class Probe:
         *,
         in_step: Callable[[], bool],
         in_transfer: Callable[[], bool],
+        waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._clock = clock
+        self._waited = waited
+        self._recorder = StepRecorder()
+        self.samples: deque[StepSample] = deque(maxlen=_REMEMBERED)
+        self.ranks = RankSamples()
+        self._turn = 0
         self._in_step = in_step
         self._in_transfer = in_transfer
         self._shadows: Shadows | None = None
@@ -115,7 +129,12 @@ class Probe:
         if not shadows.put():
             self._shadows = None
             return False
+        if self._begins < _RECORDED or self._begins % _THEN_RECORDED == 0:
+            since = self._clock()
+            self._recorder.begin()
+            self._begun += self._clock() - since  # starting the profiler is no part of the turn
         self._begins += 1
+        self._turn = turn
         later = [number for number in FIRST_PROBES if number > turn]
         self.next = later[0] if later else turn + _THEN_EVERY
         if self._begins >= _MOST_PROBES:
@@ -127,8 +146,13 @@ class Probe:
         if self._shadows is None:
             return
         self._shadows.remove()
-        self._shadows = None
         took = self._clock() - self._begun
+        sample = self._recorder.end(turn=self._turn, waited=self._waited(), counts=counts)
+        # Last, so that what an interrupt cut short is done by the next call.
+        self._shadows = None
+        if sample is not None:
+            self.samples.append(sample)
+            self.ranks.write(self.samples)
         if not counts or took <= 0:
             return
         self._probes += 1

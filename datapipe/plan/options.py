@@ -46,8 +46,9 @@ class PlanOptions:
         pack: capacity of a pack in tokens; units are packs.
         pack_window: most samples that wait for a pack they fit into.
         pack_multiple_of: each sample in a pack is padded to a multiple of this many tokens.
-        max_images, max_samples: of a pack.
-        max_patches: rows of `pixel_values` of a pack: patches, or tiles.
+        max_samples: of a pack.
+        max_images: of a pack; without packs of a sample.
+        max_patches: rows of `pixel_values`, patches or tiles, likewise.
         max_tokens: tokens of a padded batch, padding included. Units are batches.
         buckets: length buckets: how many, or boundaries in tokens, such as 128,512. Units are
             batches.
@@ -81,12 +82,12 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
+        if self.max_images is not None and self.max_patches is not None:
+            raise PlanError(
+                f"max_images={self.max_images} and max_patches={self.max_patches} are two "
+                "bounds where a pack has one beside its tokens; give one of them"
+            )
         if self.pack is not None:
-            if self.max_images is not None and self.max_patches is not None:
-                raise PlanError(
-                    f"max_images={self.max_images} and max_patches={self.max_patches} are two "
-                    "bounds where a pack has one beside its tokens; give one of them"
-                )
             for name in ("max_tokens", "buckets"):
                 if getattr(self, name) is not None:
                     raise PlanError(
@@ -99,7 +100,7 @@ class PlanOptions:
                     f"{self.pack_multiple_of}; make it one, so that a full pack can be divided too"
                 )
         else:
-            for name in ("max_images", "max_patches", "max_samples", *_OF_PACKS):
+            for name in ("max_samples", *_OF_PACKS):
                 if getattr(self, name) != getattr(PlanOptions, name):
                     raise PlanError(
                         f"{name}={getattr(self, name)} needs pack=; leave it out, or give the "

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
+from datapipe.plan.epoch import round_up
 from datapipe.plan.groups import text_cost
 from datapipe.plan.options import PlanOptions, Unit
 from datapipe.plan.ragged import edges
@@ -54,7 +55,7 @@ class PlanSummary:
         tokens, labels, images: over all samples.
         most_tokens: in one unit, padding of a padded batch included.
         fill: tokens by slots for tokens. A pack has `pack` slots, a padded batch of one rank its
-            samples times the longest.
+            samples times the longest, or times the length that all are padded to.
         padding: 1 - `fill`.
         text_imbalance, image_imbalance: mean over the steps of (max - mean) / max of the ranks'
             cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
@@ -84,7 +85,13 @@ class PlanSummary:
 
 
 def summarise(
-    steps: Iterable[Step], options: PlanOptions, *, units_per_rank: int, world_size: int
+    steps: Iterable[Step],
+    options: PlanOptions,
+    *,
+    units_per_rank: int,
+    world_size: int,
+    pad_to: int | None = None,
+    multiple_of: int = 1,
 ) -> PlanSummary:
     """Add up the steps of a plan. Memory is that of some 65,536 samples, or of the largest step.
 
@@ -93,8 +100,10 @@ def summarise(
         options: that the steps were planned with.
         units_per_rank: units that a rank takes in a step.
         world_size: number of ranks.
+        pad_to: tokens that all samples of padded batches are padded to; None for the longest of a
+            batch, rounded up to `multiple_of`.
     """
-    totals = _Totals(options, units_per_rank, world_size)
+    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of))
     for chunk in _chunks(steps):
         totals.add(chunk)
     return totals.summary()
@@ -117,8 +126,15 @@ def _chunks(steps: Iterable[Step]) -> Iterator[list[Step]]:
 class _Totals:
     """Sums and maxima over all steps so far, named as the fields of `PlanSummary`."""
 
-    def __init__(self, options: PlanOptions, units_per_rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        options: PlanOptions,
+        units_per_rank: int,
+        world_size: int,
+        padding: tuple[int | None, int],
+    ) -> None:
         self._options = options
+        self._pad_to, self._multiple_of = padding
         self._units_per_rank = units_per_rank
         self._world_size = world_size
         self._sums: Counter[str] = Counter()
@@ -193,14 +209,20 @@ class _Totals:
             self._sums["slots"] += len(units) * self._options.pack
             largest = units.total(sizes.tokens)
         elif self._options.unit == "batch":
-            largest = np.maximum.reduceat(sizes.tokens, units.offsets[:-1])
-            largest = largest * np.diff(units.offsets)
+            longest = self._padded(np.maximum.reduceat(sizes.tokens, units.offsets[:-1]))
+            largest = longest * np.diff(units.offsets)
             self._sums["slots"] += int(largest.sum())
         else:
             largest = sizes.tokens
-            longest = np.where(fresh, largest[slots], 0).max(axis=1)
+            longest = self._padded(np.where(fresh, largest[slots], 0).max(axis=1))
             self._sums["slots"] += int((longest * fresh.sum(axis=1)).sum())
         self._most |= Counter(most_tokens=int(largest.max()))
+
+    def _padded(self, longest: Int64) -> Int64:
+        """Return the length that the batches with these longest samples are padded to."""
+        if self._pad_to is not None:
+            return np.full_like(longest, self._pad_to)
+        return round_up(longest, self._multiple_of)
 
 
 def _imbalance(costs: Int64) -> float:

@@ -182,7 +182,7 @@ def test_images_of_their_own_size_are_planned_as_training_takes_them(
     [
         (["--pack", 1024], "--pack needs the tokens of every sample; give --tokenizer"),
         ([], "give --batch-size, or --pack"),
-        (["--batch-size", 0], "batch_size 0: give an integer from 1"),
+        (["--batch-size", 0], "--batch-size 0: give an integer from 1"),
         (["--batch-size", 2, "--world-size", 0], "--world-size 0: at least one rank"),
         (["--batch-size", 2, "--template", "chatml"], "--template means nothing without"),
         (["--batch-size", 2, "--max-length", 9], "--max-length means nothing without"),

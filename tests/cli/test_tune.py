@@ -114,7 +114,7 @@ def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
         ((), "give SHARDS, the folder of a dataset, or --target module:function"),
         (("nowhere", "--batch-size", 4), "nowhere: no such folder"),
         (("SHARDS",), "give --batch-size"),
-        (("SHARDS", "--batch-size", 0), "batch_size 0"),
+        (("SHARDS", "--batch-size", 0), "--batch-size 0"),
         (("SHARDS", "--batch-size", 4, "--budget", "long"), "--budget 'long': give a time"),
         (("SHARDS", "--batch-size", 4, "--budget", "0s"), "budget 0.0: give seconds, above 0"),
         (("SHARDS", "--batch-size", 4, "--num-workers", "a"), "--num-workers 'a': give whole"),

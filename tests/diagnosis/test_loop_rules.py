@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_rules import Blocked, LoopFigures, judge
+from datapipe.diagnosis.loop_figures import Blocked, LoopFigures
+from datapipe.diagnosis.loop_rules import judge
+from datapipe.diagnosis.rank_times import RankTimes
+from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.loader.metrics.meter import Reading, Stage
 
 
@@ -16,6 +20,16 @@ def figures(**values: Any) -> LoopFigures:
     shares = {name: values.get(name, 0.0) for name in ("wait", "transfer", "rest")}
     values = shares | {"step": 1 - sum(shares.values()), "turns": 100} | values
     return LoopFigures(**values)
+
+
+def ranks(**values: Any) -> RankTimes:
+    usual = {"exchange": 0.0, "waiting": 0.0, "holding": 0.0, "late": 0.02, "for_data": 0.0}
+    return RankTimes(**usual | {"slowest": 1} | values)
+
+
+def roofline(**values: Any) -> StepRoofline:
+    usual = {"memory": 0.0, "arithmetic": 0.0, "at_peak": 0.01, "moved": 0.02, "seconds": 0.05}
+    return StepRoofline(**usual | {"flops": 10**9, "bytes": 10**8} | values)
 
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -33,6 +47,60 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "reading that takes next to nothing": ({"synchronisation": 0.02}, "compute", "good"),
     "exchange with other ranks": ({"communication": 0.5}, "communication", "bad"),
+    "exchange that Python does not call": ({"exchange": 0.7}, "communication", "bad"),
+    "exchange that compute hides": ({"exchange": 0.05, "hidden": 0.6}, "compute", "good"),
+    "a GPU busy with exchange that is not hidden": (
+        {"busy": 0.99, "exchange": 0.4, "hidden": 0.2},
+        "communication",
+        "bad",
+    ),
+    "exchange, equal on all ranks": (
+        {"exchange": 0.7, "ranks": ranks(exchange=0.68, waiting=0.02)},
+        "communication",
+        "bad",
+    ),
+    "waiting for a slower rank, which looks like exchange": (
+        {"exchange": 0.7, "communication": 0.7, "ranks": ranks(exchange=0.1, waiting=0.6)},
+        "straggler",
+        "bad",
+    ),
+    "others wait for this rank": (
+        {"ranks": ranks(holding=0.5)},
+        "straggler",
+        "bad",
+    ),
+    "others wait for this rank, which waits for data": (
+        {"wait": 0.5, "ranks": ranks(holding=0.5, for_data=1.0)},
+        "data",
+        "bad",
+    ),
+    "a GPU that spins as it waits for another rank": (
+        {"busy": 1.0, "exchange": 0.6, "ranks": ranks(exchange=0.1, waiting=0.5)},
+        "straggler",
+        "bad",
+    ),
+    "ranks that differ a little": ({"ranks": ranks(waiting=0.05)}, "compute", "good"),
+    "operators that memory limits": ({"roofline": roofline(memory=0.7)}, "memory", "warn"),
+    "operators that arithmetic limits": (
+        {"roofline": roofline(memory=0.2, arithmetic=0.7)},
+        "compute",
+        "good",
+    ),
+    "a GPU that has little to do, in operators that memory limits": (
+        {"busy": 0.4, "roofline": roofline(memory=0.7)},
+        "host",
+        "warn",
+    ),
+    "a busy GPU, in operators that memory limits": (
+        {"busy": 0.98, "roofline": roofline(memory=0.7)},
+        "memory",
+        "warn",
+    ),
+    "exchange and operators that memory limits": (
+        {"exchange": 0.3, "roofline": roofline(memory=0.6)},
+        "communication",
+        "bad",
+    ),
     "checkpoints in the loop": ({"rest": 0.6}, "loop", "bad"),
     "a loop that does not say what its step is": (
         {"rest": 0.95, "wait": 0.0, "marked": False},
@@ -96,6 +164,29 @@ def test_a_line_that_is_met_in_every_step_is_named_before_a_slower_one_that_is_n
     assert "train.py:7" in judge(figures(synchronisation=0.5, lines=lines)).sentence
     other = (line("dist.py:2", 3.0, 5, "communication"),)
     assert "dist.py:2" in judge(figures(communication=0.5, lines=lines + other)).sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (ranks(waiting=0.4), "waits for rank 1, whose steps take 20 ms longer"),
+        (ranks(waiting=0.4, for_data=0.9), "waits for rank 1, which gets its batches 20 ms later"),
+        (ranks(waiting=0.4, slowest=None), "waits for slower ones.*changes from step to step"),
+        (ranks(holding=0.4), r"the other ranks wait for this one \(rank 1\)"),
+    ],
+)
+def test_the_slow_rank_is_named_with_its_cause(given: RankTimes, said: str) -> None:
+    verdict = judge(figures(exchange=given.waiting + 0.1, ranks=given))
+    assert verdict.kind == "straggler"
+    assert re.search(said, verdict.sentence)
+
+
+def test_exchange_is_answered_by_accumulation_buckets_and_compression() -> None:
+    remedies = "\n".join(judge(figures(exchange=0.6, hidden=0.1)).actions)
+    for word in ("compare this report on all ranks", "no_sync", "bucket_cap_mb", "comm_hook"):
+        assert word in remedies
+    known = judge(figures(exchange=0.6, ranks=ranks(exchange=0.6)))
+    assert "compare this report" not in "\n".join(known.actions)
 
 
 def stage(seconds: float, busy: float = 1.0) -> Stage:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import datapipe
-from datapipe import CacheSpec, DeviceSpec, ImageSpec, PackSpec, RemoteSpec, RunSpec
+from datapipe import BatchSpec, CacheSpec, DeviceSpec, ImageSpec, PackSpec, RemoteSpec, RunSpec
 
 from .cases import HERE, Case, Way, case
 from .data import TOKENIZER, conversation_tokens
@@ -175,6 +175,24 @@ _TOKENS: dict[str, Case] = {
     "dropped": case(text=text(max_length=64, overlong="drop"), meta=META),
     "where tokens": case(text=text(), where="text_tokens < 90 and images > 0", meta=META),
     "padded, two ranks": case(text=text(), batch_size=3, meta=META, world=2),
+    "padded to a length": case(
+        text=text(max_length=300, overlong="truncate"),
+        batch_size=BatchSpec(4, pad_to=320, sample_images=3),
+        meta=META,
+        epochs=2,
+        world=2,
+        same=(ARRAYS, PROCESSES, DEVICE),
+    ),
+    "padded to a multiple": case(
+        text=text(), batch_size=BatchSpec(3, multiple_of=64), buckets=3, meta=META, same=(MEMORY,)
+    ),
+    "padded patches": case(
+        text=text(image_tokens="native", overlong="drop"),
+        batch_size=BatchSpec(3, pad_to=300, sample_patches=120),
+        image=NATIVE,
+        meta=META,
+        same=(MEMORY,),
+    ),
     "buckets": case(text=text(), buckets=3, meta=META, world=2),
     "bucket boundaries": case(text=text(), buckets=[60, 120], batch_size=3, meta=META),
     "max_tokens": case(
@@ -353,6 +371,13 @@ PLANS: dict[str, tuple[Any, ...]] = {
     "samples, last dropped": ("--batch-size", 3, "--world-size", 4, "--drop-last"),
     "samples, filtered": ("--batch-size", 4, "--where", "width > 40"),
     "padded": (*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--max-length", 120),
+    "padded to a length": (
+        *(*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--pad-to", 512),
+        *("--sample-images", 3),
+    ),
+    "padded to a multiple": (
+        *(*_CHATML, "--batch-size", 4, "--image-tokens", 6, "--pad-to-multiple-of", 64),
+    ),
     "buckets": (*_CHATML, "--batch-size", 2, "--buckets", "60,120", "--world-size", 2),
     "token budget": (*_CHATML, "--max-tokens", 700, "--image-tokens", 6, "--buckets", 2),
     "packs": (*_CHATML, "--pack", 512, "--image-tokens", 6, "--world-size", 3, "--epoch", 1),

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 import datapipe
-from datapipe import CacheSpec, DeviceSpec, PackSpec, PlanError, RemoteSpec, RunSpec, WorkerSpec
+from datapipe import (
+    BatchSpec,
+    CacheSpec,
+    DeviceSpec,
+    PackSpec,
+    PlanError,
+    RemoteSpec,
+    RunSpec,
+    WorkerSpec,
+)
 from datapipe.testing import assert_same_batches
 
 
@@ -22,6 +31,10 @@ from datapipe.testing import assert_same_batches
         (PackSpec, {"tokens": 99, "multiple_of": 8}, "99 tokens is no multiple of multiple_of 8"),
         (PackSpec, {"tokens": 99, "max_images": 2, "max_patches": 9}, "max_images=2 and max_p"),
         (PackSpec, {"tokens": 99, "static_shapes": 1}, "static_shapes 1: give True or False"),
+        (BatchSpec, {"batch_size": 0}, "batch_size 0: give an integer from 1 or None"),
+        (BatchSpec, {"pad_to": 0}, "pad_to 0: give an integer from 1"),
+        (BatchSpec, {"pad_to": 64, "multiple_of": 8}, "pad_to=64 and multiple_of=8 are two"),
+        (BatchSpec, {"sample_images": 2, "sample_patches": 9}, "sample_images=2 and sample_p"),
         (RunSpec, {"max_steps": 0}, "max_steps 0: give an integer from 1 or None"),
         (RunSpec, {"train_tokens": "many"}, "train_tokens 'many'"),
         (RunSpec, {"global_batch_size": 2.5}, "global_batch_size 2.5"),
@@ -50,6 +63,7 @@ def test_impossible_options_are_refused(kind: Any, options: dict[str, Any], mess
     [
         ({"device": "cpu"}, {"device": DeviceSpec(torch.device("cpu"))}),
         ({"device": None, "workers": "threads"}, {"device": DeviceSpec(), "workers": WorkerSpec()}),
+        ({"batch_size": 5}, {"batch_size": BatchSpec(5)}),
         ({}, {"run": RunSpec(), "remote": RemoteSpec()}),
         ({"workers": "processes"}, {"workers": WorkerSpec("processes", persistent=False)}),
     ],
@@ -59,7 +73,7 @@ def test_a_short_form_stands_for_the_spec(
     packed: Path, short: dict[str, Any], long: dict[str, Any]
 ) -> None:
     one, other = (
-        datapipe.make_loader(packed, batch_size=5, num_workers=1, **options)
+        datapipe.make_loader(packed, **{"batch_size": 5, "num_workers": 1} | options)
         for options in (short, long)
     )
     assert_same_batches(one, other)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe.diagnosis.loop_rules import Blocked, LoopFigures, judge
+from datapipe.diagnosis.loop_figures import Blocked, LoopFigures
+from datapipe.diagnosis.loop_rules import judge
 
 
 class Clock:

@@ -409,6 +409,7 @@ def test_a_loop_that_is_interrupted_anywhere_leaves_nothing_replaced(
             except Alarm:
                 interrupted += 1
             assert dict(vars(torch.Tensor)) == before
+            assert not torch.autograd._profiler_enabled()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)

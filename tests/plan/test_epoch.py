@@ -116,7 +116,7 @@ def test_packs_without_token_counts_are_refused() -> None:
         ({"pack": 10, "max_tokens": 10}, "contradict"),
         ({"pack": 10, "buckets": 10}, "contradict"),
         ({"pack": 10, "pack_multiple_of": 4}, "no multiple"),
-        ({"max_images": 3}, "needs pack="),
+        ({"max_samples": 3}, "needs pack="),
         ({"pack_window": 3}, "needs pack="),
         ({"pack_multiple_of": 3}, "needs pack"),
         ({"buckets": 0}, "buckets 0"),

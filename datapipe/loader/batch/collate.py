@@ -20,15 +20,23 @@ class PaddedTokens:
         lengths: int64 [B].
         pad_id: token of the padding.
         multiple_of: L is rounded up to a multiple of this.
+        total: L; None for the longest sample.
         mrope: whether there are positions of frame, row and column, 0 in the padding. Without it
             models count by themselves.
     """
 
     def __init__(
-        self, lengths: Int64, *, pad_id: int, multiple_of: int = 1, mrope: bool = False
+        self,
+        lengths: Int64,
+        *,
+        pad_id: int,
+        multiple_of: int = 1,
+        total: int | None = None,
+        mrope: bool = False,
     ) -> None:
-        longest = round_up(lengths.max(keepdims=True), multiple_of)[0]
-        shape = (len(lengths), int(longest))
+        longest = int(round_up(lengths.max(keepdims=True), multiple_of)[0])
+        assert total is None or longest <= total, "the plan has no sample over the limit"
+        shape = (len(lengths), longest if total is None else total)
         self._input_ids = np.full(shape, pad_id, np.int64)
         self._labels = np.full(shape, IGNORE, np.int64)
         self._mask = (np.arange(shape[1]) < lengths[:, None]).astype(np.int64)

@@ -33,7 +33,8 @@ class TokenContext:
         limit: most tokens of a sample.
         pack: whether batches are packs.
         multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
-        total, segments: constant shapes of packed batches, see `PackedTokens`.
+        total: constant length of batches, see `PackedTokens` and `PaddedTokens`.
+        segments: constant number of segments of packed batches.
     """
 
     encoder: TextEncoder
@@ -61,12 +62,12 @@ class TokenSlots:
         options: dict[str, Any] = {
             "pad_id": context.encoder.pad_id,
             "multiple_of": context.multiple_of,
+            "total": context.total,
             "mrope": context.image_grids is not None,
         }
         self._batch: PackedTokens | PaddedTokens
         if context.pack:
-            options |= {"total": context.total, "segments": context.segments}
-            self._batch = PackedTokens(sizes.tokens, **options)
+            self._batch = PackedTokens(sizes.tokens, segments=context.segments, **options)
         else:
             self._batch = PaddedTokens(sizes.tokens, **options)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from datapipe.errors import PlanError
-from datapipe.loader.specs import PackSpec
+from datapipe.loader.specs import BatchSpec, PackSpec
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import check_ranks
 from datapipe.text.spec import TextSpec
@@ -19,8 +19,8 @@ _BUCKETS = 64  # by default, with a token budget
 def resolve_plan(
     text: TextSpec | None,
     pack: PackSpec | None,
+    batch: BatchSpec,
     *,
-    batch_size: int | None,
     group: int | None,
     world_size: int,
     buckets: int | Sequence[int] | None,
@@ -34,12 +34,14 @@ def resolve_plan(
         PlanError: they are impossible or contradict each other.
     """
     check_ranks(0, world_size)
+    _check_shapes(text, pack, batch, buckets=buckets, max_tokens=options["max_tokens"])
     if options["max_tokens"] is not None and buckets is None:
         buckets = _BUCKETS
+    batch_size = batch.batch_size
     plan = PlanOptions(
         buckets=buckets,  # type: ignore[arg-type]
         batch_size=batch_size,
-        **options | (pack.plan_options() if pack is not None else {}),
+        **options | (batch if pack is None else pack).plan_options(),
     )
     if plan.unit != "batch":
         plan = replace(plan, batch_size=None)
@@ -67,6 +69,37 @@ def resolve_plan(
     elif plan.unit != "sample" and plan.shuffle:
         plan = replace(plan, group=max(1, units_per_rank) * world_size)
     return plan, units_per_rank
+
+
+def _check_shapes(
+    text: TextSpec | None, pack: PackSpec | None, batch: BatchSpec, **others: Any
+) -> None:
+    """Refuse constant shapes of padded batches where they would do nothing.
+
+    Raises:
+        PlanError: there are no padded batches, or they follow another length.
+    """
+    if not (given := batch.given()):
+        return
+    said = ", ".join(f"{name}={value}" for name, value in given.items())
+    if text is None:
+        raise PlanError(f"{said}: only batches of tokens are padded; give text=TextSpec(...)")
+    if pack is not None:
+        raise PlanError(
+            f"{said}: packs are not padded; leave it out, or give PackSpec(static_shapes=True, "
+            "multiple_of=...)"
+        )
+    if others["max_tokens"] is not None:
+        raise PlanError(
+            f"{said}: the number of samples of a batch varies with max_tokens="
+            f"{others['max_tokens']}, so its shape does too; give batch_size= in its place"
+        )
+    if batch.pad_to is not None and others["buckets"] is not None:
+        raise PlanError(
+            f"pad_to={batch.pad_to}: buckets={others['buckets']} put samples of similar length "
+            "together, which saves nothing where all are padded to one; leave one out, or give "
+            "multiple_of="
+        )
 
 
 def _with_constant_shapes(plan: PlanOptions, text: TextSpec | None) -> PlanOptions:

@@ -52,6 +52,8 @@ class LoaderOptions:
     rank: int
     world_size: int
     stall_warning: Seconds
+    pad_to: Count | None = None
+    multiple_of: Count = 1
     read_ahead: int = 256 << 20
     workers: Workers = "threads"
     persistent_workers: bool = True

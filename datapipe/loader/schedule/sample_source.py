@@ -174,11 +174,14 @@ def open_origin(
     text: TextSpec | None,
     plan: PlanOptions,
     *,
+    pad_to: int | None,
     where: str | None,
     image: ImageTransform | None,
     on_error: Literal["raise", "skip"],
 ) -> Origin:
     """Select the samples that take part and measure them; count tokens if necessary.
+
+    No sample has more than `pad_to` tokens.
 
     Raises:
         PlanError: no sample takes part, samples are too long, or options contradict each other.
@@ -189,7 +192,8 @@ def open_origin(
     if text is not None:
         images = image_sizes(text, image)
         encoder = TextEncoder(text)
-        limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens) if limit]
+        given = text.max_length, plan.pack, plan.max_tokens, pad_to
+        limits = [limit for limit in given if limit]
         opened = TextSizes(
             dataset=dataset,
             spec=text,

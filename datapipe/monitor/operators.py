@@ -1,0 +1,182 @@
+"""Operators of one step, from the events of torch's profiler: their time, FLOPs and bytes.
+
+The time of an operator is its own, without that of operators inside of it; one of matrices, such as
+`aten::linear`, stands for all inside of it. On a GPU it is the time of the kernels. Views and
+allocations are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from datapipe.diagnosis.step_roofline import Operator
+from datapipe.monitor.intervals import Interval
+
+_ITEM_SIZES = {
+    "double": 8,
+    "long int": 8,
+    "long": 8,
+    "float": 4,
+    "int": 4,
+    "short": 2,
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "bool": 1,
+    "unsigned char": 1,
+    "signed char": 1,
+}
+_SHORT = {"c10::BFloat16": "bfloat16", "c10::Half": "float16", "float": "float32"}
+# Operators of matrices, by the arguments whose shapes tell the FLOPs.
+_PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
+_ATTENTION = ("_scaled_dot_product_", "_flash_attention_", "_efficient_attention_")
+_NO_WORK = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"),
+        *("view", "_unsafe_view", "reshape", "as_strided", "expand", "expand_as", "t", "detach"),
+        *("transpose", "permute", "unsqueeze", "squeeze", "select", "slice", "narrow", "split"),
+        *("chunk", "unbind", "alias", "flatten", "unflatten", "view_as", "result_type", "set_"),
+        *("resolve_conj", "resolve_neg", "lift_fresh", "detach_", "to", "_to_copy", "contiguous"),
+        *("item", "_local_scalar_dense", "is_nonzero", "split_with_sizes", "numpy_T", "movedim"),
+    )
+)
+_NO_OPERATORS = frozenset({"autograd", "torch", "c10d", "_c10d_functional"})
+_COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "CompiledFunction")
+
+
+class OperatorEvent(NamedTuple):
+    """OperatorEvent of the profiler on the CPU, in nanoseconds of its clock."""
+
+    thread: int
+    start: int
+    end: int
+    name: str
+    flops: int
+    raw: Any  # Kineto's own event, with shapes and dtypes
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of an operator, while the events inside of it are met."""
+
+    event: OperatorEvent
+    whole: bool  # whether it stands for all inside of it
+    inside: int = 0  # ns of the events directly inside
+    launched: int = 0  # ns of its kernels
+
+
+def operators_of(
+    events: Iterable[OperatorEvent], kernels: Mapping[int, int]
+) -> tuple[list[Operator], list[Interval]]:
+    """Return the operators that compute, merged by name and shapes, and when they ran.
+
+    Args:
+        events: of the CPU's threads.
+        kernels: ns of the kernels that an event launched, by its correlation; empty without a GPU.
+    """
+    took: dict[tuple[str, str, int, int], list[int]] = {}
+    intervals = []
+    for call in _calls(events, kernels):
+        event = call.event
+        intervals.append((event.start, event.end))
+        own = event.end - event.start - (0 if call.whole else call.inside)
+        dtype, flops, moved = _work(event)
+        if not call.whole and own < call.inside:
+            moved = 0  # those inside of it have moved them
+        took.setdefault((event.name, dtype, flops, moved), []).append(
+            call.launched if kernels else own
+        )
+    operators = [
+        Operator(
+            name=name,
+            dtype=dtype,
+            seconds=sum(times) / 1e9,
+            flops=flops * len(times),
+            bytes=moved * len(times),
+            calls=len(times),
+        )
+        for (name, dtype, flops, moved), times in took.items()
+    ]
+    return operators, intervals
+
+
+def _calls(events: Iterable[OperatorEvent], kernels: Mapping[int, int]) -> Iterable[_Call]:
+    """Return the calls that compute, with what is inside of each."""
+    calls: list[_Call] = []
+    around: list[_Call] = []
+    for event in sorted(events, key=lambda event: (event.thread, event.start, -event.end)):
+        while around and not _encloses(around[-1].event, event):
+            around.pop()
+        launched = kernels.get(event.raw.correlation_id(), 0) if kernels else 0
+        if around and around[-1].whole:
+            around[-1].launched += launched
+            continue
+        if around:
+            around[-1].inside += event.end - event.start
+        whole = bool(event.flops) or _stands_for_all(event.name)
+        around.append(_Call(event, whole, launched=launched))
+        calls.append(around[-1])
+    return calls
+
+
+def _encloses(outer: OperatorEvent, event: OperatorEvent) -> bool:
+    return outer.thread == event.thread and event.start < outer.end
+
+
+@cache
+def computes(name: str) -> bool:
+    """Check whether events of this name are operators that compute."""
+    space, _, rest = name.partition("::")
+    operator = bool(rest) and space not in _NO_OPERATORS and name not in _NO_WORK
+    return operator or name.startswith(_COMPILED)
+
+
+@cache
+def _stands_for_all(name: str) -> bool:
+    """Check whether an operator stands for those inside of it: of matrices, or compiled."""
+    short = name.removeprefix("aten::")
+    return (
+        short in _PRODUCTS
+        or short in ("linear", "convolution", "convolution_backward")
+        or short.startswith(_ATTENTION)
+        or name.startswith(_COMPILED)
+    )
+
+
+def _work(event: OperatorEvent) -> tuple[str, int, int]:
+    """Return the dtype, FLOPs and bytes of one call."""
+    shapes, dtypes = event.raw.shapes(), event.raw.dtypes()
+    sizes = [
+        math.prod(shape) * _ITEM_SIZES[kind]
+        for shape, kind in zip(shapes, dtypes, strict=False)
+        if kind in _ITEM_SIZES
+    ]
+    dtype = next((kind for kind in dtypes if kind in _ITEM_SIZES), "")
+    try:
+        flops = event.flops or _flops(event.name.removeprefix("aten::"), shapes)
+    except (IndexError, TypeError, ValueError):  # shapes of another version of torch
+        flops = 0
+    # The result is taken to be as large as the largest argument.
+    return _SHORT.get(dtype, dtype), flops, sum(sizes) + max(sizes, default=0)
+
+
+def _flops(short: str, shapes: Sequence[Sequence[int]]) -> int:
+    """Return the FLOPs of an operator of matrices; 0 of any other."""
+    if short in _PRODUCTS:
+        left, right = (shapes[index] for index in _PRODUCTS[short])
+        return 2 * math.prod(left) * right[-1]
+    if short == "linear":
+        return 2 * math.prod(shapes[0]) * shapes[1][0]
+    if short == "convolution_backward":
+        return 4 * math.prod(shapes[0]) * math.prod(shapes[2][1:])
+    if short.startswith(_ATTENTION):
+        backward = "backward" in short
+        query, key, value = shapes[1:4] if backward else shapes[:3]
+        # Two products forward; five backward, as the scores are computed again.
+        forward = 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
+        return forward * 5 // 2 if backward else forward
+    return 0

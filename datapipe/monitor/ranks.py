@@ -1,0 +1,83 @@
+"""Samples of the same steps on all ranks, through the store of the process group.
+
+A rank that waits for a slower one looks as if it exchanged data. Only the ranks together tell the
+two apart: the slowest rank of a step waits for no other, so its exchange is that of the data. Each
+rank writes its samples to the store and reads those of the others when it is asked for a report.
+This is no collective, so no rank waits for another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from datapipe.diagnosis.rank_times import RankStep, RankTimes, compare_ranks
+from datapipe.monitor.step_sample import StepSample
+
+logger = logging.getLogger(__name__)
+
+_MOST_RANKS = 256  # whose samples are read; more would take the store of a large run too long
+_NUMBERS = itertools.count()
+
+
+class RankSamples:
+    """Samples of the ranks of a process group, by number of the turn.
+
+    Monitors are told apart by their order, so every rank makes the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._number = next(_NUMBERS)
+
+    def write(self, samples: Sequence[StepSample]) -> None:
+        """Write the samples of this rank, for the others."""
+        found = _store()
+        if found is None:
+            return
+        store, rank, _ = found
+        steps = [(s.turn, s.seconds, s.waited, s.exchange) for s in samples]
+        try:
+            store.set(self._key(rank), json.dumps(steps))
+        except Exception as error:
+            logger.info("the samples of this rank were not written: %s", error)
+
+    def compare(self) -> RankTimes | None:
+        """Compare the samples of all ranks, as this one sees them; None without other ranks."""
+        found = _store()
+        return None if found is None else compare_ranks(self._read(*found), found[1])
+
+    def _read(self, store: Any, own: int, world_size: int) -> dict[int, dict[int, RankStep]]:
+        """Return the samples by turn and rank."""
+        steps: dict[int, dict[int, RankStep]] = {}
+        try:
+            for rank in {own, *range(min(world_size, _MOST_RANKS))}:
+                key = self._key(rank)
+                if not store.check([key]):
+                    continue
+                for turn, *times in json.loads(store.get(key)):
+                    steps.setdefault(turn, {})[rank] = RankStep(*times)
+        except Exception as error:  # the rank that holds the store may have ended
+            logger.info("the samples of other ranks were not read: %s", error)
+        return steps
+
+    def _key(self, rank: int) -> str:
+        return f"datapipe-monitor-{self._number}-{rank}"
+
+
+def _store() -> tuple[Any, int, int] | None:
+    """Return the store, this rank and the world size; None without other ranks."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    world_size = distributed.get_world_size()
+    if world_size < 2:
+        return None
+    return (
+        distributed.distributed_c10d._get_default_store(),
+        distributed.get_rank(),
+        world_size,
+    )

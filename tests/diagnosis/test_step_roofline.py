@@ -1,0 +1,39 @@
+"""Operators of a step on the roofline of a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datapipe.diagnosis.step_roofline import Operator, Peaks, place
+
+PEAKS = Peaks(flops={"float32": 1e12, "bfloat16": 8e12}, bandwidth=1e11, source="table")
+
+
+def operator(name: str, **values: Any) -> Operator:
+    return Operator(**{"name": name, "dtype": "float32", "flops": 0, "bytes": 0} | values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "memory"),
+    # 10 FLOPs a byte is where float32 turns; of bfloat16 the machine does eight times as many.
+    [("float32", 0.3), ("bfloat16", 0.9), ("an unknown one", 0.3)],
+)
+def test_an_operator_is_limited_by_what_takes_longer(dtype: str, memory: float) -> None:
+    operators = [
+        operator("aten::mm", dtype=dtype, flops=2 * 10**10, bytes=10**9, seconds=0.06),
+        operator("aten::add", bytes=10**9, seconds=0.02),
+        operator("aten::gelu", bytes=10**9, seconds=0.01),
+    ]
+    found = place(operators, PEAKS, 0.1)
+    assert found.memory == pytest.approx(memory)
+    assert found.memory + found.arithmetic == pytest.approx(0.9)
+    assert (found.flops, found.bytes) == (2 * 10**10, 3 * 10**9)
+    assert found.moved == pytest.approx(0.03)
+    assert found.longest == ("aten::mm" if dtype == "bfloat16" else "aten::add")
+
+
+def test_a_step_without_operators_is_limited_by_neither() -> None:
+    found = place([], PEAKS, 0.1)
+    assert (found.memory, found.arithmetic, found.longest) == (0.0, 0.0, "")

@@ -90,9 +90,10 @@ class Watch:
         self._moved = now
 
     def explain(self, error: Exception) -> BaseException:
-        """Return what to raise for an error: one that another rank caused names that rank.
+        """Return what to raise for an error of this rank, which is told to the others.
 
-        An error of this rank is told to the others.
+        Where another rank broke the exchange, that rank is named at once, since torchrun may end
+        this process at any moment.
         """
         if not broke(error):
             cause = f"{type(error).__name__}: {error}"
@@ -104,7 +105,8 @@ class Watch:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             if text := self._lost():
-                return ConnectionError(text)
+                self._say(text)
+                return SystemExit(1)
             time.sleep(0.1)
         return ConnectionError(
             f"{self._here()} lost the exchange {self._place.where()}, and no rank is known to be "
@@ -116,9 +118,6 @@ class Watch:
         self._ended.set()
         os.write(self._write, b"\0")
         self._thread.join(timeout=2 * BEAT)
-        if not self._thread.is_alive():
-            os.close(self._read)
-            os.close(self._write)
         self._place.stage = "finished"
         with suppress(RuntimeError):  # the store is gone, with the first rank
             self._tell()
@@ -207,7 +206,7 @@ class Watch:
             if text := self._store.get("verdict").decode():
                 return str(text)
             return verdict(self._others(range(self._ranks.world_size)), SILENT)
-        return "rank 0, which kept the store, is gone"
+        return "rank 0 or torchrun, which kept the store, is gone"
 
     def _claim(self, text: str) -> str:
         """Make this the verdict, unless there is one; returns the verdict."""
@@ -218,13 +217,17 @@ class Watch:
     def _here(self) -> str:
         return f"rank {self._ranks.rank} ({self._place.host}, process {self._place.pid})"
 
+    def _say(self, text: str) -> None:
+        """Print a verdict on one rank: the first, or the next one where the first is lost."""
+        speaker = 1 if text.startswith("rank 0 ") else 0
+        if self._ranks.rank == speaker:
+            print(f"train: {text}", file=sys.stderr, flush=True)
+
     def _end(self, text: str, status: int) -> None:
         """End this process from the thread, since the main one may hang in an exchange."""
         named = text.startswith((f"rank {self._ranks.rank} ", "all ranks"))
-        # One rank says it: the first, or the next one where the first is lost.
-        speaker = 1 if text.startswith("rank 0 ") else 0
-        if text and self._ranks.rank == speaker and not self._explained:
-            print(f"train: {text}", file=sys.stderr, flush=True)
+        if text and not self._explained:
+            self._say(text)
         if named and " failed " not in text and self._ranks.rank < 4:
             print(f"rank {self._ranks.rank} is here:\n{stacks()}", file=sys.stderr, flush=True)
         else:
@@ -237,25 +240,26 @@ def watched(ranks: Ranks, limit: float) -> Iterator[Watch | None]:
     """Watch over the ranks while a run lasts; None for one process.
 
     Raises:
-        ConnectionError: another rank is lost, and with it the exchange.
+        SystemExit: another rank is lost, and was named.
+        ConnectionError: the exchange broke, and no rank is known to be lost.
     """
     if ranks.world_size == 1:
         yield None
         return
     watch = Watch(ranks, limit)
-    try:
-        with watch.hearing():
+    with watch.hearing():
+        try:
             yield watch
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends it too
-        raise
-    except Exception as error:
-        found = watch.explain(error)
-        if found is error:
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends it too
             raise
-        raise found from error
-    finally:
-        watch.stop()
+        except Exception as error:
+            found = watch.explain(error)
+            if found is error:
+                raise
+            raise found from error
+        finally:
+            watch.stop()
 
 
 def stacks() -> str:

@@ -7,6 +7,7 @@ kernels of a GPU run. It costs some microseconds an operator, so a few steps are
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable
@@ -68,6 +69,8 @@ class StepRecorder:
             if torch.cuda.is_initialized():
                 activities.append(ProfilerActivity.CUDA)
             self._profiler = profile(activities=activities, record_shapes=True, with_flops=True)
+            # Kineto reads its level when it is first used; torch 2.13 prints two lines otherwise.
+            os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self._profiler.start()
         except BaseException as error:
             self._stop()

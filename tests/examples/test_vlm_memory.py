@@ -41,6 +41,25 @@ def test_phases_follow_a_step() -> None:
     assert not model._forward_pre_hooks
 
 
+def test_each_phase_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    before = model.weight.item()
+    calls: list[str] = []
+
+    def read(device: torch.device) -> dict[str, int]:
+        learnt, moved = model.weight.grad is not None, model.weight.item() != before
+        calls.append(f"{learnt} {moved}")
+        return {}
+
+    monkeypatch.setattr("examples.vlm.memory.read_memory", read)
+    phases = Phases(model, optimizer, torch.device("cpu"))
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    phases.close()
+    assert calls == ["False False", "False False", "True False", "True True"]
+
+
 def test_fragmentation_is_what_is_reserved_and_not_allocated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 import datapipe
 from examples.vlm.accumulate import Batch, groups_of, labels_of
+from examples.vlm.flops import Meter
 from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.measures import Counts, Line, Report
 from examples.vlm.memory import memory_report
 from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
 from examples.vlm.parallel import Exchange, whole
+from examples.vlm.peaks import peak_flops as find_peak
 from examples.vlm.ranks import Ranks
 from examples.vlm.schedule import rate_at
 from examples.vlm.techniques import Techniques
@@ -79,6 +81,7 @@ def train(
     log: Callable[[Line], None] = lambda line: None,
     log_every: int = 10,
     after_step: Callable[[], bool] = lambda: True,
+    peak_flops: float | None = None,
 ) -> Report:
     """Train until `steps` steps were made.
 
@@ -89,6 +92,7 @@ def train(
         log: is given a `Line` every `log_every` steps; that is when the device is waited for.
         log_every: steps.
         after_step: called after each; training ends where it returns False.
+        peak_flops: a second of one device; None looks them up, or measures them on the CPU.
 
     Raises:
         ValueError: `steps` were made already, or an option is out of range.
@@ -100,7 +104,9 @@ def train(
     techniques = run.techniques
     monitor = datapipe.Monitor(warmup=warm_up * techniques.accumulate)
     start = run.step + min(warm_up, steps - run.step - 1)
-    counts = Counts(run.ranks, start)
+    peak = peak_flops or find_peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32)
+    meter = Meter(run.model)
+    counts = Counts(run.ranks, start, meter, peak)
     groups = groups_of(
         monitor(run.loader),
         count=techniques.accumulate,
@@ -127,6 +133,7 @@ def train(
             break
         run.mark(DATA, run.step + 1)
     groups.close()
+    meter.close()
     memory = memory_report(run.model, run.optimizer, run.ranks.device)
     return counts.report(monitor, memory)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor
 
 import datapipe
 from examples.vlm.accumulate import Batch
+from examples.vlm.flops import Meter
+from examples.vlm.memory import Phase
 from examples.vlm.ranks import Ranks
+from examples.vlm.stages import Stages, verdict
 
 
 class RankFigures(NamedTuple):
@@ -42,6 +45,7 @@ class Line(NamedTuple):
         wait_share: time spent waiting for batches, of all since the warm-up.
         norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
         ranks: figures of each, if there are several.
+        flops_per_s, mfu: since the line before, see `Report`.
     """
 
     step: int
@@ -50,6 +54,8 @@ class Line(NamedTuple):
     wait_share: float
     norm: float | None = None
     ranks: tuple[RankFigures, ...] = ()
+    flops_per_s: float = 0.0
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +73,13 @@ class Report:
         wait_share: of the time, spent waiting for batches.
         gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed,
             else of what lies between the first and the last step; None without one.
+        flops_per_s: of the model's forward and backward passes, see `flops`.
+        mfu: they as a share of the peak of all devices; None where that is not known.
+        hfu: the same with what was computed twice.
         first_batch: seconds until it came.
         memory: bytes by use.
+        memory_phases: bytes before and after each pass of the last step, with --memory-phases.
+        stages: seconds a step of each stage, with --profile.
         verdict: what held the loop back, in a sentence.
         ranks: figures of each at the last line of the log, if there are several.
     """
@@ -84,21 +95,38 @@ class Report:
     step_p99: float
     wait_share: float
     gpu_busy: float | None
+    flops_per_s: float
+    mfu: float | None
+    hfu: float | None
     first_batch: float
     memory: dict[str, int]
     verdict: str
     ranks: tuple[RankFigures, ...] = ()
+    memory_phases: list[Phase] = field(default_factory=list)
+    stages: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "ranks": [rank._asdict() for rank in self.ranks]}
+        phases = {phase.name: phase.bytes for phase in self.memory_phases}
+        ranks = [rank._asdict() for rank in self.ranks]
+        return {**asdict(self), "ranks": ranks, "memory_phases": phases}
+
+
+def with_costs(report: Report, phases: list[Phase], seen: Stages | None) -> Report:
+    """Return a report with memory by phase and time by stage, and what they tell."""
+    if seen is None:
+        return replace(report, memory_phases=phases)
+    stages = {name: seconds / seen.steps for name, seconds in seen.by_stage.items()}
+    said = f"{report.verdict} {verdict(seen)}".strip()
+    return replace(report, memory_phases=phases, stages=stages, verdict=said)
 
 
 class Counts:
     """Sums over steps, kept on the device until they are read."""
 
-    def __init__(self, ranks: Ranks, start: int) -> None:
+    def __init__(self, ranks: Ranks, start: int, meter: Meter, peak: float | None) -> None:
         self._ranks = ranks
+        self._meter, self._peak = meter, peak
         self._start = start  # the last step that no figure is of
         self._step = 0
         self._losses: list[float] = []
@@ -107,6 +135,7 @@ class Counts:
         self._slots = self._samples = 0
         self._begun = self._before = time.perf_counter()
         self._tokens_before = 0
+        self._flops_before = 0.0
         self._seconds: float | None = None
         self._by_rank: tuple[RankFigures, ...] = ()
 
@@ -115,6 +144,7 @@ class Counts:
         self._step = step
         self._kept.append(loss)
         if step <= self._start:
+            self._meter.zero()
             if step == self._start:
                 self._wait()
                 self._begun = self._before = time.perf_counter()
@@ -134,15 +164,18 @@ class Counts:
         """Return the figures since the last line; `own` is `Run.own` of the last step."""
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
+        flops, _ = self._flops()
         now = time.perf_counter()
         rate = (tokens - self._tokens_before) / (now - self._before)
-        self._before, self._tokens_before = now, tokens
+        made = (flops - self._flops_before) / (now - self._before)
+        self._before, self._tokens_before, self._flops_before = now, tokens, flops
         waiting, norm = monitor.report().wait_share, None
         if own is not None:
             norm = known(own[2].item())
             if self._ranks.world_size > 1:
                 self._by_rank = by_rank(self._ranks, own, waiting)
-        return Line(self._step, losses, rate, waiting, norm, self._by_rank)
+        share = self._share(made)
+        return Line(self._step, losses, rate, waiting, norm, self._by_rank, made, share)
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         """Return the figures of the whole run."""
@@ -153,6 +186,7 @@ class Counts:
         counts = torch.tensor([self._samples, self._slots], device=self._ranks.device)
         tokens = int(self._ranks.total(self._tokens))
         samples, slots = self._ranks.total(counts).tolist()
+        flops, computed = self._flops()
         step = seen.device.step if seen.device is not None else seen.step
         return Report(
             steps=self._step,
@@ -166,11 +200,24 @@ class Counts:
             step_p99=step.p99,
             wait_share=seen.wait_share,
             gpu_busy=busy(seen),
+            flops_per_s=flops / seconds,
+            mfu=self._share(flops / seconds),
+            hfu=self._share(computed / seconds),
             first_batch=seen.first.p50,
             memory=memory,
             verdict=seen.verdict.sentence,
             ranks=self._by_rank,
         )
+
+    def _flops(self) -> tuple[float, float]:
+        """Return those of the model and those computed, over all ranks; waits for the device."""
+        here = self._meter.flops()
+        both = torch.tensor([here.total, here.computed], dtype=torch.float64)
+        model, computed = self._ranks.total(both.to(self._ranks.device)).tolist()
+        return model, computed
+
+    def _share(self, flops_per_s: float) -> float | None:
+        return flops_per_s / self._ranks.world_size / self._peak if self._peak else None
 
     def _collect(self) -> list[float]:
         """Losses since they were last asked for; waits for the device."""

@@ -147,4 +147,22 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
-    add("--profile", type=Path, metavar="FILE", help="write a trace of steps 8 to 10")
+    add("--profile", type=Path, metavar="PATH", help="profile steps 8 to 10 (.json, or a folder)")
+    add("--profile-shapes", action="store_true", help="shapes of inputs in the trace")
+    add("--profile-stacks", action="store_true", help="lines of source in the trace")
+    add("--nvtx", action="store_true", help="ranges of stages and operators for Nsight Systems")
+    _costs(parser)
+
+
+def _costs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what it costs").add_argument
+    add("--peak-flops", type=float, metavar="N", help="of a device, for MFU (default: looked up)")
+    add(
+        "--find-batch-size",
+        nargs="?",
+        const="",
+        metavar="SIZE",
+        help="train nothing: find the largest --batch-size, or --pack, that fits into this memory "
+        "(default: the GPU's)",
+    )
+    add("--memory-phases", action="store_true", help="memory before and after each pass")

@@ -25,14 +25,16 @@ from datapipe import CacheSpec, ImageSpec, TextSpec
 from examples.vlm.attention import AUTO, choose, why_not
 from examples.vlm.checkpoint import load, save
 from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.find_batch import find_batch_size
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
-from examples.vlm.measures import Line, Report, spread
+from examples.vlm.measures import Line, Report, spread, with_costs
+from examples.vlm.memory import Phases, bytes_of, table_of
 from examples.vlm.mesh import distribute, join_mesh
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.parallel import Parallel, connect, parallel_of
-from examples.vlm.profiling import profiled
+from examples.vlm.profiling import Profiling, profiled
 from examples.vlm.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
@@ -46,6 +48,9 @@ def main(arguments: list[str] | None = None) -> None:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     try:
         with joined(options.device, limit) as ranks, watched(ranks, limit) as watch:
+            if options.find_batch_size is not None:
+                find_size(options, ranks)
+                return
             report = run(options, ranks, watch)
             if ranks.first:
                 show(report, options)
@@ -69,6 +74,12 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
     ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
     techniques = techniques_of(options)
+    profiling = Profiling(
+        path=options.profile,
+        shapes=options.profile_shapes,
+        stacks=options.profile_stacks,
+        nvtx=options.nvtx,
+    )
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
     kernel = kernel_for(options.attention, techniques, ranks.device)
     loader = make_loader(options, config, vocabulary, ranks)
@@ -99,10 +110,12 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
 
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
-    with interruptible(alone) as interrupted, profiled(options.profile) as next_step:
+    asked = profiling if ranks.first else Profiling()
+    phases = Phases(state.model, state.optimizer, ranks.device) if options.memory_phases else None
+    with interruptible(alone) as interrupted, profiled(asked, state.model) as profile:
 
         def after_step() -> bool:
-            next_step()
+            profile.step()
             due = options.save_every and state.step % options.save_every == 0
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
@@ -117,14 +130,43 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
                 )
             return not interrupted()
 
-        return train(
+        report = train(
             state,
             steps=options.steps,
             warm_up=options.warm_up,
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
+            peak_flops=options.peak_flops,
         )
+    return with_costs(report, phases.close() if phases else [], profile.stages)
+
+
+def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
+    """Print and return the largest batch that fits, see `find_batch`.
+
+    Raises:
+        ValueError: none fits, or there is no limit.
+    """
+    techniques, packed = techniques_of(options), options.pack is not None
+    config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
+    kernel = kernel_for(options.attention, techniques, ranks.device)
+    name = "pack" if packed else "batch_size"
+    if packed and (options.batch_size or 1) > 1:
+        raise ValueError("--find-batch-size with --pack finds the tokens of one pack a step")
+
+    def loader_of(size: int) -> datapipe.Loader:
+        sized = argparse.Namespace(**{**vars(options), name: size})
+        return make_loader(sized, config, vocabulary, ranks)
+
+    start = options.pack or options.batch_size or 8
+    parallel = parallel_of(options, techniques, ranks)
+    loader = loader_of(start)
+    state = build(config, vocabulary, kernel, loader, techniques, ranks, parallel, options)
+    limit = bytes_of(options.find_batch_size) if options.find_batch_size else None
+    return find_batch_size(
+        state, loader_of, start, packed=packed, native=options.native, limit=limit
+    )
 
 
 def build(
@@ -254,6 +296,8 @@ def log_line(line: Line) -> None:
         text += f"  norm {line.norm:.3g}"
     if line.tokens_per_s:  # not in the warm-up
         text += f"  {line.tokens_per_s:8,.0f} tokens/s  waiting {line.wait_share:.1%}"
+        if line.mfu is not None:
+            text += f"  MFU {line.mfu:.1%}"
     if line.ranks:
         text += "\n" + spread(line.ranks)
     print(text, file=sys.stderr, flush=True)
@@ -262,12 +306,15 @@ def log_line(line: Line) -> None:
 def show(report: Report, options: argparse.Namespace) -> None:
     """Print what was measured, and write it as JSON where that was asked for."""
     memory = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in report.memory.items())
+    phases = table_of(report.memory_phases) + "\n" if report.memory_phases else ""
+    mfu = "" if report.mfu is None else f", MFU {report.mfu:.1%}, HFU {report.hfu:.1%}"
     print(
         f"{report.steps} steps, loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f}; "
         f"{report.samples_per_s:,.1f} samples/s, {report.tokens_per_s:,.0f} tokens/s "
         f"({report.fill:.1%} of what was computed); step {report.step_p50 * 1e3:,.0f} ms, "
-        f"P99 {report.step_p99 * 1e3:,.0f} ms; waiting {report.wait_share:.1%}\n"
-        f"memory: {memory}\n{report.verdict}",
+        f"P99 {report.step_p99 * 1e3:,.0f} ms; waiting {report.wait_share:.1%}; "
+        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{mfu}\n"
+        f"memory: {memory}\n{phases}{report.verdict}",
         file=sys.stderr if options.json == "-" else sys.stdout,
     )
     if options.json is None:

@@ -1,0 +1,280 @@
+r"""Memory of training, known before there is a GPU.
+
+    python -m examples.vlm.budget --model base --pack 8192 --images 16 --precision bf16 \
+        --ranks 8 --zero 3
+
+Parameters, gradients and states of the optimizer are those of the model's tensors. Activations are
+a formula over its layers (`activations`). Beside these a GPU holds the CUDA context, some 500 MB,
+and what the allocator loses to fragmentation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass, replace
+from typing import get_args
+
+import torch
+
+from examples.vlm.activations import Numbers, Stage, stages
+from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.memory import bytes_of
+from examples.vlm.model import VLM
+from examples.vlm.sharding import Zero, exchanged, shard, states
+from examples.vlm.techniques import Optimizer, Precision, Techniques
+
+FITS = 0.9
+"""Share of a device's memory that the peak may take: the formula is exact to a tenth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What a rank computes at a time.
+
+    Attributes:
+        tokens: of a pack, or of all rows of a padded batch with their padding.
+        images: among them.
+        patches: of an image; None for one of fixed size.
+        packed: whether samples share a row.
+        native: whether images differ in size.
+    """
+
+    tokens: int
+    images: int
+    patches: int | None = None
+    packed: bool = True
+    native: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.images < 0 or (self.patches is not None and self.patches < 1):
+            raise ValueError(
+                f"tokens={self.tokens}, images={self.images}, patches={self.patches}: give 1, 0 "
+                "and 1, or more"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Bytes of one rank, by use.
+
+    Attributes:
+        parameters, gradients, optimizer: this rank's share of them.
+        batch: ids, labels, pixels and patches, of the batch at hand alone.
+        activations: kept from the forward to the backward pass.
+        casts: weights in half precision, kept as long.
+        working: at most beside these, for a moment: a block that is recomputed, logits, gradients
+            of activations.
+        exchange: buckets of gradients, or weights that FSDP has gathered.
+        peak: most that is in use at a time. That is less than the sum of all uses, since
+            gradients come as activations go.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    batch: int
+    activations: int
+    casts: int
+    working: int
+    exchange: int
+    peak: int
+
+    @property
+    def total(self) -> int:
+        """Sum of all uses."""
+        return sum(size for name, size in asdict(self).items() if name != "peak")
+
+
+def estimate(
+    config: ModelConfig,
+    load: Load,
+    techniques: Techniques | None = None,
+    *,
+    vocabulary: int = 32_000,
+    ranks: int = 1,
+    zero: Zero = 0,
+    device: str = "cuda",
+    kernel: str | None = None,
+    bucket_view: bool = True,
+) -> Budget:
+    """Estimate the memory of a rank.
+
+    Args:
+        config: sizes of the model.
+        load: tokens and images of a batch.
+        techniques: precision, optimizer, what learns, what is computed again.
+        vocabulary: number of tokens.
+        ranks: over which states (`zero` 1), gradients too (2), parameters too (3) are divided
+            (arXiv 1910.02054). 3 is FSDP, 0 DDP.
+        zero: stage.
+        device: "cuda", or "cpu", whose norms keep more.
+        kernel: of attention; None for that of the device.
+        bucket_view: whether gradients are views of DDP's buckets, rather than copied into them.
+
+    Raises:
+        ValueError: `plain` attention, whose scores are not counted, or options out of range.
+    """
+    techniques = techniques or Techniques()
+    kernel = kernel or ("split" if device == "cpu" else "varlen")
+    if kernel == "plain":
+        raise ValueError(
+            "attention 'plain' keeps every score; the calculator counts no such kernel"
+        )
+    if ranks < 1 or zero not in get_args(Zero):
+        raise ValueError(f"ranks={ranks}, zero={zero}: give 1 or more, and 0, 1, 2 or 3")
+    if zero and ranks == 1:
+        raise ValueError(f"zero={zero} divides over ranks, and there is 1; give ranks=")
+    model = make_model(config, vocabulary, kernel, techniques)
+    each = load.patches or config.vision.image_tokens * config.vision.merge**2
+    patches = load.images * each or config.vision.merge**2  # a blank image where there is none
+    half = 4 if techniques.precision == "fp32" else 2
+    numbers = Numbers(
+        tokens=load.tokens,
+        patches=patches,
+        half=half,
+        fused_norm=device != "cpu",
+        copied=load.packed and kernel == "split",
+        images_copied=load.native and kernel == "split",
+        views=kernel != "varlen",  # which copies values
+        casts=half < 4 and zero < 3,  # FSDP gathers them in half precision instead
+    )
+    found = stages(model, numbers)
+    learnt = [p for p in model.parameters() if p.requires_grad]
+    parameters = sum(shard(p, ranks if zero == 3 else 1) for p in model.parameters()) * 4
+    gradients = sum(shard(p, ranks if zero == 3 else 1) for p in learnt) * 4
+    if zero == 2:
+        gradients = -(-gradients // ranks)
+    optimizer = states(learnt, techniques.optimizer, ranks if zero == 3 else 1)
+    if zero in (1, 2):
+        optimizer = -(-optimizer // ranks)
+    pixels = patches * 3 * config.vision.patch**2 * 4 * (1 if load.native else 2)
+    batch = pixels + load.tokens * 5 * 8  # ids, labels, positions, and what follows each
+    whole = 4 * sum(p.numel() for p in learnt)
+    exchange = exchanged(model, whole, ranks, zero, half, bucket_view)
+    there = techniques.accumulate > 1 or techniques.accumulate_tokens or not techniques.set_to_none
+    moving = walk(found, gradients if there else 0, gradients)
+    return Budget(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        batch=batch,
+        activations=sum(stage.kept for stage in found),
+        casts=sum(stage.casts for stage in found),
+        working=max(stage.working for stage in found),
+        exchange=exchange,
+        peak=parameters + optimizer + batch + exchange + moving,
+    )
+
+
+def make_model(config: ModelConfig, vocabulary: int, kernel: str, techniques: Techniques) -> VLM:
+    """Make a model whose tensors have sizes and no content."""
+    with torch.device("meta"):
+        model = VLM(config, vocabulary, 0, kernel)
+        replace(techniques, compile=Techniques.compile).apply(model)  # a size needs no kernels
+    return model
+
+
+def walk(found: list[Stage], before: int, all_gradients: int) -> int:
+    """Return the most that activations and gradients take together, through the backward pass.
+
+    Args:
+        found: parts of the model, in the order of the forward pass.
+        before: bytes of gradients that are there already.
+        all_gradients: bytes of gradients in the end, on this rank.
+    """
+    learnt = sum(stage.gradients for stage in found) or 1
+    kept = sum(stage.kept + stage.casts for stage in found)
+    made, most = 0.0, 0.0
+    for stage in reversed(found):
+        made += (all_gradients - before) * stage.gradients / learnt
+        most = max(most, before + made + kept + stage.working)
+        kept -= stage.kept + stage.casts
+    return int(most)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and print the table."""
+    options = parse(arguments)
+    try:
+        found = budget_of(options)
+        limit = bytes_of(options.memory) if options.memory else None
+    except ValueError as error:
+        sys.exit(f"budget: {error}")
+    if options.json:
+        print(json.dumps({**asdict(found), "total": found.total}))
+        return
+    print("MB of one rank")
+    for name, size in asdict(found).items():
+        if name != "peak":
+            print(f"{name:14}{size / 1e6:14,.1f}")
+    print(f"{'sum':14}{found.total / 1e6:14,.1f}")
+    print(f"{'peak':14}{found.peak / 1e6:14,.1f}   most in use at a time")
+    if limit is not None:
+        share = found.peak / limit
+        verdict = "fits" if share <= FITS else "does not fit" if share > 1 else "may not fit"
+        print(f"{verdict}: the peak is {share:.0%} of {limit / 1e6:,.0f} MB")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Options by name; `None` takes the command line's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.vlm.budget",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", default="base", choices=tuple(MODELS))
+    add("--vocabulary", type=int, default=32_000, metavar="N", help="(default: 32000)")
+    add("--pack", type=int, metavar="TOKENS", help="tokens of a pack")
+    add("--batch-size", type=int, metavar="N", help="or rows of a padded batch,")
+    add("--length", type=int, metavar="TOKENS", help="and tokens of a row, padding included")
+    add("--images", type=int, default=0, metavar="N", help="in all rows together")
+    add("--patches", type=int, metavar="N", help="of an image (default: a square's)")
+    add("--native", action="store_true", help="images of their own size")
+    add("--precision", default="fp32", choices=get_args(Precision))
+    add("--optimizer", default="fused", choices=get_args(Optimizer))
+    add("--recompute", action="store_true", help="activation checkpointing")
+    add("--freeze-vision", action="store_true")
+    add("--lora", type=int, default=0, metavar="RANK")
+    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
+    add("--ranks", type=int, default=1, metavar="N")
+    add("--zero", type=int, default=0, choices=get_args(Zero), help="0: DDP, 3: FSDP")
+    add("--device", default="cuda", choices=("cuda", "cpu"))
+    add("--memory", metavar="SIZE", help="of a device, such as 80GB: does it fit?")
+    add("--json", action="store_true", help="print bytes as JSON")
+    options = parser.parse_args(arguments)
+    if (options.pack is None) == (options.batch_size is None):
+        parser.error("give --pack, or --batch-size and --length")
+    if (options.batch_size is None) != (options.length is None):
+        parser.error("--batch-size and --length belong together")
+    return options
+
+
+def budget_of(options: argparse.Namespace) -> Budget:
+    """Estimate what the command line asks for.
+
+    Raises:
+        ValueError: options are out of range.
+    """
+    switches = ("precision", "optimizer", "recompute", "freeze_vision", "lora", "accumulate")
+    return estimate(
+        MODELS[options.model],
+        Load(
+            tokens=options.pack or options.batch_size * options.length,
+            images=options.images,
+            patches=options.patches,
+            packed=options.pack is not None,
+            native=options.native,
+        ),
+        Techniques(**{name: getattr(options, name) for name in switches}),
+        vocabulary=options.vocabulary,
+        ranks=options.ranks,
+        zero=options.zero,
+        device=options.device,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Time of profiled steps by stage of the model, its backward pass included.
+
+An operator of the forward pass belongs to the range (`stage:...`) that it runs in. A node of the
+backward pass has the sequence number of the operator that made it, and so its stage; blocks that
+are recomputed run inside of such a node. Times are an operator's own, so that every microsecond
+counts once; what no operator takes, Python and waiting, is "other".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+NAMES = ("vision", "projector", "language", "loss", "optimizer", "exchange", "other")
+
+ENCODER_SHARE = 0.4
+"""Share of a step above which the encoder is worth a remedy."""
+
+REMEDY = (
+    "freeze it (--freeze-vision), give fewer pixels (a smaller image_size or max_pixels), cache "
+    "its features if it is frozen, or bound the images of a pack (--max-images)"
+)
+
+_EXCHANGE = (
+    *("c10d::", "gloo:", "nccl:", "record_param_comms"),
+    *("FSDP::all_gather", "FSDP::reduce_scatter", "FSDP::post_backward_reduce"),
+)
+_NODE = "autograd::engine::evaluate_function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """Seconds of the profiled steps by stage.
+
+    Attributes:
+        steps: number of them.
+        seconds: they took, by the clock.
+        by_stage: own time of all operators: on the GPU where there is one, else on the CPU.
+        on_device: whether it is the GPU's, which "other" then is idle.
+    """
+
+    steps: int
+    seconds: float
+    by_stage: dict[str, float]
+    on_device: bool
+
+    @property
+    def vision_share(self) -> float:
+        """Of the time by the clock."""
+        return self.by_stage["vision"] / max(self.seconds, 1e-9)
+
+    def __str__(self) -> str:
+        lines = [f"{'stage':12}{'ms a step':>12}{'share':>8}"]
+        for name in NAMES:
+            spent = self.by_stage[name]
+            lines.append(
+                f"{name:12}{spent / self.steps * 1e3:12,.2f}{spent / max(self.seconds, 1e-9):8.1%}"
+            )
+        lines.append(f"{'step':12}{self.seconds / self.steps * 1e3:12,.2f}")
+        return "\n".join(lines)
+
+
+def stages_of(events: Iterable[Any]) -> Stages:
+    """Add up the own time of events by stage.
+
+    Args:
+        events: `torch.autograd.profiler_util.FunctionEvent`, of whole steps (`ProfilerStep#...`).
+    """
+    on_cpu = [event for event in events if "CPU" in str(event.device_type)]
+    on_cpu.sort(key=lambda event: (event.thread, event.time_range.start, -event.time_range.end))
+    steps = [event for event in on_cpu if event.name.startswith("ProfilerStep")]
+    main = {event.thread for event in steps}
+    on_device = any(event.self_device_time_total for event in on_cpu)
+    by_number = _numbers(on_cpu)
+    spent = dict.fromkeys(NAMES, 0.0)
+    found: dict[int, str] = {}
+    before = "other"
+    for event in on_cpu:
+        stage = _stage(event, found, by_number, before)
+        found[event.id] = stage
+        if event.name.startswith(_NODE):
+            before = stage
+        if on_device:
+            spent[stage] += event.self_device_time_total
+        elif event.thread in main:  # what other threads do meanwhile takes no time of a step
+            spent[stage] += event.self_cpu_time_total
+    seconds = sum(event.time_range.elapsed_us() for event in steps)
+    if on_device:
+        spent["other"] += max(0.0, seconds - sum(spent.values()))
+    return Stages(
+        steps=max(1, len(steps)),
+        seconds=seconds / 1e6,
+        by_stage={name: each / 1e6 for name, each in spent.items()},
+        on_device=on_device,
+    )
+
+
+def _numbers(events: list[Any]) -> dict[int, str]:
+    """Stage by sequence number: of the last operator with it, which is the one that made a node."""
+    inside: dict[int, str] = {}
+    numbers: dict[int, str] = {}
+    for event in events:
+        parent = event.cpu_parent
+        stage = _range(event.name) or (inside.get(parent.id, "") if parent else "")
+        inside[event.id] = stage
+        if event.sequence_nr >= 0 and not event.name.startswith(_NODE) and not _backward(event):
+            numbers[event.sequence_nr] = stage
+    return numbers
+
+
+def _backward(event: Any) -> bool:
+    """Return whether an event is part of the backward pass: inside of a node."""
+    while event is not None:
+        if event.name.startswith(_NODE):
+            return True
+        event = event.cpu_parent
+    return False
+
+
+def _range(name: str) -> str:
+    """Return the stage that a range, an optimizer or an exchange says it is."""
+    if name.startswith("stage:"):
+        return name.removeprefix("stage:")
+    if name.startswith("Optimizer."):
+        return "optimizer"
+    return "exchange" if name.startswith(_EXCHANGE) else ""
+
+
+def _stage(event: Any, found: dict[int, str], numbers: dict[int, str], before: str) -> str:
+    """Return the stage of an event whose parents are known."""
+    if said := _range(event.name):
+        return said
+    if event.name.startswith(_NODE):
+        # Adding a gradient to a parameter's has no number; it ends the node before it.
+        return numbers.get(event.sequence_nr, before) or "other"
+    return found.get(event.cpu_parent.id, "other") if event.cpu_parent else "other"
+
+
+def verdict(stages: Stages) -> str:
+    """Return a sentence if the encoder takes most of a step; else nothing."""
+    if stages.vision_share <= ENCODER_SHARE:
+        return ""
+    return f"The encoder takes {stages.vision_share:.0%} of a step: {REMEDY}."

@@ -1,0 +1,192 @@
+"""The largest batch that fits: found by bisection, with real steps, and nothing left behind."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.vlm import train as program
+from examples.vlm.find_batch import (
+    OutOfMemory,
+    Trial,
+    bisect,
+    find_batch_size,
+    heaviest,
+    surviving,
+)
+from examples.vlm.loop import Run
+from examples.vlm.memory import bytes_of, peak_of
+from examples.vlm.options import parse
+from examples.vlm.texts import Vocabulary
+
+from .vlm_runs import PACKED, fit
+
+pytestmark = pytest.mark.usefixtures("small_model")
+LIMIT = 8_000_000
+
+
+def largest(trials: list[Trial]) -> int:
+    return max(trial.size for trial in trials if trial.fits)
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.sampled_from([1, 7, 64]))
+def test_bisection_finds_the_largest(most: int, start: int, unit: int) -> None:
+    trials = bisect(lambda size: Trial(size, size <= most, None), start, unit=unit)
+    assert len({trial.size for trial in trials}) == len(trials) < 30
+    if most >= unit:
+        found = largest(trials)
+        assert found <= most < found + 2 * unit
+
+
+def test_a_step_that_runs_out_of_memory_is_survived() -> None:
+    def step(size: int) -> Trial:
+        try:
+            with surviving():
+                if size > 37:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+        except OutOfMemory:
+            return Trial(size, False, None)
+        return Trial(size, True, 0)
+
+    assert largest(bisect(step, 4)) == 37
+    with pytest.raises(OutOfMemory), surviving():
+        torch.empty(2**60, dtype=torch.uint8)  # what the CPU's allocator says
+    with pytest.raises(OutOfMemory), surviving():
+        raise MemoryError
+    with pytest.raises(RuntimeError, match="size of tensor"), surviving():
+        torch.ones(2) + torch.ones(3)
+
+
+def test_the_peak_of_a_call_is_that_of_its_tensors() -> None:
+    def call() -> None:
+        first = torch.empty(1_000_000)
+        second = torch.empty(500_000)
+        del first
+        torch.empty(100_000).add_(second[:100_000])
+
+    assert peak_of(call, torch.device("cpu")) == 6_000_000
+
+
+def test_the_heaviest_batches_are_those_of_the_plan(shards: Path, runs: list[Run]) -> None:
+    fit(shards, "--batch-size", 4, "--steps", 1)
+    fit(shards, *PACKED, "--steps", 1)
+    padded, packed = (run.loader for run in runs)
+    views = [padded.plan.step(step).ranks[0] for step in range(6)]
+    (rows, *_), *_ = heaviest(padded, 4, packed=False)
+    assert rows == (max(max(view.tokens or []) for view in views),) * 4
+    most = max(sum(view.images or []) for view in views)
+    assert most == max(shape.images for shape in (heaviest(padded, 4, packed=False)))
+    (lengths, _, _), *_ = heaviest(packed, 300, packed=True)
+    assert 250 < sum(lengths) <= 300
+    assert len(lengths) > 1
+    assert heaviest(padded, 64, packed=False) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--batch-size", 2),
+        pytest.param((*PACKED, "--accumulate", 2), marks=pytest.mark.campaign),
+        pytest.param((*PACKED, "--native"), marks=pytest.mark.campaign),
+    ],
+    ids=str,
+)
+def test_the_largest_batch_under_a_limit_is_found_and_nothing_has_changed(
+    shards: Path, arguments: tuple[Any, ...], runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = (*arguments, "--overlong", "drop", "--steps", 2)
+    fit(shards, *common)
+    run = runs[-1]
+    run.optimizer.zero_grad()
+    parts = (run.model, run.optimizer, run.scaler)
+    before = copy.deepcopy([part.state_dict() for part in parts])
+    numbers = torch.get_rng_state()
+    lines: list[str] = []
+    packed = "--pack" in arguments
+    made: list[int] = []
+
+    def loader_of(size: int) -> Any:
+        made.append(size)
+        name = "--pack" if packed else "--batch-size"
+        sized = parse([str(shards), name, str(size), "--overlong", "drop"], "")
+        sized.native = "--native" in arguments
+        return program.make_loader(sized, run.model.config, Vocabulary.of(None), run.ranks)
+
+    options: dict[str, Any] = {"packed": packed, "native": "--native" in arguments}
+    found = find_batch_size(
+        run, loader_of, arguments[1], limit=LIMIT, margin=0.1, log=lines.append, **options
+    )
+    assert len(lines) == len(made) + 1
+    assert f"{found:,}" in lines[-1]
+    torch.testing.assert_close([part.state_dict() for part in parts], before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), numbers)
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    # The answer is what steps need: it fits with the margin, and the next size does not.
+    peaks = {int(line.split()[2].replace(",", "")): line for line in lines[:-1]}
+    assert peaks[found].endswith(": fits")
+    assert max(peaks) > found
+    assert all(
+        ("does not fit" in line) == (size > found) for size, line in peaks.items() if "MB" in line
+    )
+
+
+def test_the_command_prints_what_it_tried(shards: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = [str(shards), "--device", "cpu", "--batch-size", "1"]
+    program.main([*common, "--find-batch-size", "8MB"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("batch of 1 (")
+    assert lines[-1].endswith("is the largest that fits, with 10% to spare")
+    with pytest.raises(SystemExit, match="give a limit, such as"):
+        program.main([*common, "--find-batch-size"])
+    with pytest.raises(SystemExit, match="give --recompute"):
+        program.main([*common, "--find-batch-size", "1500kB"])
+    with pytest.raises(SystemExit, match="size 'much'"):
+        program.main([*common, "--find-batch-size", "much"])
+
+
+def test_sizes_in_words() -> None:
+    assert [bytes_of(text) for text in ("80GB", "1.5 MiB", "7")] == [80 * 10**9, 3 * 2**19, 7]
+
+
+CHILD = """
+import resource, sys
+from examples.vlm import find_batch, train
+import torch
+torch.set_num_threads(1)
+peak = find_batch.peak_of_step
+def limited(*args, **options):
+    size = int(next(l for l in open("/proc/self/status") if l.startswith("VmData")).split()[1])
+    if not limited.done:
+        limited.done = True
+        peak(*args, **options)
+        most = size * 1024 + 500_000_000
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    return peak(*args, **options)
+limited.done = False
+find_batch.peak_of_step = limited
+train.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.campaign
+def test_a_process_whose_memory_is_limited_goes_on(shards: Path) -> None:
+    """The limit given is far too high; the system's own ends the steps that do not fit."""
+    line = [str(shards), "--device", "cpu", "--pack", "512"]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, *line, "--find-batch-size", "100GB"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "out of memory: does not fit" in done.stdout
+    assert "is the largest that fits" in done.stdout.splitlines()[-1]

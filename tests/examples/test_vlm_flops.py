@@ -1,0 +1,147 @@
+"""FLOPs by the model's formula, compared with what torch counts in a real step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+import datapipe
+from datapipe import ImageSpec, TextSpec
+from examples.vlm.flops import Formula, Meter, Sizes
+from examples.vlm.inputs import make_inputs
+from examples.vlm.model import VLM
+from examples.vlm.peaks import PEAKS, measured_peak, peak_of
+from examples.vlm.techniques import Techniques
+from examples.vlm.texts import Vocabulary
+
+from .vlm_runs import PACKED, SMALL, fit
+
+WORDS = Vocabulary.of(None)
+
+
+def forward(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return int(sdpa_flop_count(q, k, v))  # type: ignore[no-untyped-call]
+
+
+def backward(upstream: Any, q: Any, k: Any, v: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+    count = sdpa_backward_flop_count(upstream, q, k, v)  # type: ignore[no-untyped-call]
+    return int(count)
+
+
+# FlopCounterMode does not know the CPU's kernel of attention; it is counted as those of GPUs are.
+CPU_KERNEL = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: forward,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+}
+
+
+def step(shards: Path, form: str, kernel: str, techniques: Techniques, **sizes: Any) -> Any:
+    """Forward and backward of a batch: FLOPs that torch counts, and a meter that saw it."""
+    torch.manual_seed(0)
+    model = VLM(SMALL, WORDS.size, WORDS.image_id, kernel)
+    techniques.apply(model)
+    native = {"resize": "native", "patch": 4, "merge": 2, "min_pixels": 64, "max_pixels": 640}
+    image = {"size": 16} if form == "fixed" else native
+    loader = datapipe.make_loader(
+        shards,
+        image=ImageSpec(**image, normalize="siglip"),
+        text=TextSpec(
+            tokenizer=WORDS.tokenizer,
+            template="chatml",
+            image_tokens=4 if form == "fixed" else "native",
+        ),
+        num_workers=0,
+        **sizes,
+    )
+    inputs = make_inputs(next(iter(loader)), SMALL, kernel)
+    meter = Meter(model)
+    meter.formula = Formula(model, whole=True)
+    with FlopCounterMode(display=False, custom_mapping=CPU_KERNEL) as counted:
+        model(inputs).sum().backward()
+    with torch.no_grad():
+        model(inputs)  # evaluation is no training
+    meter.close()
+    model(inputs)
+    return counted.get_total_flops(), meter
+
+
+@pytest.mark.parametrize(
+    ("form", "kernel", "sizes"),
+    [
+        ("fixed", "plain", {"batch_size": 6}),
+        ("fixed", "split", {"batch_size": 6}),
+        ("fixed", "split", {"pack": 300}),
+        ("native", "split", {"pack": 300}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "techniques",
+    [{"recompute": True}, {"freeze_vision": True}, {"lora": 2, "recompute": True}],
+    ids=str,
+)
+def test_flops_are_those_that_torch_counts(
+    shards: Path, form: str, kernel: str, sizes: dict[str, Any], techniques: dict[str, Any]
+) -> None:
+    counted, meter = step(shards, form, kernel, Techniques(**techniques), **sizes)
+    assert meter.flops().computed == pytest.approx(counted, rel=1e-3)
+
+
+def test_logits_in_parts_are_computed_again(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole = step(shards, "fixed", "split", Techniques(), pack=300)
+    monkeypatch.setattr("examples.vlm.model.CHUNK", 50 * WORDS.size)
+    counted, parts = step(shards, "fixed", "split", Techniques(), pack=300)
+    assert parts.flops().computed == pytest.approx(counted, rel=1e-3)
+    assert parts.flops().total == whole.flops().total
+    assert parts.flops().computed > whole.flops().computed
+
+
+def test_tokens_that_causal_attention_hides_count_nothing() -> None:
+    torch.manual_seed(0)
+    model = VLM(SMALL, WORDS.size, WORDS.image_id, "split")
+    sizes = Sizes(tokens=300, patches=64, token_squares=300**2, patch_squares=4 * 16**2)
+    half, whole = (Formula(model, whole=whole).of(sizes).model for whole in (False, True))
+    hidden = 300 * 299 / 2
+    # Queries x keys and scores x values, forward and twice backward, 2 layers, width 32.
+    assert whole["language"] - half["language"] == 3 * 2 * 4 * 32 * hidden
+    assert whole["vision"] == half["vision"]
+
+
+def test_a_run_tells_its_flops_and_their_share_of_the_peak(
+    shards: Path, small_model: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    common = (*PACKED, "--steps", 6, "--warm-up", 2, "--log-every", 3)
+    report = fit(shards, *common, "--peak-flops", 1e12)
+    assert report.mfu == pytest.approx(report.flops_per_s / 1e12)
+    # Each token goes through every weight of the language model three times, twice a FLOP.
+    least = 6 * 19_000 * report.tokens_per_s
+    assert least < report.flops_per_s < 6 * least
+    assert report.mfu is not None
+    assert report.hfu is not None
+    assert report.mfu < report.hfu < 1.2 * report.mfu
+    again = fit(shards, *common, "--peak-flops", 1e12, "--recompute")
+    assert again.mfu is not None
+    assert again.hfu is not None
+    assert again.hfu > 1.2 * again.mfu
+    assert capfd.readouterr().err.count("MFU") == 4
+
+
+def test_a_gpu_is_known_by_its_name() -> None:
+    half, single = torch.bfloat16, torch.float32
+    assert peak_of("NVIDIA H100 80GB HBM3", half) == 989.4e12
+    assert peak_of("NVIDIA H100 PCIe", half) == 756e12
+    assert peak_of("NVIDIA A100-SXM4-80GB", half) == 312e12
+    assert peak_of("NVIDIA A100-PCIE-40GB", single, tf32=True) == 156e12
+    assert peak_of("NVIDIA L4", single) == 30.3e12
+    assert peak_of("NVIDIA L40S", half) == 362e12
+    assert peak_of("Tesla T4", half) == 65e12
+    assert peak_of("NVIDIA A1000", half) is None
+    assert all(peak.half > peak.single for peak in PEAKS.values())
+
+
+def test_the_peak_of_a_cpu_is_measured() -> None:
+    assert 1e8 < measured_peak(torch.float32, size=128) < 1e14

@@ -1,0 +1,134 @@
+"""Profiles of training: stages, operators, traces; and when the encoder is worth a remedy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm.measures import Report
+from examples.vlm.profiling import Profiling
+from examples.vlm.stages import NAMES, Stages, verdict
+from examples.vlm.vision import Projector, VisionEncoder
+
+from .vlm_runs import PACKED, fit
+
+pytestmark = pytest.mark.usefixtures("small_model")
+STEPS = ("--steps", 10, "--warm-up", 2)
+
+
+class SlowBackward(torch.autograd.Function):
+    """Does nothing, and takes long to take it back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        work = torch.ones(600, 600)
+        for _ in range(20):
+            torch.mm(work, work)
+        return gradients[0]
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
+    forward = part.forward  # type: ignore[attr-defined]
+
+    def call(*arguments: Any) -> Any:
+        return SlowBackward.apply(forward(*arguments))  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(part, "forward", call)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [(), pytest.param(("--recompute", "--precision", "bf16"), marks=pytest.mark.campaign)],
+    ids=str,
+)
+def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
+    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    reports: dict[str, Report] = {}
+    for name, part in {"vision": VisionEncoder, "projector": Projector}.items():
+        with monkeypatch.context() as patch:
+            slow(patch, part)
+            path = tmp_path / f"{name}.json"
+            reports[name] = fit(shards, *PACKED, *STEPS, "--profile", path, *more)
+    for name, report in reports.items():
+        assert report.stages is not None
+        assert set(report.stages) == set(NAMES)
+        assert max(report.stages, key=report.stages.__getitem__) == name
+        assert ("The encoder takes" in report.verdict) == (name == "vision")
+        assert min(report.stages[stage] for stage in ("language", "loss", "optimizer")) > 0
+        assert report.stages["exchange"] == 0
+
+
+def test_stages_add_up_to_the_steps(
+    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new" / "traces"
+    report = fit(shards, *PACKED, *STEPS, "--profile", folder, "--profile-shapes")
+    said = capfd.readouterr().err
+    lines = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.split()}
+    step = float(lines["step"][0])
+    assert report.stages is not None
+    assert 1e3 * sum(report.stages.values()) == pytest.approx(step, rel=0.03)
+    assert report.to_dict()["stages"] == report.stages
+    operators = [line for line in said.splitlines() if line.startswith("aten::")]
+    assert 5 < len(operators) <= 15
+    spent = [float(line.split()[1].replace(",", "")) for line in operators]
+    assert spent == sorted(spent, reverse=True)
+    (file,) = folder.glob("*.pt.trace.json")
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {"stage:vision", "stage:loss"} <= {event.get("name") for event in events}
+    assert any("Input Dims" in event.get("args", {}) for event in events)
+
+
+@pytest.mark.campaign
+def test_a_trace_has_lines_of_source_where_asked(shards: Path, tmp_path: Path) -> None:
+    fit(shards, *PACKED, *STEPS, "--profile", tmp_path, "--profile-stacks")
+    (file,) = tmp_path.glob("*.pt.trace.json")
+    events = json.loads(file.read_text())["traceEvents"]
+    assert any("layers.py" in str(event.get("name")) for event in events)
+
+
+def test_a_model_is_left_without_ranges(
+    shards: Path, tmp_path: Path, runs: list[Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(shards, *PACKED, "--steps", 3, "--profile", tmp_path)
+    assert "no trace: it needs 10 steps" in capfd.readouterr().err
+    model = runs[0].model
+    assert "losses" not in vars(model)
+    for part in (model, model.vision, model.projector):
+        assert not part._forward_hooks
+        assert not part._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"shapes": True}, "give --profile"),
+        ({"path": Path("traces"), "nvtx": True}, "give one of them"),
+        ({"path": Path("nowhere/trace.json")}, "there is no folder nowhere"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Profiling(**options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_ranges_of_a_gpu_need_one() -> None:
+    with pytest.raises(ValueError, match="torch finds none here"):
+        Profiling(nvtx=True)
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.39, False), (0.41, True)])
+def test_an_encoder_that_takes_most_of_a_step_is_named(share: float, said: bool) -> None:
+    times = dict.fromkeys(NAMES, 0.0) | {"vision": 3 * share}
+    found = verdict(Stages(steps=3, seconds=3.0, by_stage=times, on_device=False))
+    assert ("--freeze-vision" in found) == said

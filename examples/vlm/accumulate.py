@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ LABELS = "num_items_in_batch"
 
 
 def groups_of(
-    batches: Iterable[Batch], *, count: int, labels: int
+    batches: Iterable[Batch], *, count: int, labels: int = 0, samples: int = 0, ranks: int = 1
 ) -> Generator[list[Batch], None, None]:
     """Batches in groups, none of which is taken before it is asked for.
 
@@ -21,13 +22,21 @@ def groups_of(
 
     Args:
         batches: with `num_items_in_batch`.
-        count: batches of a group, unless labels decide.
+        count: batches of a group, unless labels or samples decide.
         labels: if not 0, groups are as small as they can be with this number of labels.
+        samples: if not 0, likewise with this number of samples over all ranks, `key` being those
+            of this one; every rank must have as many.
+        ranks: there are.
     """
     group: list[Batch] = []
     for batch in batches:
         group.append(batch)
-        full = labels_of(group) >= labels if labels else len(group) == count
+        if labels:
+            full = labels_of(group) >= labels
+        elif samples:
+            full = ranks * sum(len(batch["key"]) for batch in group) >= samples
+        else:
+            full = len(group) == count
         if full:
             yield group
             group = []
@@ -38,3 +47,30 @@ def groups_of(
 def labels_of(group: list[Batch]) -> int:
     """Labels of a group over all ranks; what its losses are divided by."""
     return max(1, sum(int(batch[LABELS]) for batch in group))
+
+
+def accumulation_for(exchange_share: float, target: float) -> int:
+    """Return the fewest batches a step of which the exchange takes at most `target` of the time.
+
+    A batch takes c to compute, and a step e to exchange gradients, once for its k batches. So the
+    exchange takes e / (k c + e) of a step, which is at most `target` from k = e (1 - target) /
+    (c target) on. Measured with one batch a step, the share s is e / (c + e), so e / c = s / (1 - s).
+
+    Args:
+        exchange_share: measured with one batch a step, in [0, 1).
+        target: wanted, in (0, 1).
+
+    Raises:
+        ValueError: a share is out of range.
+
+    Examples:
+        >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)
+        9
+    """
+    if not 0 <= exchange_share < 1 or not 0 < target < 1:
+        raise ValueError(
+            f"exchange_share={exchange_share}, target={target}: give shares of the time, from 0 to "
+            "below 1, and the target above 0"
+        )
+    batches = exchange_share / (1 - exchange_share) * (1 - target) / target
+    return max(1, math.ceil(batches * (1 - 1e-9)))  # rounding must not cost a batch

@@ -13,7 +13,7 @@ from examples.vlm.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2  # raised whenever the names or shapes of what is saved change
 
 
 def save(path: Path, parts: dict[str, Any], step: int, about: dict[str, Any], ranks: Ranks) -> None:
@@ -61,8 +61,13 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
-    if not isinstance(content, dict) or content.get("version") != VERSION:
+    if not isinstance(content, dict) or "version" not in content:
         raise ValueError(f"{path}: this is no checkpoint of this program; give another")
+    if content["version"] != VERSION:
+        raise ValueError(
+            f"{path} is of version {content['version']}, and this program reads {VERSION}: the "
+            "parts of the model have changed; go on with the program that wrote it, or start anew"
+        )
     for name, value in about.items():
         if content["about"].get(name) != value:
             raise ValueError(

@@ -99,6 +99,8 @@ def train(
         monitor(run.loader),
         count=techniques.accumulate,
         labels=techniques.accumulate_tokens,
+        samples=techniques.accumulate_samples,
+        ranks=run.ranks.world_size,
     )
     run.model.train()
     for group in islice(groups, steps - run.step):

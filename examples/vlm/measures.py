@@ -11,6 +11,7 @@ from torch import Tensor
 
 import datapipe
 from examples.vlm.accumulate import Batch
+from examples.vlm.compiling import Compiled
 from examples.vlm.ranks import Ranks
 
 
@@ -48,6 +49,7 @@ class Report:
         first_batch: seconds until it came.
         memory: bytes by use.
         verdict: what held the loop back, in a sentence.
+        compiled: what `torch.compile` took, the steps of the warm-up included.
     """
 
     steps: int
@@ -64,10 +66,11 @@ class Report:
     first_batch: float
     memory: dict[str, int]
     verdict: str
+    compiled: Compiled
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return asdict(self) | {"compiled": self.compiled._asdict()}
 
 
 class Counts:
@@ -84,6 +87,7 @@ class Counts:
         self._begun = self._before = time.perf_counter()
         self._tokens_before = 0
         self._seconds: float | None = None
+        self._compiled = Compiled.so_far()
 
     def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
         """Note a step, the `step`-th of the whole run."""
@@ -139,6 +143,7 @@ class Counts:
             first_batch=seen.first.p50,
             memory=memory,
             verdict=seen.verdict.sentence,
+            compiled=Compiled.so_far().since(self._compiled),
         )
 
     def _collect(self) -> list[float]:

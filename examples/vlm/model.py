@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.vlm.attention import Table
 from examples.vlm.config import ModelConfig
 from examples.vlm.inputs import IGNORE, Inputs
 from examples.vlm.layers import Transformer
@@ -24,10 +25,12 @@ class VLM(nn.Module):
         config: its sizes.
         vocabulary: number of tokens.
         image_id: the token that stands where an image's features go.
-        kernel: of attention, one of `examples.vlm.attention.KERNELS`.
+        kernel: of attention, one of `examples.vlm.attention.KERNELS`, or a table of them by length.
     """
 
-    def __init__(self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str) -> None:
+    def __init__(
+        self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str | Table
+    ) -> None:
         super().__init__()
         self.config, self.image_id, self.kernel = config, image_id, kernel
         self.vision = VisionEncoder(config.vision)
@@ -45,12 +48,23 @@ class VLM(nn.Module):
         The losses are not averaged: the caller divides them by the number of tokens that count,
         over all ranks and accumulated batches.
         """
-        features = self.projector(self.vision(inputs.patches, self.kernel))
-        x = place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
-        size = self.config.width // self.config.heads
-        turned = angles(inputs.positions, size, self.config.rope_base)
-        x = self.language(x, turned, inputs.segments, self.kernel)
+        x = self.language(
+            self.embed(inputs),
+            self.turns(inputs.positions),
+            inputs.segments,
+            inputs.segments.kernel,
+        )
         return self.losses(x, inputs.targets)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Embed tokens `[T, width]`, those of images by the encoder."""
+        patches = inputs.patches
+        features = self.projector(self.vision(patches, patches.segments.kernel))
+        return place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """Angles of positions: float32 `[T, size of a head / 2]`."""
+        return angles(positions, self.config.width // self.config.heads, self.config.rope_base)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """Cross entropy of each next token, some rows of logits at a time.

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 from examples.vlm.attention import AUTO, KERNELS
+from examples.vlm.compiling import Mode
 from examples.vlm.config import MODELS
+from examples.vlm.recompute import KNOWN
 from examples.vlm.techniques import Optimizer, Precision
 
 
@@ -82,6 +84,13 @@ def _model(parser: argparse.ArgumentParser) -> None:
     add("--model", default="tiny", choices=tuple(MODELS))
     add("--native", action="store_true", help="images near their own size, not squares")
     add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
+    add(
+        "--attention-table",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="of `python -m benchmarks.attention --json FILE`: the kernel by length",
+    )
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
 
 
@@ -89,14 +98,30 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("techniques").add_argument
     add("--precision", default="fp32", choices=get_args(Precision))
     add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
-    add("--compile", action="store_true", help="torch.compile every block")
+    add(
+        "--compile",
+        nargs="?",
+        default="",
+        const="default",
+        choices=[mode for mode in get_args(Mode) if mode],
+        help="torch.compile every block, in this mode (alone: default)",
+    )
     add("--optimizer", default="fused", choices=get_args(Optimizer), help="kind of AdamW")
     add("--zero-gradients", dest="set_to_none", action="store_false", help="do not free them")
-    add("--recompute", action="store_true", help="activation checkpointing")
+    add(
+        "--recompute",
+        nargs="?",
+        default="",
+        const="all",
+        metavar="BLOCKS",
+        help=f"activation checkpointing: {KNOWN} (alone: all)",
+    )
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights of attention")
     add("--freeze-vision", action="store_true", help="train all but the encoder")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
     add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
     add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
+    add("--accumulate-samples", type=int, default=0, metavar="N", help="or samples a step")
     add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
     add("--copy-late", dest="ahead", action="store_false", help="copy batches in the step")
     add(

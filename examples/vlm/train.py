@@ -20,8 +20,9 @@ import torch
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, TextSpec
-from examples.vlm.attention import AUTO, choose, why_not
+from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.checkpoint import load, save
+from examples.vlm.compiling import check_compiler
 from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     torch.manual_seed(options.seed + ranks.rank)
     techniques = techniques_of(options)
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    kernel = kernel_for(options.attention, techniques, ranks.device)
+    check_compiler(techniques.compile, ranks.device)
+    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
     state = build(config, vocabulary, kernel, loader, techniques, ranks, options)
     about = {
@@ -96,7 +98,7 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
 def build(
     config: ModelConfig,
     vocabulary: Vocabulary,
-    kernel: str,
+    kernel: str | Table,
     loader: datapipe.Loader,
     techniques: Techniques,
     ranks: Ranks,
@@ -181,15 +183,22 @@ def make_loader(
     )
 
 
-def kernel_for(name: str, techniques: Techniques, device: torch.device) -> str:
-    """Return the kernel of attention that was asked for, or the fastest one.
+def kernel_for(
+    name: str, techniques: Techniques, device: torch.device, tables: list[Path] | None = None
+) -> str | Table:
+    """Return the kernel of attention that was asked for, or the fastest one, or a table of them.
 
     Raises:
         ValueError: it cannot train here.
     """
+    dropout = techniques.dropout > 0
+    if tables and name != AUTO:
+        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
+    if tables:
+        return choose_by(Table.read(tables), device, techniques.dtype, dropout)
     if name == AUTO:
-        return choose(device, techniques.dtype)
-    if reason := why_not(name, device.type, techniques.dtype):
+        return choose(device, techniques.dtype, dropout)
+    if reason := why_not(name, device.type, techniques.dtype, dropout):
         raise ValueError(f"attention {name!r}: {reason}")
     return name
 

@@ -21,6 +21,7 @@ class Segments(NamedTuple):
         same: length of all of them, or 0 where they differ.
         causal: whether a token sees only those of its sequence up to itself, or all of them.
         mask: what `attention.prepare` made for the kernel, once for all layers.
+        kernel: that `attention.prepare` made it for.
     """
 
     bounds: Tensor
@@ -28,6 +29,7 @@ class Segments(NamedTuple):
     same: int
     causal: bool
     mask: Any = None
+    kernel: str = ""
 
     @classmethod
     def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Segments:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import Any
+
+from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
@@ -47,6 +50,25 @@ def groups_of(
 def labels_of(group: list[Batch]) -> int:
     """Labels of a group over all ranks; what its losses are divided by."""
     return max(1, sum(int(batch[LABELS]) for batch in group))
+
+
+def samples_of_step(
+    plan: Iterable[Step], *, count: int, labels: int = 0, samples: int = 0
+) -> float:
+    """Return the mean number of samples of a step of the optimizer, over all ranks.
+
+    Args:
+        plan: steps of a loader, each a batch on every rank.
+        count, labels, samples: of `groups_of`.
+    """
+    if samples:
+        return float(samples)
+    batches = found = learnt = 0
+    for step in islice(plan, 1000):
+        batches += 1
+        found += len(step.units.samples)
+        learnt += step.labels or 0
+    return found / learnt * labels if labels else found / batches * count
 
 
 def accumulation_for(exchange_share: float, target: float) -> int:

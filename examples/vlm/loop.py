@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
 from examples.vlm.accumulate import Batch, groups_of, labels_of
+from examples.vlm.evaluate import Evaluation
 from examples.vlm.inputs import make_inputs
 from examples.vlm.measures import Counts, Line, Report
 from examples.vlm.memory import memory_report
@@ -73,6 +74,8 @@ def train(
     log: Callable[[Line], None] = lambda line: None,
     log_every: int = 10,
     after_step: Callable[[], bool] = lambda: True,
+    evaluate: Callable[[], Evaluation] | None = None,
+    evaluate_every: int = 0,
 ) -> Report:
     """Train until `steps` steps were made.
 
@@ -83,6 +86,8 @@ def train(
         log: is given a `Line` every `log_every` steps; that is when the device is waited for.
         log_every: steps.
         after_step: called after each; training ends where it returns False.
+        evaluate: called after the last step, and on the way.
+        evaluate_every: steps; 0 for the end alone.
 
     Raises:
         ValueError: `steps` were made already, or an option is out of range.
@@ -116,6 +121,9 @@ def train(
                 log(line)
         if run.step == steps:
             counts.stop()  # a checkpoint at the end is no part of any rate
+        due = run.step == steps or (evaluate_every and run.step % evaluate_every == 0)
+        if evaluate is not None and due:
+            counts.evaluate(evaluate)
         if not after_step():
             break
     groups.close()
@@ -139,6 +147,7 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
     share = ranks.world_size / labels_of(group)
     total = torch.zeros((), device=ranks.device)
     for number, batch in enumerate(group, 1):
+        torch.compiler.cudagraph_mark_step_begin()  # the last batch's outputs may be overwritten
         inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
         with _reducing(run, number == len(group)):
             with techniques.autocast(ranks.device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 import datapipe
 from examples.vlm.accumulate import Batch
 from examples.vlm.compiling import Compiled
+from examples.vlm.evaluate import Evaluation
 from examples.vlm.ranks import Ranks
 
 
@@ -50,6 +52,7 @@ class Report:
         memory: bytes by use.
         verdict: what held the loop back, in a sentence.
         compiled: what `torch.compile` took, the steps of the warm-up included.
+        evaluations: losses over the held-out dataset; their time is in no rate.
     """
 
     steps: int
@@ -67,10 +70,12 @@ class Report:
     memory: dict[str, int]
     verdict: str
     compiled: Compiled
+    evaluations: list[Evaluation]
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"compiled": self.compiled._asdict()}
+        named = {"compiled": self.compiled._asdict()}
+        return asdict(self) | named | {"evaluations": [one._asdict() for one in self.evaluations]}
 
 
 class Counts:
@@ -88,6 +93,7 @@ class Counts:
         self._tokens_before = 0
         self._seconds: float | None = None
         self._compiled = Compiled.so_far()
+        self._evaluations: list[Evaluation] = []
 
     def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
         """Note a step, the `step`-th of the whole run."""
@@ -108,6 +114,14 @@ class Counts:
         if self._seconds is None:
             self._wait()
             self._seconds = time.perf_counter() - self._begun
+
+    def evaluate(self, evaluate: Callable[[], Evaluation]) -> None:
+        """Evaluate, and leave the time that it takes out of all rates."""
+        start = time.perf_counter()
+        self._evaluations.append(evaluate())
+        taken = time.perf_counter() - start
+        self._begun += taken
+        self._before += taken
 
     def line(self, monitor: datapipe.Monitor) -> Line:
         """Return the figures since the last line."""
@@ -144,6 +158,7 @@ class Counts:
             memory=memory,
             verdict=seen.verdict.sentence,
             compiled=Compiled.so_far().since(self._compiled),
+            evaluations=self._evaluations,
         )
 
     def _collect(self) -> list[float]:

@@ -10,6 +10,7 @@ from examples.vlm.attention import AUTO, KERNELS
 from examples.vlm.compiling import Mode
 from examples.vlm.config import MODELS
 from examples.vlm.recompute import KNOWN
+from examples.vlm.schedule import Rule
 from examples.vlm.techniques import Optimizer, Precision
 
 
@@ -27,7 +28,24 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    _check_pairs(parser, options)
     return options
+
+
+def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that do nothing without another one."""
+    for name, other in (
+        ("evaluate_every", "evaluate"),
+        ("base_batch", "scale_lr"),
+        ("temperature", "generate"),
+        ("top_k", "temperature"),
+        ("max_images", "pack"),
+    ):
+        if getattr(options, name) and not getattr(options, other):
+            one, two = (f"--{each.replace('_', '-')}" for each in (name, other))
+            parser.error(f"{one} does nothing without {two}; give both or neither")
+    if options.accumulate == "auto" and options.resume:
+        parser.error("--accumulate auto could choose another number than before --resume; give it")
 
 
 def parse_short(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
@@ -76,6 +94,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
+    add("--resident", metavar="SIZE", help="all tokens and images of the data on the device")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 
 
@@ -119,7 +138,13 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights of attention")
     add("--freeze-vision", action="store_true", help="train all but the encoder")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
-    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
+    add(
+        "--accumulate",
+        type=lambda text: text if text == "auto" else int(text),
+        default=1,
+        metavar="N",
+        help="batches a step; auto: until exchanging gradients takes a tenth of it",
+    )
     add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
     add("--accumulate-samples", type=int, default=0, metavar="N", help="or samples a step")
     add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
@@ -136,6 +161,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="in all (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
+    add("--scale-lr", choices=get_args(Rule), help="--lr is of a step of --base-batch samples")
+    add("--base-batch", type=int, default=0, metavar="SAMPLES", help="of a step that suited --lr")
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
@@ -145,5 +172,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--resume", type=Path, metavar="FILE", help="go on with a checkpoint")
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
+    add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")
+    add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and on the way")
+    add("--generate", type=int, default=0, metavar="N", help="let the model answer N samples")
+    add("--new-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
+    add("--temperature", type=float, default=0.0, help="of answers (default: the likeliest)")
+    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     add("--profile", type=Path, metavar="FILE", help="write a trace of steps 8 to 10")

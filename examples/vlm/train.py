@@ -12,18 +12,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, TextSpec
+from examples.vlm.accumulate import samples_of_step
 from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.checkpoint import load, save
 from examples.vlm.compiling import check_compiler
 from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.evaluate import Evaluation, evaluate
+from examples.vlm.exchange import accumulate_automatically
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measures import Line, Report
@@ -31,8 +37,13 @@ from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.profiling import profiled
 from examples.vlm.ranks import Ranks, joined
+from examples.vlm.sampling import write_samples
+from examples.vlm.schedule import scaled_rate
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
+
+# A dataset that is read in order, once in a while, is kept nowhere.
+NO_CACHE = {"cache": None, "device_cache": None, "resident": None}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,6 +71,9 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
     state = build(config, vocabulary, kernel, loader, techniques, ranks, options)
+    if options.accumulate == "auto":
+        accumulate_automatically(state)
+    scale_rate(state, options)
     about = {
         "model": options.model,
         "vocabulary": vocabulary.size,
@@ -85,14 +99,19 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
                 save(options.save, state.parts(), state.step, about, ranks)
             return not interrupted()
 
-        return train(
+        report = train(
             state,
             steps=options.steps,
             warm_up=options.warm_up,
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
+            evaluate=evaluation(state, options, vocabulary) if options.evaluate else None,
+            evaluate_every=options.evaluate_every,
         )
+    if options.generate and ranks.first:
+        show_answers(state.model, options, vocabulary, ranks)
+    return report
 
 
 def build(
@@ -123,10 +142,83 @@ def build(
     )
 
 
+def scale_rate(state: Run, options: argparse.Namespace) -> None:
+    """Scale the learning rate with the samples of a step, where that was asked for."""
+    techniques = state.techniques
+    if options.scale_lr is None:
+        return
+    samples = samples_of_step(
+        state.loader.plan.steps(epoch=0),
+        count=techniques.accumulate,
+        labels=techniques.accumulate_tokens,
+        samples=techniques.accumulate_samples,
+    )
+    state.peak_rate = scaled_rate(
+        options.lr, rule=options.scale_lr, samples=samples, base=options.base_batch
+    )
+    if state.ranks.first:
+        print(
+            f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}",
+            file=sys.stderr,
+        )
+
+
+def evaluation(
+    state: Run, options: argparse.Namespace, vocabulary: Vocabulary
+) -> Callable[[], Evaluation]:
+    """Return the function that evaluates a run's model on the held-out dataset, and prints it."""
+    held_out = argparse.Namespace(**vars(options) | {"shards": options.evaluate} | NO_CACHE)
+    loader = make_loader(
+        held_out, state.model.config, vocabulary, state.ranks, epochs=1, shuffle=False
+    )
+
+    def run() -> Evaluation:
+        loader.set_epoch(0)
+        autocast = state.techniques.autocast(state.ranks.device)
+        found = evaluate(state.model, loader, state.ranks, step=state.step, autocast=autocast)
+        if state.ranks.first:
+            print(
+                f"step {found.step:5d}  held-out loss {found.loss:.4f} of {found.labels:,} labels",
+                file=sys.stderr,
+            )
+        return found
+
+    return run
+
+
+def show_answers(
+    model: VLM, options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks
+) -> None:
+    """Print the model's answers to the first samples, of the held-out dataset where there is one."""
+    rows = {"pack": None, "buckets": None, "static_shapes": False, "batch_size": options.generate}
+    longest = options.max_length or options.pack
+    changed = {"shards": options.evaluate or options.shards, "max_length": longest}
+    one_by_one = argparse.Namespace(**vars(options) | rows | changed | NO_CACHE)
+    loader = make_loader(
+        one_by_one, model.config, vocabulary, ranks, epochs=1, shuffle=False, rank=0, world_size=1
+    )
+    with closing(loader), techniques_of(options).autocast(ranks.device):
+        answers = write_samples(
+            model,
+            loader,
+            vocabulary,
+            count=options.generate,
+            max_new_tokens=options.new_tokens,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            seed=options.seed,
+        )
+    print(*answers, sep="\n", file=sys.stderr)
+
+
 def make_loader(
-    options: argparse.Namespace, config: ModelConfig, vocabulary: Vocabulary, ranks: Ranks
+    options: argparse.Namespace,
+    config: ModelConfig,
+    vocabulary: Vocabulary,
+    ranks: Ranks,
+    **more: Any,
 ) -> datapipe.Loader:
-    """Batches without end, on the device.
+    """Batches on the device, without end unless `more` options of the loader say otherwise.
 
     Raises:
         datapipe.DatapipeError: the dataset cannot be opened, or options contradict each other.
@@ -173,13 +265,13 @@ def make_loader(
         pack=pack,
         **sizes,
         seed=options.seed,
-        epochs=None,
         meta=("key", "num_items_in_batch"),
         device=ranks.device if options.device_cache else device,
         cache=cache,
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch,
         on_error=options.on_error,
+        **{"epochs": None} | more,
     )
 
 
@@ -205,8 +297,10 @@ def kernel_for(
 
 def techniques_of(options: argparse.Namespace) -> Techniques:
     """Return the switches that are on."""
-    names = [field.name for field in fields(Techniques)]
-    return Techniques(**{name: getattr(options, name) for name in names})
+    chosen = {field.name: getattr(options, field.name) for field in fields(Techniques)}
+    if options.accumulate == "auto":
+        chosen["accumulate"] = 1  # until it is measured
+    return Techniques(**chosen)
 
 
 def log_line(line: Line) -> None:

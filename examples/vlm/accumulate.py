@@ -74,9 +74,10 @@ def samples_of_step(
 def accumulation_for(exchange_share: float, target: float) -> int:
     """Return the fewest batches a step of which the exchange takes at most `target` of the time.
 
-    A batch takes c to compute, and a step e to exchange gradients, once for its k batches. So the
-    exchange takes e / (k c + e) of a step, which is at most `target` from k = e (1 - target) /
-    (c target) on. Measured with one batch a step, the share s is e / (c + e), so e / c = s / (1 - s).
+    A batch takes c to compute. A step takes e more, to exchange gradients once for its k batches.
+    So the exchange takes e / (k c + e) of it, which is at most `target` from
+    k = e (1 - target) / (c target) on. Measured with one batch a step, the share s is e / (c + e),
+    so e / c = s / (1 - s).
 
     Args:
         exchange_share: measured with one batch a step, in [0, 1).

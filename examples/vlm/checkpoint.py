@@ -55,19 +55,7 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
     Raises:
         ValueError: there is no such file, or it is of another model.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no checkpoint; give the file that --save wrote")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
-    if not isinstance(content, dict) or "version" not in content:
-        raise ValueError(f"{path}: this is no checkpoint of this program; give another")
-    if content["version"] != VERSION:
-        raise ValueError(
-            f"{path} is of version {content['version']}, and this program reads {VERSION}: the "
-            "parts of the model have changed; go on with the program that wrote it, or start anew"
-        )
+    content = read(path)
     for name, value in about.items():
         if content["about"].get(name) != value:
             raise ValueError(
@@ -88,3 +76,25 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
             put = torch.set_rng_state if name == "cpu" else torch.cuda.set_rng_state
             put(states[ranks.rank])
     return int(content["step"])
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Return all that a checkpoint holds, on the CPU.
+
+    Raises:
+        ValueError: there is no such file, or it is of another version.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: there is no checkpoint; give the file that --save wrote")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
+    if not isinstance(content, dict) or "version" not in content:
+        raise ValueError(f"{path}: this is no checkpoint of this program; give another")
+    if content["version"] != VERSION:
+        raise ValueError(
+            f"{path} is of version {content['version']}, and this program reads {VERSION}: the "
+            "parts of the model have changed; go on with the program that wrote it, or start anew"
+        )
+    return content

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
+import datapipe
 from examples.vlm.accumulate import Batch
 from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.model import VLM
@@ -72,3 +74,23 @@ def evaluate(
             "--evaluate: its samples have no labels; give a dataset with answers to learn"
         )
     return Evaluation(step, total / labels, int(labels))
+
+
+def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
+    """Return the function that evaluates the model of a `Run`, and prints the loss.
+
+    Args:
+        run: whose `model`, `step`, `techniques` and `ranks` are used.
+        loader: of the held-out dataset, with `epochs=1`.
+    """
+
+    def evaluate_and_print() -> Evaluation:
+        loader.set_epoch(0)  # after an epoch a loader would begin the next one
+        autocast = run.techniques.autocast(run.ranks.device)
+        found = evaluate(run.model, loader, run.ranks, step=run.step, autocast=autocast)
+        if run.ranks.first:
+            text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
+            print(text, file=sys.stderr, flush=True)
+        return found
+
+    return evaluate_and_print

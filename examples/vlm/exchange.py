@@ -20,7 +20,7 @@ TARGET = 0.1
 """Share of a step that the exchange may take."""
 
 MOST = 32
-"""Batches a step at most: more of them are cheaper, but a larger batch learns less by the sample."""
+"""Most batches of a step: more are cheaper, but a larger batch learns less by the sample."""
 
 
 def accumulate_automatically(run: Run) -> None:

@@ -20,6 +20,7 @@ from examples.vlm.measures import Counts, Line, Report
 from examples.vlm.memory import memory_report
 from examples.vlm.model import VLM
 from examples.vlm.ranks import Ranks
+from examples.vlm.resident import Resident
 from examples.vlm.schedule import rate_at
 from examples.vlm.techniques import Techniques
 
@@ -39,7 +40,7 @@ class Run:
     """
 
     model: VLM
-    loader: datapipe.Loader
+    loader: datapipe.Loader | Resident
     techniques: Techniques
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler

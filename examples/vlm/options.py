@@ -39,7 +39,6 @@ def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         ("base_batch", "scale_lr"),
         ("temperature", "generate"),
         ("top_k", "temperature"),
-        ("max_images", "pack"),
     ):
         if getattr(options, name) and not getattr(options, other):
             one, two = (f"--{each.replace('_', '-')}" for each in (name, other))

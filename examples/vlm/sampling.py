@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, islice, pairwise, takewhile
 from typing import NamedTuple
 
 import torch
@@ -210,7 +210,7 @@ def write_samples(
 
     Args:
         model: of this process alone.
-        batches: of samples with `key`.
+        batches: of samples with `key` and `valid`.
         vocabulary: of the model.
         count: samples.
         max_new_tokens, temperature, top_k: see `generate`.
@@ -234,9 +234,9 @@ def write_samples(
             random=random,
         )
         ids = batch["input_ids"].flatten().tolist()
-        for key, (start, end), length, text in zip(
-            batch["key"], _bounds(batch), prompts.lengths, texts, strict=True
-        ):
+        rows = zip(batch["key"], _bounds(batch), prompts.lengths, texts, strict=True)
+        # Repeats at the end fill the last batch, without answers.
+        for key, (start, end), length, text in islice(rows, int(batch["valid"].sum())):
             asked, wanted, written = (
                 tokenizer.decode(part, skip_special_tokens=True).strip()
                 for part in (ids[start : start + length], ids[start + length : end], text)

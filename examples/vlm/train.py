@@ -12,24 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, TextSpec
 from examples.vlm.accumulate import samples_of_step
 from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.checkpoint import load, save
 from examples.vlm.compiling import check_compiler
 from examples.vlm.config import MODELS, ModelConfig
-from examples.vlm.evaluate import Evaluation, evaluate
+from examples.vlm.data import make_loader, make_resident, ordered_loader
+from examples.vlm.evaluate import evaluation
 from examples.vlm.exchange import accumulate_automatically
+from examples.vlm.generate import print_answers
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measures import Line, Report
@@ -37,13 +35,10 @@ from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.profiling import profiled
 from examples.vlm.ranks import Ranks, joined
-from examples.vlm.sampling import write_samples
+from examples.vlm.resident import Resident
 from examples.vlm.schedule import scaled_rate
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
-
-# A dataset that is read in order, once in a while, is kept nowhere.
-NO_CACHE = {"cache": None, "device_cache": None, "resident": None}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -70,7 +65,8 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     check_compiler(techniques.compile, ranks.device)
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
-    state = build(config, vocabulary, kernel, loader, techniques, ranks, options)
+    batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
+    state = build(config, vocabulary, kernel, batches, techniques, ranks, options)
     if options.accumulate == "auto":
         accumulate_automatically(state)
     scale_rate(state, options)
@@ -87,6 +83,9 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
         whole = sum(p.numel() for p in state.model.parameters())
         print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
 
+    held_out = None
+    if options.evaluate:
+        held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
     with interruptible(alone) as interrupted, profiled(options.profile) as next_step:
@@ -106,11 +105,13 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
-            evaluate=evaluation(state, options, vocabulary) if options.evaluate else None,
+            evaluate=evaluation(state, held_out) if held_out else None,
             evaluate_every=options.evaluate_every,
         )
     if options.generate and ranks.first:
-        show_answers(state.model, options, vocabulary, ranks)
+        shards = options.evaluate or options.shards
+        with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
+            print_answers(state.model, few, vocabulary, options)
     return report
 
 
@@ -118,7 +119,7 @@ def build(
     config: ModelConfig,
     vocabulary: Vocabulary,
     kernel: str | Table,
-    loader: datapipe.Loader,
+    loader: datapipe.Loader | Resident,
     techniques: Techniques,
     ranks: Ranks,
     options: argparse.Namespace,
@@ -161,118 +162,6 @@ def scale_rate(state: Run, options: argparse.Namespace) -> None:
             f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}",
             file=sys.stderr,
         )
-
-
-def evaluation(
-    state: Run, options: argparse.Namespace, vocabulary: Vocabulary
-) -> Callable[[], Evaluation]:
-    """Return the function that evaluates a run's model on the held-out dataset, and prints it."""
-    held_out = argparse.Namespace(**vars(options) | {"shards": options.evaluate} | NO_CACHE)
-    loader = make_loader(
-        held_out, state.model.config, vocabulary, state.ranks, epochs=1, shuffle=False
-    )
-
-    def run() -> Evaluation:
-        loader.set_epoch(0)
-        autocast = state.techniques.autocast(state.ranks.device)
-        found = evaluate(state.model, loader, state.ranks, step=state.step, autocast=autocast)
-        if state.ranks.first:
-            print(
-                f"step {found.step:5d}  held-out loss {found.loss:.4f} of {found.labels:,} labels",
-                file=sys.stderr,
-            )
-        return found
-
-    return run
-
-
-def show_answers(
-    model: VLM, options: argparse.Namespace, vocabulary: Vocabulary, ranks: Ranks
-) -> None:
-    """Print the model's answers to the first samples, of the held-out dataset where there is one."""
-    rows = {"pack": None, "buckets": None, "static_shapes": False, "batch_size": options.generate}
-    longest = options.max_length or options.pack
-    changed = {"shards": options.evaluate or options.shards, "max_length": longest}
-    one_by_one = argparse.Namespace(**vars(options) | rows | changed | NO_CACHE)
-    loader = make_loader(
-        one_by_one, model.config, vocabulary, ranks, epochs=1, shuffle=False, rank=0, world_size=1
-    )
-    with closing(loader), techniques_of(options).autocast(ranks.device):
-        answers = write_samples(
-            model,
-            loader,
-            vocabulary,
-            count=options.generate,
-            max_new_tokens=options.new_tokens,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            seed=options.seed,
-        )
-    print(*answers, sep="\n", file=sys.stderr)
-
-
-def make_loader(
-    options: argparse.Namespace,
-    config: ModelConfig,
-    vocabulary: Vocabulary,
-    ranks: Ranks,
-    **more: Any,
-) -> datapipe.Loader:
-    """Batches on the device, without end unless `more` options of the loader say otherwise.
-
-    Raises:
-        datapipe.DatapipeError: the dataset cannot be opened, or options contradict each other.
-    """
-    vision = config.vision
-    if options.native:
-        image = ImageSpec(
-            resize="native",
-            patch=vision.patch,
-            merge=vision.merge,
-            min_pixels=vision.cell**2,
-            max_pixels=vision.max_patches * vision.patch**2,
-            normalize="siglip",
-        )
-    else:
-        image = ImageSpec(size=vision.image_size, normalize="siglip")
-    text = TextSpec(
-        tokenizer=vocabulary.tokenizer,
-        template=options.template,
-        image_tokens="native" if options.native else vision.image_tokens,
-        image_token=vocabulary.image,
-        max_length=options.max_length,
-        overlong=options.overlong,
-    )
-    pack = None
-    if options.static_shapes and options.pack is None:
-        raise ValueError("--static-shapes is of packs; give --pack")
-    if options.pack is not None:
-        pack = datapipe.PackSpec(
-            options.pack, max_images=options.max_images, static_shapes=options.static_shapes
-        )
-    sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
-    if options.pack is None and options.batch_size is None:
-        sizes["batch_size"] = 8
-    # With a device the loader brings batches there ahead of the loop.
-    device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
-    cache = None
-    if options.cache or options.device_cache:
-        cache = CacheSpec(memory=options.cache, device=options.device_cache)
-    return datapipe.make_loader(
-        options.shards,
-        image=image,
-        text=text,
-        pack=pack,
-        **sizes,
-        seed=options.seed,
-        meta=("key", "num_items_in_batch"),
-        device=ranks.device if options.device_cache else device,
-        cache=cache,
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch,
-        on_error=options.on_error,
-        **{"epochs": None} | more,
-    )
 
 
 def kernel_for(

@@ -46,6 +46,11 @@ def make_loader(
         max_length=options.max_length,
         overlong=options.overlong,
     )
+    if options.accumulate_samples and ranks.world_size > 1 and (options.pack or options.buckets):
+        raise ValueError(
+            "--accumulate-samples: packs and buckets of several ranks have different numbers of "
+            "samples, and only their labels are known to all; give --accumulate-tokens"
+        )
     pack = None
     if options.static_shapes and options.pack is None:
         raise ValueError("--static-shapes is of packs; give --pack")

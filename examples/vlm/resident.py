@@ -87,12 +87,10 @@ class Resident:
             # Repeats at the end fill the last batch, without labels.
             count = int(batch["valid"].sum())
             self._keys += batch["key"][:count]
-            numbers += list(batch["sample"])[:count]
+            numbers += torch.as_tensor(batch["sample"]).tolist()[:count]
             for name, rows in _by_sample(batch):
                 parts[name] += rows[:count]
-            size = sum(
-                rows.nbytes for column in parts.values() for rows in column if rows is not None
-            )
+                size += sum(part.nbytes for part in rows[:count] if part is not None)
             if size > limit:
                 raise ValueError(
                     f"--resident: {len(numbers):,} samples take {size:,} bytes already, and "

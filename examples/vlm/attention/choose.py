@@ -83,12 +83,18 @@ def choose_by(
     """Return a table of the kernels alone that can train here.
 
     Raises:
-        ValueError: it was measured on another kind of device, or none of its kernels can.
+        ValueError: it is of another device or dropout, or none of its kernels can.
     """
     if table.device != device.type:
         raise ValueError(
             f"{table.source} was measured on {table.device}, and this run is on {device.type}; "
             f"measure it: python -m benchmarks.attention --device {device.type} --json FILE"
+        )
+    if table.dropout != dropout:
+        raise ValueError(
+            f"{table.source} was measured {'with' if table.dropout else 'without'} dropout, which "
+            "changes what is fast; measure it: python -m benchmarks.attention "
+            f"{'--dropout 0.1 ' * dropout}--json FILE"
         )
     reasons = {name: why_not(name, device.type, dtype, dropout) for name in table.kernels}
     left = table.only([name for name, reason in reasons.items() if not reason])

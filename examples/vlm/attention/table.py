@@ -38,11 +38,13 @@ class Table:
     Attributes:
         source: files it was read from, for messages.
         device: "cpu" or "cuda".
+        dropout: whether it was measured with dropout.
         rows: at least one.
     """
 
     source: str
     device: str
+    dropout: bool
     rows: tuple[Row, ...]
 
     @classmethod
@@ -50,15 +52,22 @@ class Table:
         """Read one file or several of `benchmarks.attention`, such as causal and non-causal ones.
 
         Raises:
-            ValueError: a file is no such table, or the devices differ.
+            ValueError: a file is no such table, or they are not of one device and one dropout.
         """
         contents = [_content(path) for path in paths]
-        devices = {"cpu" if c["machine"]["gpu"] == "not used" else "cuda" for c in contents}
         source = ", ".join(map(str, paths))
-        if len(devices) > 1:
-            raise ValueError(f"{source}: one is of a GPU and one of the CPU; give those of one")
+        kinds = {
+            ("cpu" if c["machine"]["gpu"] == "not used" else "cuda", bool(c.get("dropout")))
+            for c in contents
+        }
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{source}: they differ in their device, or only one is with dropout; give tables "
+                "of one kind"
+            )
+        device, dropout = kinds.pop()
         rows = tuple(row for content in contents for row in _rows(content))
-        return cls(source=source, device=devices.pop(), rows=rows)
+        return cls(source=source, device=device, dropout=dropout, rows=rows)
 
     def __str__(self) -> str:
         return f"by length from {self.source}"

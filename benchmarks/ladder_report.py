@@ -11,8 +11,8 @@ from benchmarks.common import Spread
 
 LAST = 4  # steps whose mean loss is given: a single step is of a single batch
 _HEAD = (
-    "| rung | samples/s | tokens/s | x the one before | x the first | no padding | step P50, P99, ms "
-    "| waiting | GPU busy | memory | compiling | loss at last | mean of the last "
+    "| rung | samples/s | tokens/s | x the one before | x the first | no padding | step P50, P99, "
+    "ms | waiting | GPU busy | memory | compiling | loss at last | mean of the last "
     f"{LAST} |"
 )
 

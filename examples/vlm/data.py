@@ -99,7 +99,7 @@ def ordered_loader(
         samples: if not 0, of a padded batch, in place of packs; every rank has all of them.
         more: options of the loader.
     """
-    changed = {"shards": shards, "cache": None, "device_cache": None}
+    changed: dict[str, Any] = {"shards": shards, "cache": None, "device_cache": None}
     if samples:
         longest = min(filter(None, (options.max_length, options.pack)), default=None)
         changed |= {"batch_size": samples, "pack": None, "buckets": None, "static_shapes": False}

@@ -62,7 +62,7 @@ def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:
     whole, alone = (min(times) for times in zip(*pairs, strict=True))
     times = torch.tensor([whole, min(alone, whole)], device=run.ranks.device)
     whole, alone = run.ranks.total(times).tolist()
-    return 1 - alone / whole
+    return float(1 - alone / whole)
 
 
 def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:

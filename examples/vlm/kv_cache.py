@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ class KVCache:
     @contextmanager
     def used_by(self, transformer: Transformer) -> Iterator[None]:
         """Let the blocks of a transformer use the cache, uncompiled."""
-        attentions = [block.attention for block in transformer.blocks]
+        attentions: list[Any] = [block.attention for block in transformer.blocks]
         with torch.compiler.set_stance("force_eager"):
             for layer, attention in enumerate(attentions):
                 attention.attend = partial(self._attend, layer)

@@ -98,7 +98,9 @@ class Transformer(nn.Module):
                 return lambda x: block(x, turned, segments, kernel)
 
             parts = [through(block) for block in self.blocks]
-            x = checkpoint_sequential(parts, again.segments, x, use_reentrant=False)
+            x = checkpoint_sequential(  # type: ignore[no-untyped-call]
+                parts, again.segments, x, use_reentrant=False
+            )
         else:
             for number, block in enumerate(self.blocks):
                 if number in again.blocks:

@@ -148,7 +148,8 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
     share = ranks.world_size / labels_of(group)
     total = torch.zeros((), device=ranks.device)
     for number, batch in enumerate(group, 1):
-        torch.compiler.cudagraph_mark_step_begin()  # the last batch's outputs may be overwritten
+        # With CUDA graphs: the outputs of the batch before may be overwritten.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
         with _reducing(run, number == len(group)):
             with techniques.autocast(ranks.device):

@@ -115,7 +115,7 @@ def logits_of(
     cache = KVCache(lengths, max(lengths) + room, x.device)
     with cache.used_by(model.language) if cached else nullcontext():
         tokens = yield _last(model, x, lengths)
-        rows = list(x.split(lengths))
+        rows = list(torch.split(x, lengths))
         while True:
             new = model.embedding(tokens).to(x.dtype)
             if cached:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from examples.vlm import exchange
 from examples.vlm.accumulate import accumulation_for, groups_of, samples_of_step
+from examples.vlm.evaluate import Evaluation
 from examples.vlm.loop import Run
 from examples.vlm.options import parse
 from examples.vlm.schedule import scaled_rate
@@ -143,7 +144,8 @@ def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(
     assert len(chosen) == 1
     given, _ = train("--accumulate", chosen[0])
     assert auto["losses"] == pytest.approx(given["losses"], rel=1e-6)
-    assert last["loss"] == pytest.approx(given["evaluations"][0]["loss"], rel=1e-6)
+    last, wanted = (Evaluation(**report["evaluations"][0]) for report in (auto, given))
+    assert last == pytest.approx(wanted, rel=1e-6)
     alone = fit(
         shards,
         "--batch-size",
@@ -157,5 +159,5 @@ def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(
         "--evaluate",
         shards,
     )
-    assert last["labels"] == alone.evaluations[0].labels
-    assert last["loss"] == pytest.approx(alone.evaluations[0].loss, rel=2e-3)
+    assert last.labels == alone.evaluations[0].labels
+    assert last.loss == pytest.approx(alone.evaluations[0].loss, rel=2e-3)

@@ -23,9 +23,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
-        q = rotate(self.q(x).view(len(x), self.heads, self.size), turned)
-        k = rotate(self.k(x).view(len(x), self.kv_heads, self.size), turned)
-        v = self.v(x).view(len(x), self.kv_heads, self.size)
+        # Under tensor parallelism these are the heads of this rank alone.
+        q, k, v = (part(x).unflatten(1, (-1, self.size)) for part in (self.q, self.k, self.v))
+        q, k = rotate(q, turned), rotate(k, turned)
         mixed: Tensor = self.out(attend(q, k, v, segments, kernel).flatten(1))
         return mixed
 

@@ -16,6 +16,7 @@ from examples.vlm.accumulate import Batch, groups_of, labels_of
 from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.measures import Counts, Line, Report
 from examples.vlm.memory import memory_report
+from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
 from examples.vlm.parallel import Exchange, whole
 from examples.vlm.ranks import Ranks
@@ -156,7 +157,7 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
         )
     # The exchange averages over the ranks what has to be summed.
     labels, exchange, step = labels_of(group), run.exchange, run.step + 1
-    share = ranks.world_size / labels
+    share = ranks.shares / labels
     total = torch.zeros((), device=ranks.device)
     learnt = torch.zeros((), device=ranks.device)
     for number, batch in enumerate(group, 1):
@@ -170,6 +171,8 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
             run.mark("in the backward pass and the exchange of gradients", step)
             run.scaler.scale(loss).backward()
         total += loss.detach()
+    exchange.finish()
+    total = whole_loss(total, ranks)
     own = exchange.norms.take()
     if own is not None:
         own = own / run.scaler.scale(torch.ones((), device=ranks.device))
@@ -183,12 +186,12 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
     unknown = total.new_full((), math.nan)
     run.own = torch.stack(
         [
-            total * labels / ranks.world_size / learnt,
+            total * labels / ranks.shares / learnt,
             unknown if own is None else own,
             unknown if norm is None else norm,
         ]
     )
-    return total / ranks.world_size
+    return total / ranks.shares
 
 
 def _here(batch: Batch, device: torch.device) -> Batch:

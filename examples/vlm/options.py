@@ -69,6 +69,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
     add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
     add("--max-images", type=int, metavar="N", help="of a pack")
+    add("--multiple-of", type=int, metavar="N", help="pad samples of packs (default: --context)")
     add("--max-length", type=int, metavar="TOKENS", help="of a sample")
     add(
         "--overlong",
@@ -121,6 +122,8 @@ def _ranks(parser: argparse.ArgumentParser) -> None:
     add("--powersgd-rank", type=int, metavar="N", help="of the factors sent (default: 4)")
     add("--bucket-mb", type=float, metavar="MB", help="gradients sent at a time (default: 25)")
     add("--static-graph", action="store_true", help="DDP counts on the same graph in every step")
+    add("--tensor", type=int, default=1, metavar="N", help="ranks that divide heads (default: 1)")
+    add("--context", type=int, default=1, metavar="N", help="ranks that divide packs (default: 1)")
     add("--global-batch-size", type=int, metavar="N", help="units a step over all ranks")
     add(
         "--rank-timeout",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from examples.vlm.hooks import Hook, Norms, make_hook
+from examples.vlm.mesh import exchange_gradients, is_tensor_parallel
 from examples.vlm.model import VLM
 from examples.vlm.ranks import Ranks
 from examples.vlm.techniques import Techniques
@@ -126,10 +129,17 @@ class Exchange:
     Attributes:
         module: to be called in place of the model.
         norms: of this rank's own gradients, in a step of several ranks.
+        finish: called after the last backward pass of a step; sends what that has not.
     """
 
     module: nn.Module
     norms: Norms = field(default_factory=Norms)
+    finish: Callable[[], None] = lambda: None
+
+    @property
+    def divided(self) -> bool:
+        """True if each rank has a part of the weights."""
+        return any(isinstance(p, DTensor) for p in self.module.parameters())
 
     @property
     def sharded(self) -> bool:
@@ -155,7 +165,9 @@ def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks
     if ranks.world_size == 1:
         return Exchange(module=model)
     if parallel.kind == "fsdp":
-        return shard(model, techniques)
+        return shard(model, techniques, ranks)
+    if is_tensor_parallel(ranks):  # DDP takes no DTensors
+        return Exchange(module=model, finish=partial(exchange_gradients, model, ranks))
     copies = DistributedDataParallel(
         model,
         bucket_cap_mb=parallel.bucket_mb,
@@ -173,7 +185,7 @@ def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks
     return exchange
 
 
-def shard(model: VLM, techniques: Techniques) -> Exchange:
+def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:
     """Divide the weights of each block, and then all others, between the ranks.
 
     Weights are gathered, and the model computes, in the precision asked for; gradients are summed
@@ -181,12 +193,14 @@ def shard(model: VLM, techniques: Techniques) -> Exchange:
     """
     dtype = torch.bfloat16 if techniques.precision == "bf16" else None
     policy = MixedPrecisionPolicy(
-        param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        param_dtype=dtype,
+        reduce_dtype=None if dtype is None else torch.float32,
+        cast_forward_inputs=False,
     )
     norms = Norms()
     blocks = [*model.vision.transformer.blocks, *model.language.blocks]
     for part in (*blocks, model):
-        fully_shard(part, mp_policy=policy)
+        fully_shard(part, mesh=ranks.learners, mp_policy=policy)
         part.set_custom_reduce_scatter(_Noting(norms))
     return Exchange(module=model, norms=norms)
 

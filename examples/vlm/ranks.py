@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 TIMEOUT = 300.0
 """Seconds without progress after which a run ends, by default."""
@@ -50,11 +51,12 @@ _MAY_DIFFER = frozenset(
 
 
 class Ranks(NamedTuple):
-    """Rank of this process, number of processes, and its device."""
+    """Rank of this process, number of processes, its device, and their mesh if peers share work."""
 
     rank: int
     world_size: int
     device: torch.device
+    mesh: DeviceMesh | None = None
 
     @property
     def first(self) -> bool:
@@ -70,10 +72,20 @@ class Ranks(NamedTuple):
         dist.all_gather(found, mine)
         return [each.cpu() for each in found]
 
+    @property
+    def learners(self) -> DeviceMesh | None:
+        """Mesh of the ranks that average gradients, without tensor-parallel peers; None for all."""
+        return None if self.mesh is None else self.mesh["dp", "cp"]._flatten("dp_cp")
+
+    @property
+    def shares(self) -> int:
+        """Number of ranks that average gradients."""
+        return self.world_size if self.learners is None else self.learners.size()
+
     def total(self, values: Tensor) -> Tensor:
-        """Sum over all ranks; `values` lie on the device."""
+        """Sum over all ranks, once for peers with the same batch; `values` lie on the device."""
         if self.world_size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.mesh and self.mesh.get_group("dp"))
         return values
 
     def wait(self) -> None:

@@ -27,6 +27,7 @@ from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measures import Line, Report, spread
+from examples.vlm.mesh import distribute, join_mesh
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
 from examples.vlm.parallel import Parallel, connect, parallel_of
@@ -64,6 +65,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         ValueError: options contradict each other or the machine.
     """
     ranks.agree(vars(options))
+    ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
     techniques = techniques_of(options)
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
@@ -110,7 +112,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
                     state.step,
                     about,
                     ranks,
-                    sharded=state.exchange.sharded,
+                    sharded=state.exchange.divided,
                 )
             return not interrupted()
 
@@ -140,6 +142,8 @@ def build(
         model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
         techniques.apply(model)
     model.to(ranks.device)
+    if ranks.mesh is not None:
+        distribute(model, ranks.mesh)
     exchange = connect(model, parallel, techniques, ranks)
     return Run(
         model=model,
@@ -189,7 +193,10 @@ def make_loader(
         raise ValueError("--static-shapes is of packs; give --pack")
     if options.pack is not None:
         pack = datapipe.PackSpec(
-            options.pack, max_images=options.max_images, static_shapes=options.static_shapes
+            options.pack,
+            multiple_of=options.multiple_of or options.context,
+            max_images=options.max_images,
+            static_shapes=options.static_shapes,
         )
     sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
     if options.pack is None and options.batch_size is None:
@@ -216,6 +223,7 @@ def make_loader(
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch,
         on_error=options.on_error,
+        mesh=ranks.mesh,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -21,6 +22,7 @@ class Segments(NamedTuple):
         same: length of all of them, or 0 where they differ.
         causal: whether a token sees only those of its sequence up to itself, or all of them.
         mask: what `attention.prepare` made for the kernel, once for all layers.
+        group: ranks that have the tokens between them, in their order; None where all T are here.
     """
 
     bounds: Tensor
@@ -28,6 +30,7 @@ class Segments(NamedTuple):
     same: int
     causal: bool
     mask: Any = None
+    group: dist.ProcessGroup | None = None
 
     @classmethod
     def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Segments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,13 @@ LABELS = "num_items_in_batch"
 
 
 def groups_of(
-    batches: Iterable[Batch], *, count: int, labels: int = 0, samples: int = 0, ranks: int = 1
+    batches: Iterable[Batch],
+    *,
+    count: int,
+    labels: int = 0,
+    samples: int = 0,
+    ranks: int = 1,
+    ends: Callable[[], bool] = lambda: False,
 ) -> Generator[list[Batch], None, None]:
     """Batches in groups, none of which is taken before it is asked for.
 
@@ -30,6 +36,7 @@ def groups_of(
         samples: if not 0, likewise with this number of samples over all ranks, `key` being those
             of this one; every rank must have as many.
         ranks: there are.
+        ends: called after each batch; a group ends where it returns True, full or not.
     """
     group: list[Batch] = []
     for batch in batches:
@@ -40,7 +47,7 @@ def groups_of(
             full = ranks * sum(len(batch["key"]) for batch in group) >= samples
         else:
             full = len(group) == count
-        if full:
+        if full or ends():
             yield group
             group = []
     if group:

@@ -56,7 +56,10 @@ def make_loader(
         raise ValueError("--static-shapes is of packs; give --pack")
     if options.pack is not None:
         pack = datapipe.PackSpec(
-            options.pack, max_images=options.max_images, static_shapes=options.static_shapes
+            options.pack,
+            multiple_of=options.multiple_of or options.context,
+            max_images=options.max_images,
+            static_shapes=options.static_shapes,
         )
     sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
     if options.pack is None and options.batch_size is None:
@@ -64,8 +67,10 @@ def make_loader(
     # With a device the loader brings batches there ahead of the loop.
     device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
     cache = None
-    if options.cache or options.device_cache:
-        cache = CacheSpec(memory=options.cache, device=options.device_cache)
+    if options.cache or options.disk_cache or options.device_cache:
+        cache = CacheSpec(
+            memory=options.cache, disk=options.disk_cache, device=options.device_cache
+        )
     return datapipe.make_loader(
         options.shards,
         image=image,
@@ -78,7 +83,13 @@ def make_loader(
         num_workers=options.num_workers,
         prefetch_factor=options.prefetch,
         on_error=options.on_error,
-        **{"epochs": None, "meta": ("key", "num_items_in_batch")} | more,
+        **{
+            "epochs": None,
+            "run": datapipe.RunSpec(global_batch_size=options.global_batch_size),
+            "meta": ("key", "num_items_in_batch"),
+            "mesh": ranks.mesh,
+        }
+        | more,
     )
 
 
@@ -99,12 +110,14 @@ def ordered_loader(
         samples: if not 0, of a padded batch, in place of packs; every rank has all of them.
         more: options of the loader.
     """
-    changed: dict[str, Any] = {"shards": shards, "cache": None, "device_cache": None}
+    changed: dict[str, Any] = {"shards": shards, "global_batch_size": None}
+    changed |= {"cache": None, "disk_cache": None, "device_cache": None}
     if samples:
         longest = min(filter(None, (options.max_length, options.pack)), default=None)
         changed |= {"batch_size": samples, "pack": None, "buckets": None, "static_shapes": False}
         changed["max_length"] = longest
-        more = {"rank": 0, "world_size": 1, "meta": ("key", "valid")} | more
+        changed |= {"multiple_of": None, "context": 1}
+        more = {"mesh": None, "rank": 0, "world_size": 1, "meta": ("key", "valid")} | more
     other = argparse.Namespace(**vars(options) | changed)
     more = {"epochs": 1, "shuffle": False} | more
     return make_loader(other, MODELS[options.model], vocabulary, ranks, **more)
@@ -118,7 +131,9 @@ def make_resident(
     Raises:
         ValueError: they do not fit, or options contradict each other.
     """
-    for name, value in (("cache", None), ("device_cache", None), ("static_shapes", False)):
+    names = ("cache", "disk_cache", "device_cache", "global_batch_size", "multiple_of")
+    alone = dict.fromkeys(names) | {"static_shapes": False, "context": 1}
+    for name, value in alone.items():
         if getattr(options, name) != value:
             raise ValueError(
                 f"--resident takes no --{name.replace('_', '-')}: its batches are gathered on the "

@@ -12,6 +12,7 @@ import torch
 import datapipe
 from examples.vlm.accumulate import Batch
 from examples.vlm.inputs import IGNORE, make_inputs
+from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
 from examples.vlm.ranks import Ranks
 
@@ -68,6 +69,7 @@ def evaluate(
                 sums[1] += (inputs.targets != IGNORE).sum()
     finally:
         model.train(was_training)
+    whole_loss(sums[:1], ranks)
     total, labels = ranks.total(sums).tolist()
     if not labels:
         raise ValueError(
@@ -86,7 +88,7 @@ def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
 
     def evaluate_and_print() -> Evaluation:
         loader.set_epoch(0)  # after an epoch a loader would begin the next one
-        autocast = run.techniques.autocast(run.ranks.device)
+        autocast = run.exchange.autocast(run.techniques, run.ranks.device)
         found = evaluate(run.model, loader, run.ranks, step=run.step, autocast=autocast)
         if run.ranks.first:
             text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from examples.vlm.accumulate import Batch, accumulation_for
 from examples.vlm.inputs import make_inputs
@@ -77,21 +74,12 @@ def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:
         run.ranks.total(torch.zeros(1, device=device)).item()  # all begin together
         start = time.perf_counter()
         inputs = make_inputs(here, run.model.config, run.model.kernel)
-        with _exchange(run.reduced, exchanges):
-            with run.techniques.autocast(device):
-                losses = run.reduced(inputs)
+        with run.exchange.sending(exchanges):
+            with run.exchange.autocast(run.techniques, device):
+                losses = run.exchange.module(inputs)
             losses.sum().backward()
         if device.type == "cuda":
             torch.cuda.synchronize()
         taken = time.perf_counter() - start
     run.optimizer.zero_grad()
     return taken
-
-
-def _exchange(model: nn.Module, wanted: bool) -> AbstractContextManager[Any]:
-    """Return the context of a backward pass with or without the exchange, under DDP or FSDP."""
-    if isinstance(model, DistributedDataParallel):
-        return nullcontext() if wanted else model.no_sync()
-    if hasattr(model, "set_requires_gradient_sync"):
-        model.set_requires_gradient_sync(wanted)
-    return nullcontext()

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import datapipe
-from examples.vlm.checkpoint import load, read
+from examples.vlm.checkpoint import find, load_model
 from examples.vlm.config import MODELS
 from examples.vlm.data import ordered_loader
 from examples.vlm.model import VLM
@@ -50,13 +50,19 @@ def answer(checkpoint: Path, options: argparse.Namespace, ranks: Ranks) -> None:
     """
     from examples.vlm.train import kernel_for, techniques_of
 
-    about = read(checkpoint)["about"]
+    _, content = find(checkpoint)
+    about = content["about"]
     options.model = about["model"]
     vocabulary, config = Vocabulary.of(options.tokenizer), MODELS[options.model]
+    if about["vocabulary"] != vocabulary.size:
+        raise ValueError(
+            f"{checkpoint} is of a tokenizer of {about['vocabulary']:,} tokens, and this one has "
+            f"{vocabulary.size:,}; give --tokenizer as in training"
+        )
     kernel = kernel_for(options.attention, techniques_of(options), ranks.device)
     model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
     Techniques(lora=about["lora"]).apply(model)
-    load(checkpoint, {"model": model}, {"vocabulary": vocabulary.size}, ranks)
+    load_model(checkpoint, model)
     model.to(ranks.device)
     count = options.generate
     with ordered_loader(options, vocabulary, ranks, options.shards, samples=count) as loader:

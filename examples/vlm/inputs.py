@@ -43,6 +43,7 @@ class Inputs(NamedTuple):
         positions: int64 [T], from 0 for each sample.
         segments: of the samples.
         patches: of the images; of a blank one where there is none.
+        skipped: features of the first image that go before the first token: on another rank.
     """
 
     ids: Tensor
@@ -50,6 +51,7 @@ class Inputs(NamedTuple):
     positions: Tensor
     segments: Segments
     patches: Patches
+    skipped: int = 0
 
 
 def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
 from examples.vlm.accumulate import Batch, groups_of, labels_of
 from examples.vlm.evaluate import Evaluation
-from examples.vlm.inputs import make_inputs
+from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.measures import Counts, Line, Report
 from examples.vlm.memory import memory_report
+from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
+from examples.vlm.parallel import Exchange, whole
 from examples.vlm.ranks import Ranks
 from examples.vlm.resident import Resident
 from examples.vlm.schedule import rate_at
 from examples.vlm.techniques import Techniques
+
+DATA = "waiting for data"
 
 
 @dataclass(kw_only=True)
@@ -35,8 +38,14 @@ class Run:
         techniques: how steps are computed; `techniques.apply(model)` was called.
         optimizer, scaler: from `techniques`.
         ranks: which of how many processes this is.
+        exchange: of gradients between them, from `connect`, which came before the optimizer.
+        mark: called with a stage and its step, for the watch over ranks.
+        epoch_ends_step: whether a step ends with the epoch, full or not. Then steps are the same on
+            any number of ranks.
         peak_rate, rate_steps, rate_warmup: of the learning rate, see `rate_at`.
         step: steps made so far.
+        own: of the last step on this rank, before the exchange: loss in nats a label, and norms of
+            gradients, its own and that of all ranks; NaN where it is not known.
     """
 
     model: VLM
@@ -48,14 +57,11 @@ class Run:
     peak_rate: float
     rate_steps: int
     rate_warmup: int
+    exchange: Exchange
+    mark: Callable[[str, int], None] = lambda stage, step: None
+    epoch_ends_step: bool = False
     step: int = 0
-    reduced: nn.Module = field(init=False)
-    """The model, with gradients averaged over the ranks."""
-
-    def __post_init__(self) -> None:
-        self.reduced = self.model
-        if self.ranks.world_size > 1:
-            self.reduced = DistributedDataParallel(self.model)
+    own: Tensor | None = None
 
     def parts(self) -> dict[str, Any]:
         """Return the content of a checkpoint."""
@@ -106,9 +112,11 @@ def train(
         count=techniques.accumulate,
         labels=techniques.accumulate_tokens,
         samples=techniques.accumulate_samples,
-        ranks=run.ranks.world_size,
+        ranks=run.loader.options.world_size,
+        ends=epoch_ended(run.loader) if run.epoch_ends_step else lambda: False,
     )
     run.model.train()
+    run.mark(DATA, run.step + 1)
     for group in islice(groups, steps - run.step):
         with monitor.step():
             loss = train_step(run, group)
@@ -117,7 +125,8 @@ def train(
         run.step += 1
         counts.add(run.step, loss, group)
         if run.step % log_every == 0 or run.step == steps:
-            line = counts.line(monitor)
+            run.mark("waiting for the device and gathering figures", run.step)
+            line = counts.line(monitor, run.own)
             if run.ranks.first:
                 log(line)
         if run.step == steps:
@@ -127,9 +136,22 @@ def train(
             counts.evaluate(evaluate)
         if not after_step():
             break
+        run.mark(DATA, run.step + 1)
     groups.close()
     memory = memory_report(run.model, run.optimizer, run.ranks.device)
     return counts.report(monitor, memory)
+
+
+def epoch_ended(loader: datapipe.Loader) -> Callable[[], bool]:
+    """Return a function that returns whether an epoch has ended since it was last called."""
+    before = loader.epoch
+
+    def ended() -> bool:
+        nonlocal before
+        before, last = loader.epoch, before
+        return before != last
+
+    return ended
 
 
 def train_step(run: Run, group: list[Batch]) -> Tensor:
@@ -144,25 +166,45 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
         parameters["lr"] = rate_at(
             run.step, steps=run.rate_steps, warmup=run.rate_warmup, peak=run.peak_rate
         )
-    # DDP averages over the ranks what has to be summed.
-    share = ranks.world_size / labels_of(group)
+    # The exchange averages over the ranks what has to be summed.
+    labels, exchange, step = labels_of(group), run.exchange, run.step + 1
+    share = ranks.shares / labels
     total = torch.zeros((), device=ranks.device)
+    learnt = torch.zeros((), device=ranks.device)
     for number, batch in enumerate(group, 1):
         # With CUDA graphs: the outputs of the batch before may be overwritten.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        run.mark("in the forward pass", step)
         inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
-        with _reducing(run, number == len(group)):
-            with techniques.autocast(ranks.device):
-                losses = run.reduced(inputs)
+        learnt += (inputs.targets != IGNORE).sum()
+        with exchange.sending(number == len(group)):
+            with exchange.autocast(techniques, ranks.device):
+                losses = exchange.module(inputs)
             loss = losses.sum() * share
+            run.mark("in the backward pass and the exchange of gradients", step)
             run.scaler.scale(loss).backward()
         total += loss.detach()
+    exchange.finish()
+    total = whole_loss(total, ranks)
+    own = exchange.norms.take()
+    if own is not None:
+        own = own / run.scaler.scale(torch.ones((), device=ranks.device))
+    norm = None
     if techniques.clip:
         run.scaler.unscale_(run.optimizer)
-        nn.utils.clip_grad_norm_(run.model.parameters(), techniques.clip)
+        norm = whole(nn.utils.clip_grad_norm_(run.model.parameters(), techniques.clip))
+    run.mark("in the optimizer", step)
     run.scaler.step(run.optimizer)
     run.scaler.update()
-    return total / ranks.world_size
+    unknown = total.new_full((), math.nan)
+    run.own = torch.stack(
+        [
+            total * labels / ranks.shares / learnt,
+            unknown if own is None else own,
+            unknown if norm is None else norm,
+        ]
+    )
+    return total / ranks.shares
 
 
 def _here(batch: Batch, device: torch.device) -> Batch:
@@ -173,11 +215,3 @@ def _here(batch: Batch, device: torch.device) -> Batch:
         name: value.to(device) if isinstance(value, Tensor) else value
         for name, value in batch.items()
     }
-
-
-def _reducing(run: Run, last: bool) -> AbstractContextManager[Any]:
-    """Ranks exchange gradients with the last batch of a step alone."""
-    if last or not isinstance(run.reduced, DistributedDataParallel):
-        return nullcontext()
-    context: AbstractContextManager[Any] = run.reduced.no_sync()
-    return context

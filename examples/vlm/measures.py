@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -17,6 +18,23 @@ from examples.vlm.evaluate import Evaluation
 from examples.vlm.ranks import Ranks
 
 
+class RankFigures(NamedTuple):
+    """Figures of one rank at a line of the log.
+
+    Attributes:
+        rank: its number.
+        loss: of its share of the last step, in nats a label; None without labels.
+        norm: of its own gradients in that step, before the exchange; None where it was not noted.
+            It is that of the step if all ranks had this rank's gradients.
+        wait_share: time it spent waiting for batches, of all since the warm-up.
+    """
+
+    rank: int
+    loss: float | None
+    norm: float | None
+    wait_share: float
+
+
 class Line(NamedTuple):
     """Figures of a line of the log.
 
@@ -25,12 +43,16 @@ class Line(NamedTuple):
         loss: in nats a label, of each step since the line before.
         tokens_per_s: over all ranks since the line before, without padding.
         wait_share: time spent waiting for batches, of all since the warm-up.
+        norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
+        ranks: figures of each, if there are several.
     """
 
     step: int
     loss: list[float]
     tokens_per_s: float
     wait_share: float
+    norm: float | None = None
+    ranks: tuple[RankFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +75,7 @@ class Report:
         verdict: what held the loop back, in a sentence.
         compiled: what `torch.compile` took, the steps of the warm-up included.
         evaluations: losses over the held-out dataset; their time is in no rate.
+        ranks: figures of each at the last line of the log, if there are several.
     """
 
     steps: int
@@ -71,11 +94,16 @@ class Report:
     verdict: str
     compiled: Compiled
     evaluations: list[Evaluation]
+    ranks: tuple[RankFigures, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        named = {"compiled": self.compiled._asdict()}
-        return asdict(self) | named | {"evaluations": [one._asdict() for one in self.evaluations]}
+        return {
+            **asdict(self),
+            "compiled": self.compiled._asdict(),
+            "evaluations": [one._asdict() for one in self.evaluations],
+            "ranks": [rank._asdict() for rank in self.ranks],
+        }
 
 
 class Counts:
@@ -94,6 +122,7 @@ class Counts:
         self._seconds: float | None = None
         self._compiled = Compiled.so_far()
         self._evaluations: list[Evaluation] = []
+        self._by_rank: tuple[RankFigures, ...] = ()
 
     def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
         """Note a step, the `step`-th of the whole run."""
@@ -123,14 +152,19 @@ class Counts:
         self._begun += taken
         self._before += taken
 
-    def line(self, monitor: datapipe.Monitor) -> Line:
-        """Return the figures since the last line."""
+    def line(self, monitor: datapipe.Monitor, own: Tensor | None = None) -> Line:
+        """Return the figures since the last line; `own` is `Run.own` of the last step."""
         losses = self._collect()
         tokens = int(self._ranks.total(self._tokens.clone()))
         now = time.perf_counter()
         rate = (tokens - self._tokens_before) / (now - self._before)
         self._before, self._tokens_before = now, tokens
-        return Line(self._step, losses, rate, monitor.report().wait_share)
+        waiting, norm = monitor.report().wait_share, None
+        if own is not None:
+            norm = known(own[2].item())
+            if self._ranks.world_size > 1:
+                self._by_rank = by_rank(self._ranks, own, waiting)
+        return Line(self._step, losses, rate, waiting, norm, self._by_rank)
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         """Return the figures of the whole run."""
@@ -159,6 +193,7 @@ class Counts:
             verdict=seen.verdict.sentence,
             compiled=Compiled.so_far().since(self._compiled),
             evaluations=self._evaluations,
+            ranks=self._by_rank,
         )
 
     def _collect(self) -> list[float]:
@@ -174,6 +209,32 @@ class Counts:
     def _wait(self) -> None:
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...]:
+    """Gather the figures of every rank; all must call."""
+    found = ranks.gather(torch.cat([own[:2].float(), own.new_tensor([waiting])]))
+    return tuple(
+        RankFigures(rank, known(loss), known(norm), wait)
+        for rank, (loss, norm, wait) in enumerate(each.tolist() for each in found)
+    )
+
+
+def spread(ranks: tuple[RankFigures, ...]) -> str:
+    """Least and most of each figure, with the rank that has it."""
+    texts = []
+    for name, form in (("loss", ".3f"), ("norm", ".3g"), ("wait_share", ".1%")):
+        found = sorted((v, r.rank) for r in ranks if (v := getattr(r, name)) is not None)
+        if found:
+            (low, least), (high, most) = found[0], found[-1]
+            called = {"wait_share": "waiting"}.get(name, name)
+            texts.append(f"{called} {low:{form}} (rank {least}) to {high:{form}} (rank {most})")
+    return "    of ranks: " + ", ".join(texts)
+
+
+def known(value: float) -> float | None:
+    """Return a figure, or None for NaN."""
+    return None if math.isnan(value) else value
 
 
 def busy(seen: Any) -> float | None:

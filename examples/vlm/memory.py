@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 def memory_report(
@@ -32,4 +33,6 @@ def memory_report(
 
 
 def _size(tensors: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    # Of a sharded tensor this rank has a part.
+    here = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+    return sum(tensor.numel() * tensor.element_size() for tensor in here)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from examples.vlm.attention import Table
 from examples.vlm.config import ModelConfig
+from examples.vlm.context import own_share
 from examples.vlm.inputs import IGNORE, Inputs
 from examples.vlm.layers import Transformer
 from examples.vlm.rotary import angles
@@ -26,6 +28,9 @@ class VLM(nn.Module):
         vocabulary: number of tokens.
         image_id: the token that stands where an image's features go.
         kernel: of attention, one of `examples.vlm.attention.KERNELS`, or a table of them by length.
+
+    Attributes:
+        context: ranks that have the tokens of a row between them; None for this rank alone.
     """
 
     def __init__(
@@ -33,6 +38,7 @@ class VLM(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.image_id, self.kernel = config, image_id, kernel
+        self.context: dist.ProcessGroup | None = None
         self.vision = VisionEncoder(config.vision)
         self.projector = Projector(config.vision, config.width)
         self.embedding = nn.Embedding(vocabulary, config.width)
@@ -45,14 +51,22 @@ class VLM(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         """Cross entropy of each next token in nats: float32 [T], 0 where there is no target.
 
+        Under context parallelism it is that of this rank's tokens: [T / ranks].
+
         The losses are not averaged: the caller divides them by the number of tokens that count,
         over all ranks and accumulated batches.
         """
+        if self.context is not None:
+            inputs = own_share(
+                inputs,
+                self.context,
+                image_id=self.image_id,
+                merged=self.config.vision.merge**2,
+                kernel=self.kernel,
+            )
+        segments = inputs.segments
         x = self.language(
-            self.embed(inputs),
-            self.turns(inputs.positions),
-            inputs.segments,
-            inputs.segments.kernel,
+            self.embed(inputs), self.turns(inputs.positions), segments, segments.kernel
         )
         return self.losses(x, inputs.targets)
 
@@ -60,7 +74,8 @@ class VLM(nn.Module):
         """Embed tokens `[T, width]`, those of images by the encoder."""
         patches = inputs.patches
         features = self.projector(self.vision(patches, patches.segments.kernel))
-        return place(self.embedding(inputs.ids), features, inputs.ids == self.image_id)
+        wanted = inputs.ids == self.image_id
+        return place(self.embedding(inputs.ids), features, wanted, inputs.skipped)
 
     def turns(self, positions: Tensor) -> Tensor:
         """Angles of positions: float32 `[T, size of a head / 2]`."""
@@ -88,7 +103,7 @@ class VLM(nn.Module):
         return functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none")
 
 
-def place(embedded: Tensor, features: Tensor, wanted: Tensor) -> Tensor:
+def place(embedded: Tensor, features: Tensor, wanted: Tensor, skipped: int = 0) -> Tensor:
     """Put features, in order, where images are wanted.
 
     Selecting rows by a mask would make their number known to the host, which waits for the device;
@@ -98,17 +113,18 @@ def place(embedded: Tensor, features: Tensor, wanted: Tensor) -> Tensor:
         embedded: `[T, width]`.
         features: `[F, width]`, as many as places or more.
         wanted: bool [T].
+        skipped: features before the one of the first place.
 
     Raises:
         ValueError: there are more places than features (seen on the CPU alone).
     """
-    if wanted.device.type == "cpu" and wanted.sum() > len(features):
+    if wanted.device.type == "cpu" and skipped + wanted.sum() > len(features):
         raise ValueError(
-            f"the texts have {int(wanted.sum())} places for images and the images make "
+            f"the texts have {skipped + int(wanted.sum())} places for images and the images make "
             f"{len(features)} tokens; give TextSpec the model's image_tokens"
         )
     none = len(features)
-    which = torch.where(wanted, wanted.cumsum(0) - 1, none)
+    which = torch.where(wanted, wanted.cumsum(0) - 1 + skipped, none)
     table = torch.cat([features, features.new_zeros(1, features.shape[1])])
     found = functional.embedding(which, table, padding_idx=none).to(embedded.dtype)
     return torch.where(wanted[:, None], found, embedded)

@@ -9,6 +9,8 @@ from typing import get_args
 from examples.vlm.attention import AUTO, KERNELS
 from examples.vlm.compiling import Mode
 from examples.vlm.config import MODELS
+from examples.vlm.hooks import Hook
+from examples.vlm.parallel import Kind
 from examples.vlm.recompute import KNOWN
 from examples.vlm.schedule import Rule
 from examples.vlm.techniques import Optimizer, Precision
@@ -24,11 +26,15 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     _data(parser)
     _model(parser)
     _techniques(parser)
+    _ranks(parser)
     _run(parser)
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
     _check_pairs(parser, options)
+    if options.rank_timeout is not None and options.rank_timeout < 3:
+        # A sign of life comes each second.
+        parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
     return options
 
 
@@ -82,6 +88,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
     add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
     add("--max-images", type=int, metavar="N", help="of a pack")
+    add("--multiple-of", type=int, metavar="N", help="pad samples of packs (default: --context)")
     add("--max-length", type=int, metavar="TOKENS", help="of a sample")
     add(
         "--overlong",
@@ -92,6 +99,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
     add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
+    add("--disk-cache", metavar="FOLDER", help="decoded images, for all ranks of a host")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
     add("--resident", metavar="SIZE", help="all tokens and images of the data on the device")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
@@ -156,6 +164,24 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _ranks(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("ranks (see docs/distributed.md)").add_argument
+    add("--parallel", choices=get_args(Kind), help="copies, or shards (default: ddp)")
+    add("--hook", choices=get_args(Hook), help="what DDP makes of gradients it sends")
+    add("--powersgd-rank", type=int, metavar="N", help="of the factors sent (default: 4)")
+    add("--bucket-mb", type=float, metavar="MB", help="gradients sent at a time (default: 25)")
+    add("--static-graph", action="store_true", help="DDP counts on the same graph in every step")
+    add("--tensor", type=int, default=1, metavar="N", help="ranks that divide heads (default: 1)")
+    add("--context", type=int, default=1, metavar="N", help="ranks that divide packs (default: 1)")
+    add("--global-batch-size", type=int, metavar="N", help="units a step over all ranks")
+    add(
+        "--rank-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="without progress, until the rank is named and the run ends (default: 300)",
+    )
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="in all (default: %(default)s)")
@@ -166,9 +192,9 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
     add("--seed", type=int, default=0)
-    add("--save", type=Path, metavar="FILE", help="write a checkpoint at the end")
+    add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
     add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
-    add("--resume", type=Path, metavar="FILE", help="go on with a checkpoint")
+    add("--resume", type=Path, metavar="PATH", help="go on with a checkpoint")
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")

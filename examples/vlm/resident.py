@@ -74,7 +74,7 @@ class Resident:
         packed: bool,
         limit: int,
     ) -> None:
-        self.plan, self._options, self._device = loader.plan, loader.options, device
+        self.plan, self.options, self._device = loader.plan, loader.options, device
         self._order, self._packed = loader.plan.order, packed
         self._epoch = self._consumed = 0
         parts: dict[str, list[Tensor | None]] = {"ids": [], "labels": [], "pixels": [], "grids": []}
@@ -112,9 +112,9 @@ class Resident:
                     continue
                 self._consumed = step.stop.consumed
                 share = step.share(
-                    units_per_rank=self._options.units_per_rank,
-                    rank=self._options.rank,
-                    world_size=self._options.world_size,
+                    units_per_rank=self.options.units_per_rank,
+                    rank=self.options.rank,
+                    world_size=self.options.world_size,
                 )
                 yield self._batch(share) | {LABELS: max(1, step.labels or 0)}
             self._epoch, self._consumed = self._epoch + 1, 0

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -30,35 +31,48 @@ from examples.vlm.exchange import accumulate_automatically
 from examples.vlm.generate import print_answers
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
-from examples.vlm.measures import Line, Report
+from examples.vlm.measures import Line, Report, spread
+from examples.vlm.mesh import distribute, join_mesh
 from examples.vlm.model import VLM
 from examples.vlm.options import parse
+from examples.vlm.parallel import Parallel, connect, parallel_of
 from examples.vlm.profiling import profiled
-from examples.vlm.ranks import Ranks, joined
+from examples.vlm.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.resident import Resident
 from examples.vlm.schedule import scaled_rate
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
+from examples.vlm.watch import Watch, watched
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and train."""
     options = parse(arguments, __doc__)
+    limit = options.rank_timeout or TIMEOUT
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     try:
-        with joined(options.device) as ranks:
-            report = run(options, ranks)
+        with joined(options.device, limit) as ranks, watched(ranks, limit) as watch:
+            report = run(options, ranks, watch)
             if ranks.first:
                 show(report, options)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
-        sys.exit(f"train: {error}")
+        rank = f"rank {os.environ['RANK']}: " if several else ""
+        sys.exit(f"train: {rank}{error}")
+    except KeyboardInterrupt:
+        if not several:
+            raise
+        said = "train: interrupted; --resume goes on with what --save-every wrote"
+        sys.exit(said if os.environ["RANK"] == "0" else 1)
 
 
-def run(options: argparse.Namespace, ranks: Ranks) -> Report:
+def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -> Report:
     """Build model and loader, go on with a checkpoint where there is one, and train.
 
     Raises:
         ValueError: options contradict each other or the machine.
     """
+    ranks.agree(vars(options))
+    ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
     techniques = techniques_of(options)
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
@@ -66,10 +80,15 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
-    state = build(config, vocabulary, kernel, batches, techniques, ranks, options)
+    if options.global_batch_size:
+        techniques = replace(techniques, accumulate=loader.accumulation_steps)
+    parallel = parallel_of(options, techniques, ranks)
+    state = build(config, vocabulary, kernel, batches, techniques, ranks, parallel, options)
     if options.accumulate == "auto":
         accumulate_automatically(state)
     scale_rate(state, options)
+    if watch is not None:
+        state.mark = watch.mark
     about = {
         "model": options.model,
         "vocabulary": vocabulary.size,
@@ -78,6 +97,12 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
     }
     if options.resume:
         state.step = load(options.resume, state.parts(), about, ranks)
+        if parallel.hook == "powersgd" and ranks.first:
+            print(
+                f"PowerSGD starts anew: {parallel.powersgd_start} steps send whole gradients, and "
+                "the errors it had kept are lost",
+                file=sys.stderr,
+            )
     if ranks.first:
         learning = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in state.model.parameters())
@@ -95,7 +120,15 @@ def run(options: argparse.Namespace, ranks: Ranks) -> Report:
             due = options.save_every and state.step % options.save_every == 0
             last = interrupted() or state.step == options.steps
             if options.save and (due or last):
-                save(options.save, state.parts(), state.step, about, ranks)
+                state.mark("saving a checkpoint", state.step)
+                save(
+                    options.save,
+                    state.parts(),
+                    state.step,
+                    about,
+                    ranks,
+                    sharded=state.exchange.divided,
+                )
             return not interrupted()
 
         report = train(
@@ -122,6 +155,7 @@ def build(
     loader: datapipe.Loader | Resident,
     techniques: Techniques,
     ranks: Ranks,
+    parallel: Parallel,
     options: argparse.Namespace,
 ) -> Run:
     """Make the model with its optimizer, the same on every rank."""
@@ -130,6 +164,9 @@ def build(
         model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
         techniques.apply(model)
     model.to(ranks.device)
+    if ranks.mesh is not None:
+        distribute(model, ranks.mesh)
+    exchange = connect(model, parallel, techniques, ranks)
     return Run(
         model=model,
         loader=loader,
@@ -137,6 +174,8 @@ def build(
         optimizer=techniques.make_optimizer(model, rate=options.lr, decay=options.weight_decay),
         scaler=techniques.scaler(ranks.device),
         ranks=ranks,
+        exchange=exchange,
+        epoch_ends_step=options.global_batch_size is not None,
         peak_rate=options.lr,
         rate_steps=options.lr_steps or options.steps,
         rate_warmup=options.lr_warmup,
@@ -195,8 +234,12 @@ def techniques_of(options: argparse.Namespace) -> Techniques:
 def log_line(line: Line) -> None:
     """One line for the terminal."""
     text = f"step {line.step:5d}  loss {fmean(line.loss):.3f}"
+    if line.norm is not None:
+        text += f"  norm {line.norm:.3g}"
     if line.tokens_per_s:  # not in the warm-up
         text += f"  {line.tokens_per_s:8,.0f} tokens/s  waiting {line.wait_share:.1%}"
+    if line.ranks:
+        text += "\n" + spread(line.ranks)
     print(text, file=sys.stderr, flush=True)
 
 

@@ -40,10 +40,10 @@ FORMS = {"fixed": FIXED, "native": NATIVE}
 KERNELS = ["split", "sdpa", "plain"]
 
 
-def make_model(kernel: str) -> VLM:
+def make_model(kernel: str, config: ModelConfig = CONFIG) -> VLM:
     """In float64, with weights so large that what attends to what is seen in the loss."""
     torch.manual_seed(0)
-    model = VLM(CONFIG, WORDS.size, WORDS.image_id, kernel)
+    model = VLM(config, WORDS.size, WORDS.image_id, kernel)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.25)

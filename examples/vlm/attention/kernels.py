@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from examples.vlm.attention.exchange import over_heads
 from examples.vlm.attention.segments import Segments
 
 HALF = (torch.bfloat16, torch.float16)
@@ -213,11 +214,15 @@ def attend(
     Args:
         q: `[T, heads, D]`.
         k, v: `[T, kv_heads, D]`; `kv_heads` divides `heads`.
-        segments: that `prepare` made for this kernel.
+        segments: that `prepare` made for this kernel. With a `group`, queries, keys and values
+            are of this rank's tokens alone.
         kernel: one of `KERNELS`.
         dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
 
     Returns:
         `[T, heads, D]`.
     """
-    return KERNELS[kernel](q, k, v, segments, dropout)
+    compute = KERNELS[kernel]
+    if segments.group is None:
+        return compute(q, k, v, segments, dropout)
+    return over_heads(lambda q, k, v: compute(q, k, v, segments, dropout), q, k, v, segments.group)

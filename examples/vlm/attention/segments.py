@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 
@@ -22,6 +23,7 @@ class Segments(NamedTuple):
         causal: whether a token sees only those of its sequence up to itself, or all of them.
         mask: what `attention.prepare` made for the kernel, once for all layers.
         kernel: that `attention.prepare` made it for.
+        group: ranks that have the tokens between them, in their order; None where all T are here.
     """
 
     bounds: Tensor
@@ -30,6 +32,7 @@ class Segments(NamedTuple):
     causal: bool
     mask: Any = None
     kernel: str = ""
+    group: dist.ProcessGroup | None = None
 
     @classmethod
     def of_rows(cls, rows: int, length: int, *, causal: bool, device: torch.device) -> Segments:

@@ -1,0 +1,81 @@
+"""Communication hooks of DDP: what gradients become on their way between ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.futures import Future
+
+Hook = Literal["none", "fp16", "bf16", "powersgd"]
+
+logger = logging.getLogger(__name__)
+
+
+class Norms:
+    """Norm of this rank's own gradients, noted on their way to the other ranks.
+
+    At that moment they are the sum over the batches of a step, and no other rank's are in them.
+    Reading them again costs little beside clipping, which reads them twice.
+    """
+
+    def __init__(self) -> None:
+        self._squares: list[Tensor] = []
+
+    def note(self, gradients: Tensor) -> None:
+        """Note some of the gradients, before they are exchanged."""
+        self._squares.append(gradients.detach().float().square().sum())
+
+    def take(self) -> Tensor | None:
+        """Return the norm of all that was noted since it was last taken, on the device."""
+        if not self._squares:
+            return None
+        norm = torch.stack(self._squares).sum().sqrt()
+        self._squares.clear()
+        return norm
+
+
+def make_hook(
+    kind: Hook, norms: Norms, *, powersgd_rank: int, powersgd_start: int
+) -> Callable[[Any, Any], Future[Tensor]]:
+    """Make a hook for `DistributedDataParallel.register_comm_hook(None, hook)`.
+
+    DDP refuses torch's own bf16 hook on a CPU, by its name, for want of NCCL 2.10. gloo adds
+    bfloat16 itself, so the hook here works on both.
+
+    Args:
+        kind: "fp16" and "bf16" halve what is sent; "powersgd" sends factors of a low rank
+            (arXiv 1905.13727).
+        norms: is told of every bucket before it is sent.
+        powersgd_rank: of the factors.
+        powersgd_start: steps before which gradients are sent whole, 2 or more: DDP arranges its
+            buckets anew after the first.
+    """
+    state: Any = None
+    send: Callable[[Any, Any], Future[Tensor]]
+    if kind == "powersgd":
+        # It logs every setting and every step it counts.
+        logging.getLogger(powerSGD_hook.__name__).setLevel(logging.WARNING)
+        state = powerSGD_hook.PowerSGDState(
+            None,
+            matrix_approximation_rank=powersgd_rank,
+            start_powerSGD_iter=powersgd_start,
+        )
+        send = powerSGD_hook.powerSGD_hook
+    else:
+        send = {
+            "none": default_hooks.allreduce_hook,
+            "fp16": default_hooks.fp16_compress_hook,
+            "bf16": default_hooks.bf16_compress_hook,
+        }[kind]
+
+    # DDP compares annotations with classes, and here they would be strings.
+    def hook(_, bucket):  # type: ignore[no-untyped-def]
+        norms.note(bucket.buffer())
+        return send(state, bucket)
+
+    return hook

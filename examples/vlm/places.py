@@ -1,0 +1,146 @@
+"""Signs of life of ranks, and the rules that tell which one is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import psutil
+
+SOON, SOON_AT_FIRST = 10.0, 60.0
+"""Seconds without progress after which a notice is printed; the first steps may compile."""
+
+
+@dataclass
+class Place:
+    """A process and the place in a run at which it is.
+
+    Attributes:
+        host, pid: of the process.
+        machine: the same for processes that see each other by number.
+        step, stage: what it does.
+        count: stages passed so far, equal on all ranks at the same place.
+        age: seconds since it came there.
+        seconds: that its last step took.
+        beat: rises with every sign of life.
+    """
+
+    host: str
+    pid: int
+    machine: str
+    step: int = 0
+    stage: str = "starting"
+    count: int = 0
+    age: float = 0.0
+    seconds: float = 0.0
+    beat: int = 0
+
+    @classmethod
+    def here(cls) -> Place:
+        """Return that of this process."""
+        host = socket.gethostname()
+        space = os.readlink("/proc/self/ns/pid") if os.path.exists("/proc/self/ns/pid") else ""
+        return cls(host, os.getpid(), f"{host} {space}")
+
+    def where(self) -> str:
+        """Return stage and step in words."""
+        return f"{self.stage} (step {self.step})" if self.step else self.stage
+
+    def dump(self) -> str:
+        """Return the text that `parse` reads."""
+        return json.dumps(asdict(self))
+
+
+def parse(text: bytes) -> Place:
+    """Return the place that was dumped."""
+    return Place(**json.loads(text))
+
+
+class Seen(NamedTuple):
+    """A rank as another one sees it.
+
+    Attributes:
+        rank: its number.
+        place: of its last sign of life.
+        silent: seconds since that came.
+        gone: whether the process is known to have ended.
+    """
+
+    rank: int
+    place: Place
+    silent: float
+    gone: bool
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.place.host}, process {self.place.pid})"
+
+    @property
+    def still(self) -> float:
+        """Seconds without progress."""
+        return self.place.age + self.silent
+
+
+def verdict(seen: list[Seen], limit: float) -> str | None:
+    """Return which rank is lost, in a sentence; None while the run may go on.
+
+    Args:
+        seen: the ranks looked at.
+        limit: seconds without a sign of life, or without progress of any rank.
+    """
+    running = [rank for rank in seen if rank.place.stage != "finished"]
+    for rank in running:
+        if rank.gone:
+            return (
+                f"{rank} is gone, last seen {rank.place.where()}; if it says nothing itself, look "
+                "for the out-of-memory killer in the kernel's log"
+            )
+    for rank in running:
+        if rank.silent > limit:
+            return (
+                f"{rank} has given no sign of life for {rank.silent:.0f} s, last seen "
+                f"{rank.place.where()}; its process is stopped, or its host is not reachable"
+            )
+    if len(running) > 1 and min(rank.still for rank in running) > limit:
+        return laggards(running)
+    return None
+
+
+def laggards(seen: list[Seen]) -> str:
+    """Return who keeps the others waiting: the ranks that passed the fewest stages."""
+    silent = [rank for rank in seen if rank.silent > SOON]
+    if silent:
+        return f"{silent[0]} has given no sign of life for {silent[0].silent:.0f} s"
+    least = min(rank.place.count for rank in seen)
+    last = [rank for rank in seen if rank.place.count == least]
+    first = last[0]
+    if len(last) == len(seen):
+        return (
+            f"all ranks have been {first.place.where()} for {first.still:.0f} s: none is "
+            "behind, so the exchange or the device hangs; look at the network, with "
+            "NCCL_DEBUG=INFO for NCCL"
+        )
+    one = len(last) == 1
+    who = f"{first} has" if one else f"{first} and {len(last) - 1} more have"
+    other = next(rank for rank in seen if rank.place.count > least)
+    return (
+        f"{who} been {first.place.where()} for {first.still:.0f} s; the others wait for "
+        f"{'it' if one else 'them'}, {other.place.where()}"
+    )
+
+
+def notice_after(place: Place) -> float:
+    """Return seconds without progress that are more than usual."""
+    if place.step < 3:
+        return SOON_AT_FIRST
+    return max(SOON, 5 * place.seconds)
+
+
+def exists(pid: int) -> bool:
+    """Return whether a process of this machine runs."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,246 @@
+"""One of four processes that train over meshes, started by `test_vlm_mesh.py`.
+
+Every check compares with one process: this one, with the whole model and the batches of all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
+
+import datapipe
+from examples.vlm import train as program
+from examples.vlm.accumulate import LABELS
+from examples.vlm.config import MODELS, ModelConfig, VisionConfig
+from examples.vlm.inputs import make_inputs
+from examples.vlm.loop import Run, train_step
+from examples.vlm.mesh import distribute, make_mesh
+from examples.vlm.options import parse
+from examples.vlm.parallel import Kind, Parallel, connect
+from examples.vlm.ranks import Ranks
+from examples.vlm.techniques import Techniques
+
+from .test_vlm_model import WORDS, make_model
+
+RANKS = 4
+CONFIG = ModelConfig(
+    # Its MLP has 85 hidden units, which divide over no number of ranks.
+    vision=VisionConfig(width=32, layers=2, heads=4, patch=4, image_size=16, max_pixels=640),
+    width=32,
+    layers=2,
+    heads=8,
+    kv_heads=2,
+)
+MANY = replace(CONFIG, kv_heads=4)
+# (data, tensor, context) and the model.
+MESHES = {
+    "1x2x2": (2, 2, CONFIG),
+    "2x2x1": (2, 1, CONFIG),
+    "2x1x2": (1, 2, CONFIG),
+    "1x1x4": (1, 4, CONFIG),  # more ranks than heads of keys
+    "1x4x1": (4, 1, MANY),
+    "4x1x1": (1, 1, CONFIG),
+}
+
+
+def batches_of(shards: str, mesh: DeviceMesh, count: int) -> list[dict[str, Any]]:
+    loader = datapipe.make_loader(
+        shards,
+        image=datapipe.ImageSpec(size=16, normalize="siglip"),
+        text=datapipe.TextSpec(tokenizer=WORDS.tokenizer, template="chatml", image_tokens=4),
+        pack=datapipe.PackSpec(240, multiple_of=4),
+        epochs=None,
+        meta=("key", "num_items_in_batch"),
+        num_workers=0,
+        mesh=mesh,
+    )
+    return [batch for batch, _ in zip(loader, range(count), strict=False)]
+
+
+def gathered(thing: Any) -> list[Any]:
+    """What every rank has."""
+    found = [None] * RANKS
+    dist.all_gather_object(found, thing)
+    return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def same(got: Tensor, wanted: Tensor, name: str) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-10, msg=lambda m: f"{name}: {m}")
+
+
+def make_run(config: ModelConfig, ranks: Ranks, kernel: str, kind: Kind, **options: Any) -> Run:
+    techniques = Techniques(clip=0.5, **options)
+    model = make_model(kernel, config)
+    techniques.apply(model)
+    if ranks.mesh is not None:
+        distribute(model, ranks.mesh)
+    exchange = connect(model, Parallel(kind=kind), techniques, ranks)
+    return Run(
+        model=model,
+        loader=None,  # type: ignore[arg-type]  # batches are given to each step
+        techniques=techniques,
+        optimizer=techniques.make_optimizer(model, rate=1.0, decay=0.1),
+        scaler=techniques.scaler(ranks.device),
+        ranks=ranks,
+        exchange=exchange,
+        peak_rate=1e-2,
+        rate_steps=10,
+        rate_warmup=0,
+    )
+
+
+def joined_batches(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The batches of all data ranks in a step, for one process: their labels count once."""
+    return [batch if not number else batch | {LABELS: 0} for number, batch in enumerate(batches)]
+
+
+def ranks_of(tensor: int, context: int) -> Ranks:
+    ranks = Ranks(dist.get_rank(), RANKS, torch.device("cpu"))
+    return ranks._replace(mesh=make_mesh(ranks, tensor, context))
+
+
+def everyones(batches: list[dict[str, Any]], peers: int) -> list[list[dict[str, Any]]]:
+    """The batches of every data rank; peers have the same, and others have others."""
+    everyone = gathered(batches)
+    starts = range(0, RANKS, peers)
+    for start in starts:
+        for peer in everyone[start : start + peers]:
+            for one, other in zip(everyone[start], peer, strict=True):
+                assert one["key"] == other["key"]
+                assert torch.equal(one["input_ids"], other["input_ids"])
+                assert torch.equal(one["pixel_values"], other["pixel_values"])
+    assert len({str(everyone[start][0]["key"]) for start in starts}) == len(starts)
+    return [everyone[start] for start in starts]
+
+
+def check_steps(
+    shards: str,
+    folder: str,
+    name: str,
+    kernel: str = "split",
+    kind: Kind = "ddp",
+    **options: Any,
+) -> None:
+    """Losses, gradients and weights of three steps are those of one process."""
+    tensor, context, config = MESHES[name]
+    ranks = ranks_of(tensor, context)
+    assert ranks.mesh is not None
+    batches = batches_of(shards, ranks.mesh, 3)
+    everyone = everyones(batches, tensor * context)
+    run = make_run(config, ranks, kernel, kind, **options)
+    alone = make_run(config, Ranks(0, 1, ranks.device), "split", kind, **options)
+    for step, batch in enumerate(batches):
+        wanted = train_step(alone, joined_batches([each[step] for each in everyone]))
+        loss = ranks.total(train_step(run, [batch]))
+        # The loop adds losses in float32.
+        torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-6)
+        found = dict(run.model.named_parameters())
+        for key, parameter in alone.model.named_parameters():
+            gradient = found[key].grad
+            if not parameter.requires_grad:
+                assert gradient is None
+                continue
+            assert parameter.grad is not None
+            assert gradient is not None
+            assert parameter.grad.any(), key
+            same(whole(gradient), parameter.grad, f"clipped gradient of {key}, step {step}")
+            same(whole(found[key]), parameter, f"{key} after step {step}")
+
+
+def check_sums(shards: str, folder: str) -> None:
+    """Blocks sum over the ranks once behind each half, and once in the backward pass of each."""
+    ranks = ranks_of(2, 1)
+    assert ranks.mesh is not None
+    batch = batches_of(shards, ranks.mesh, 1)[0]
+    model = make_model("split", CONFIG)
+    distribute(model, ranks.mesh)
+    inputs = make_inputs(batch, CONFIG, "split")
+    with CommDebugMode() as mode:  # type: ignore[no-untyped-call]
+        model(inputs).sum().backward()
+    layers = CONFIG.layers + CONFIG.vision.layers
+    assert mode.get_total_counts() == 4 * layers, mode.get_comm_counts()
+
+
+def run_of(shards: str, folder: str, *arguments: Any) -> dict[str, Any]:
+    """Figures of a run of the program, started by torchrun as it were."""
+    line = [shards, *LINE, *(str(a).replace("FOLDER", folder) for a in arguments)]
+    report = program.run(parse(line, ""), Ranks(dist.get_rank(), RANKS, torch.device("cpu")))
+    return {"losses": report.losses, "tokens": round(report.tokens_per_s * report.seconds)}
+
+
+LINE = ("--num-workers", "0", "--lr-steps", "9", "--pack", "240", "--multiple-of", "4")
+GROUPS = ("--tensor", 2, "--context", 2)
+CHECKS: dict[str, Callable[[str, str], Any]] = {
+    **{f"steps {name}": partial(check_steps, name=name) for name in MESHES},
+    **{
+        f"fsdp {name}": partial(check_steps, name=name, kind="fsdp")
+        for name in ("1x2x2", "2x2x1", "2x1x2")
+    },
+    "sdpa": partial(check_steps, name="1x1x4", kernel="sdpa"),
+    "sums": check_sums,
+    "recompute": partial(check_steps, name="1x2x2", recompute=True, freeze_vision=True),
+    "foreach": partial(check_steps, name="2x2x1", optimizer="foreach"),
+    "whole run": lambda *a: run_of(*a, *GROUPS, "--steps", 6),
+    "begun": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--save", "FOLDER/begun"),
+    "resumed": lambda *a: run_of(
+        *a, "--context", 4, "--steps", 6, "--resume", "FOLDER/begun", "--save", "FOLDER/file"
+    ),
+    "resumed from a file": lambda *a: run_of(*a, *GROUPS, "--steps", 8, "--resume", "FOLDER/file"),
+    "shards": lambda *a: run_of(
+        *a,
+        *GROUPS,
+        "--parallel",
+        "fsdp",
+        "--steps",
+        8,
+        "--resume",
+        "FOLDER/file",
+        "--save",
+        "FOLDER/shards",
+    ),
+    "fp16": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--precision", "fp16"),
+    "bf16": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--precision", "bf16"),
+    "native": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--native"),
+}
+
+
+def main(shards: str, folder: str, rank: str) -> None:
+    torch.set_num_threads(1)
+    MODELS["tiny"] = CONFIG
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=int(rank),
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),
+    )
+    results = {}
+    for name, check in CHECKS.items():
+        try:
+            results[name] = {"error": "", "value": check(shards, folder)}
+        except Exception:
+            results[name] = {"error": traceback.format_exc(), "value": None}
+    Path(folder, f"{rank}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,219 @@
+"""Ranks of a mesh that divide samples, tokens and heads learn what one process learns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import datapipe
+from examples.vlm.config import MODELS
+from examples.vlm.context import own_share
+from examples.vlm.inputs import Inputs, make_inputs
+from examples.vlm.measures import Report
+from examples.vlm.mesh import check_heads, join_mesh
+from examples.vlm.model import VLM, place
+from examples.vlm.options import parse
+from examples.vlm.ranks import Ranks
+from examples.vlm.techniques import Techniques
+from examples.vlm.tensor import check_plain
+from examples.vlm.tiny import make_tiny
+
+from .mesh_ranks import CHECKS, LINE, RANKS
+from .mesh_ranks import CONFIG as DIVIDED
+from .test_vlm_model import CONFIG, FORMS, WORDS, load, make_model
+from .vlm_runs import fit
+
+Results = list[dict[str, Any]]
+FOUR = Ranks(0, 4, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("--tensor 3", r"4 ranks do not divide into .* tensor 3 x context 1 = 3; start 6"),
+        ("--pack 64 --tensor 2 --context 4", "tensor 2 x context 4 = 8; start 8"),
+        ("--tensor 0", "tensor=0, context=1: give 1 or more"),
+        ("--context 2", "--context without --pack does not go together with --tensor 1 --context"),
+        ("--multiple-of 4", "--multiple-of 4 pads the samples of packs .* give --pack"),
+        ("--pack 64 --context 2 --multiple-of 3", "so that --context 2 divides them"),
+        ("--pack 64 --context 2 --compile", "--compile does not go"),
+        ("--tensor 2 --on-error skip", "--on-error skip does not go"),
+        ("--tensor 2 --lora 4", "--lora does not go"),
+        ("--tensor 2 --optimizer 8bit", "--optimizer 8bit does not go"),
+        ("--tensor 2 --hook bf16", "--hook does not go"),
+        ("--tensor 2 --bucket-mb 4", "--bucket-mb does not go"),
+        ("--tensor 2 --static-graph", "--static-graph does not go"),
+    ],
+)
+def test_options_that_do_not_go_with_groups_of_ranks_are_named(line: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        join_mesh(FOUR, parse(["shards", *line.split()], ""))
+
+
+def test_without_groups_there_is_no_mesh() -> None:
+    assert join_mesh(FOUR, parse(["shards", "--pack", "64", "--hook", "bf16"], "")) == FOUR
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "context", "reason"),
+    [
+        ("tiny", 2, 1, "3 heads of the encoder do not divide over 2 ranks"),
+        ("tiny", 3, 1, "2 heads of keys in the language model do not divide over 3 ranks"),
+        ("tiny", 1, 8, r"4 heads of the language model .* 8 ranks \(tensor 1, context 8\)"),
+        ("small", 2, 8, r"8 heads of the language model .* 16 ranks \(tensor 2, context 8\)"),
+    ],
+)
+def test_heads_that_do_not_divide_are_refused(
+    model: str, tensor: int, context: int, reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check_heads(MODELS[model], tensor, context)
+
+
+def test_heads_of_keys_need_not_divide_over_the_context() -> None:
+    check_heads(MODELS["tiny"], 1, 4)
+    check_heads(MODELS["small"], 2, 4)
+
+
+def test_adapters_are_not_divided() -> None:
+    pytest.importorskip("peft")
+    model, _ = make_tiny()
+    check_plain(model)
+    Techniques(lora=2).apply(model)
+    with pytest.raises(ValueError, match=r"blocks.0.attention.q is a peft\..* without adapters"):
+        check_plain(model)
+
+
+@contextmanager
+def process(rank: int, world: int) -> Iterator[None]:
+    """Be one process of a group whose other processes do not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
+def test_the_shares_of_ranks_are_the_row(shards: Path, form: str, kernel: str) -> None:
+    model = make_model(kernel)
+    batches = list(load(shards, FORMS[form], pack=datapipe.PackSpec(240, multiple_of=4)))
+    merged, encoded, whole = CONFIG.vision.merge**2, 0, 0
+    for batch in batches:
+        inputs = make_inputs(batch, CONFIG, kernel)
+        wanted = embed(model, inputs)
+        whole += len(inputs.patches.values)
+        for rank in range(4):
+            with process(rank, 4):
+                assert dist.group.WORLD is not None
+                own = own_share(
+                    inputs, dist.group.WORLD, image_id=WORDS.image_id, merged=merged, kernel=kernel
+                )
+            part = slice(len(own.ids) * rank, len(own.ids) * (rank + 1))
+            torch.testing.assert_close(embed(model, own), wanted[part], rtol=1e-9, atol=1e-9)
+            assert torch.equal(own.targets, inputs.targets[part])
+            assert torch.equal(own.positions, inputs.positions[part])
+            encoded += len(own.patches.values)
+    assert encoded < 2 * whole  # and 4 times as many if each rank encoded all images
+
+
+def embed(model: VLM, inputs: Inputs) -> Tensor:
+    with torch.no_grad():
+        features = model.projector(model.vision(inputs.patches, model.kernel))
+        wanted = inputs.ids == model.image_id
+        return place(model.embedding(inputs.ids), features, wanted, inputs.skipped)
+
+
+def test_a_row_that_does_not_divide_is_refused(shards: Path) -> None:
+    inputs = make_inputs(next(iter(load(shards, FORMS["fixed"], pack=239))), CONFIG, "split")
+    with process(0, 64):
+        assert dist.group.WORLD is not None
+        with pytest.raises(ValueError, match=r"over 64 ranks .* multiple_of=64"):
+            own_share(inputs, dist.group.WORLD, image_id=0, merged=4, kernel="split")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mesh")
+
+
+@pytest.fixture(scope="module")
+def results(shards: Path, folder: Path) -> Results:
+    """What each of four processes found, by check."""
+    command = [sys.executable, "-m", "tests.examples.mesh_ranks", str(shards), str(folder)]
+    processes = [
+        subprocess.Popen([*command, str(rank)], cwd=Path(__file__).parents[2])
+        for rank in range(RANKS)
+    ]
+    try:
+        for process in processes:
+            process.wait(timeout=400)
+    finally:
+        for process in processes:
+            process.kill()
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("check", CHECKS)
+def test_four_ranks_learn_what_one_does(results: Results, check: str) -> None:
+    for rank, found in enumerate(results):
+        assert not found[check]["error"], f"rank {rank}: {found[check]['error']}"
+
+
+@pytest.fixture
+def alone(shards: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
+    """A run in one process."""
+    monkeypatch.setitem(MODELS, "tiny", DIVIDED)
+    return lambda *arguments: fit(shards, *LINE, *arguments)
+
+
+@pytest.mark.campaign
+def test_the_program_on_four_ranks_has_the_losses_of_one(
+    results: Results, alone: Callable[..., Report]
+) -> None:
+    found = {name: check["value"] for name, check in results[0].items() if check["value"]}
+    wanted = alone("--steps", 9).losses
+    assert len(set(wanted)) == 9
+    assert found["whole run"]["losses"] == pytest.approx(wanted[:6], rel=1e-4)
+    assert found["begun"]["losses"] == pytest.approx(wanted[:3], rel=1e-4)
+    assert found["resumed"]["losses"] == pytest.approx(wanted[3:6], rel=1e-4)
+    for name in ("resumed from a file", "shards"):
+        assert found[name]["losses"] == pytest.approx(wanted[6:8], rel=1e-4)
+    assert found["native"]["losses"] == pytest.approx(
+        alone("--steps", 3, "--native").losses, rel=1e-4
+    )
+    for precision in ("fp16", "bf16"):
+        wanted = alone("--steps", 3, "--precision", precision).losses
+        assert found[precision]["losses"] == pytest.approx(wanted, rel=1e-2)
+
+
+@pytest.mark.campaign
+def test_tokens_that_peers_share_are_counted_once(
+    results: Results, alone: Callable[..., Report]
+) -> None:
+    wanted = alone("--steps", 6)
+    assert results[0]["whole run"]["value"]["tokens"] == pytest.approx(
+        wanted.tokens_per_s * wanted.seconds
+    )
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("path", "start"), [("begun", 3), ("file", 6), ("shards", 8)])
+def test_a_run_on_four_ranks_goes_on_in_one_process(
+    results: Results, folder: Path, alone: Callable[..., Report], path: str, start: int
+) -> None:
+    rest = alone("--steps", 9, "--resume", folder / path).losses
+    assert rest == pytest.approx(alone("--steps", 9).losses[start:], rel=1e-4)

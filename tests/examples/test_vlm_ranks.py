@@ -1,0 +1,204 @@
+"""Rules for several ranks that one process can test."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.vlm import train as program
+from examples.vlm.accumulate import LABELS, groups_of
+from examples.vlm.hooks import Norms
+from examples.vlm.measures import RankFigures, spread
+from examples.vlm.options import parse
+from examples.vlm.parallel import parallel_of
+from examples.vlm.places import Place, Seen, notice_after, verdict
+from examples.vlm.places import parse as parse_place
+from examples.vlm.ranks import SETTINGS, Ranks, differences
+from examples.vlm.watch import broke, stacks
+
+from .vlm_runs import PACKED, fit
+
+DOCS = Path(__file__).parents[2] / "docs" / "distributed.md"
+DATA, EXCHANGE = "waiting for data", "in the exchange"
+
+
+def rank(
+    number: int, stage: str, count: int, age: float, *, silent: float = 0.5, gone: bool = False
+) -> Seen:
+    place = Place(f"host{number}", 100 + number, "", step=7, stage=stage, count=count, age=age)
+    return Seen(number, place, silent=silent, gone=gone)
+
+
+def test_a_rank_in_the_data_is_told_from_a_hung_exchange() -> None:
+    waits = [rank(0, EXCHANGE, 9, 40), rank(1, DATA, 7, 41), rank(2, EXCHANGE, 9, 40)]
+    text = verdict(waits, 30)
+    assert text is not None
+    assert text.startswith(
+        "rank 1 (host1, process 101) has been waiting for data (step 7) for 42 s"
+    )
+    hung = verdict([rank(number, EXCHANGE, 9, 40) for number in range(3)], 30)
+    assert hung is not None
+    assert hung.startswith("all ranks have been in the exchange (step 7) for 40 s: none is behind")
+    two = verdict([rank(0, DATA, 7, 40), rank(1, EXCHANGE, 9, 40), rank(2, DATA, 7, 40)], 30)
+    assert two is not None
+    assert two.startswith("rank 0 (host0, process 100) and 1 more have been waiting for data")
+
+
+def test_a_rank_that_still_moves_keeps_the_run_alive() -> None:
+    assert verdict([rank(0, EXCHANGE, 9, 400), rank(1, DATA, 7, 2)], 30) is None
+    assert verdict([rank(0, EXCHANGE, 9, 20), rank(1, DATA, 7, 20)], 30) is None
+
+
+def test_a_rank_without_signs_is_told_from_one_that_is_gone() -> None:
+    silent = verdict([rank(0, EXCHANGE, 9, 1), rank(1, DATA, 7, 1, silent=31)], 30)
+    assert silent is not None
+    assert silent.startswith("rank 1 (host1, process 101) has given no sign of life for 31 s")
+    gone = verdict([rank(0, EXCHANGE, 9, 1), rank(1, DATA, 7, 1, gone=True)], 30)
+    assert gone is not None
+    assert gone.startswith("rank 1 (host1, process 101) is gone, last seen waiting for data")
+    assert verdict([rank(0, EXCHANGE, 9, 1), rank(1, "finished", 12, 99, gone=True)], 30) is None
+
+
+def test_notices_come_after_more_than_the_usual_time() -> None:
+    assert notice_after(Place("", 0, "", step=1, seconds=0.1)) == 60
+    assert notice_after(Place("", 0, "", step=9, seconds=0.1)) == 10
+    assert notice_after(Place("", 0, "", step=9, seconds=4)) == 20
+
+
+def test_a_place_goes_through_the_store() -> None:
+    place = Place.here()
+    place.step, place.stage, place.age = 3, DATA, 1.5
+    assert parse_place(place.dump().encode()) == place
+    assert place.where() == "waiting for data (step 3)"
+
+
+def test_stacks_are_of_other_threads() -> None:
+    assert "test_stacks_are_of_other_threads" not in stacks()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_the_exchange"),
+    [
+        (RuntimeError("[/third_party/gloo/pair.cc:5] Connection closed by peer"), True),
+        (torch.distributed.DistBackendError("NCCL error"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("gloo"), False),
+    ],
+)
+def test_errors_of_the_exchange_are_known(error: Exception, is_of_the_exchange: bool) -> None:
+    assert broke(error) is is_of_the_exchange
+
+
+def test_options_that_differ_are_named_with_the_rank() -> None:
+    found = [{"lr": "1", "clip": "1"}, {"lr": "1", "clip": "1"}, {"lr": "2"}]
+    assert differences(found) == [
+        "--lr is 1 on rank 0 and 2 on rank 2",
+        "--clip is 1 on rank 0 and missing on rank 2",
+    ]
+    assert differences(found[:2]) == []
+
+
+def options_of(line: str) -> argparse.Namespace:
+    return parse(["shards", *line.split()], "")
+
+
+@pytest.mark.parametrize(
+    ("line", "world_size", "reason"),
+    [
+        ("--hook bf16", 1, "--hook: one process exchanges nothing; start several"),
+        ("--parallel fsdp", 1, "--parallel: one process exchanges nothing"),
+        ("--rank-timeout 9", 1, "--rank-timeout: one process exchanges nothing"),
+        ("--parallel fsdp --hook bf16", 2, "--hook is of DDP"),
+        ("--parallel fsdp --bucket-mb 9", 2, "--bucket-mb is of DDP"),
+        ("--parallel fsdp --static-graph", 2, "--static-graph is of DDP"),
+        ("--parallel fsdp --precision fp16", 2, "give --precision bf16"),
+        ("--parallel fsdp --optimizer 8bit", 2, "give --optimizer fused"),
+        ("--powersgd-rank 2", 2, "--powersgd-rank is of --hook powersgd"),
+        ("--hook powersgd --powersgd-rank 0", 2, "--powersgd-rank 0: give more than 0"),
+        ("--bucket-mb -1", 2, "--bucket-mb -1.0: give more than 0"),
+        ("--static-graph --accumulate 2", 2, "does not go together with accumulation"),
+        ("--static-graph --accumulate-tokens 9", 2, "does not go together with accumulation"),
+    ],
+)
+def test_options_that_do_nothing_are_refused(line: str, world_size: int, reason: str) -> None:
+    options = options_of(line)
+    ranks = Ranks(0, world_size, torch.device("cpu"))
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        parallel_of(options, program.techniques_of(options), ranks)
+
+
+def test_options_of_ranks_reach_what_they_are_for() -> None:
+    options = options_of("--hook powersgd --bucket-mb 5 --static-graph --lr-warmup 40")
+    found = parallel_of(options, program.techniques_of(options), Ranks(0, 2, torch.device("cpu")))
+    assert (found.kind, found.hook, found.bucket_mb, found.static_graph) == (
+        *("ddp", "powersgd", 5, True),
+    )
+    assert (found.powersgd_rank, found.powersgd_start) == (4, 40)
+    with pytest.raises(SystemExit):
+        options_of("--rank-timeout 1")
+
+
+@given(ends=st.sets(st.integers(0, 29)), count=st.integers(1, 5))
+def test_a_group_ends_with_the_epoch(ends: set[int], count: int) -> None:
+    taken = -1
+
+    def batches() -> Any:
+        nonlocal taken
+        for number in range(30):
+            taken = number
+            yield {LABELS: 1, "number": number}
+
+    groups = list(groups_of(batches(), count=count, labels=0, ends=lambda: taken in ends))
+    assert [batch["number"] for group in groups for batch in group] == list(range(30))
+    for group in groups[:-1]:
+        last = group[-1]["number"]
+        assert len(group) == count or last in ends
+        assert not ends & {batch["number"] for batch in group[:-1]}
+
+
+@pytest.mark.usefixtures("small_model")
+def test_steps_of_a_global_batch_are_those_of_a_large_one(shards: Path) -> None:
+    """25 samples: the fourth step has one, and the next epoch begins with the fifth."""
+    large = fit(shards, "--batch-size", 8, "--steps", 6)
+    small = fit(shards, "--batch-size", 2, "--global-batch-size", 8, "--steps", 6)
+    assert small.losses == pytest.approx(large.losses, rel=1e-4)
+    with pytest.raises(ValueError, match="leave --accumulate"):
+        fit(shards, *PACKED, "--global-batch-size", 8, "--accumulate", 2, "--steps", 1)
+
+
+def test_norms_are_of_all_that_was_noted() -> None:
+    norms = Norms()
+    assert norms.take() is None
+    norms.note(torch.tensor([3.0]))
+    norms.note(torch.tensor([4.0], dtype=torch.float16))
+    taken = norms.take()
+    assert taken is not None
+    assert taken.item() == 5
+    assert norms.take() is None
+
+
+def test_the_log_names_the_ranks_at_both_ends() -> None:
+    ranks = (RankFigures(0, 2.0, None, 0.1), RankFigures(1, None, None, 0.3))
+    assert spread(ranks) == (
+        "    of ranks: loss 2.000 (rank 0) to 2.000 (rank 0), "
+        "waiting 10.0% (rank 0) to 30.0% (rank 1)"
+    )
+
+
+def test_every_setting_and_option_is_documented() -> None:
+    text = DOCS.read_text()
+    for name, purpose in SETTINGS.items():
+        assert f"| `{name}` | {purpose} |" in text
+    given = vars(options_of(""))
+    for name in ("parallel", "hook", "powersgd_rank", "bucket_mb", "static_graph"):
+        assert name in given
+        assert f"`--{name.replace('_', '-')}" in text
+    assert "`--global-batch-size" in text
+    assert "`--rank-timeout" in text

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from examples.vlm import generate as program
 from examples.vlm.attention import Table, attend
+from examples.vlm.checkpoint import save
 from examples.vlm.inputs import make_inputs
+from examples.vlm.loop import Run
 from examples.vlm.model import VLM
 from examples.vlm.sampling import Prompts, generate, logits_of
 
@@ -179,3 +181,16 @@ def test_native_images_and_tables_of_kernels_serve_prompts(shards: Path) -> None
         prompts = Prompts.of_batch(model, batch_of(shards, NATIVE, batch_size=4))
         texts.append(generate(model, prompts, max_new_tokens=4))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(
+    shards: Path, tmp_path: Path, runs: list[Run], capfd: pytest.CaptureFixture[str]
+) -> None:
+    answers = ("--generate", 2, "--new-tokens", 5)
+    fit(shards, *PACKED, "--steps", 3, *answers)
+    written = capfd.readouterr().out
+    about = {"model": "tiny", "vocabulary": WORDS.size, "lora": 0}
+    save(tmp_path / "run", runs[0].parts(), 3, about, runs[0].ranks, sharded=True)
+    program.main([str(tmp_path / "run"), str(shards), *map(str, answers), "--device", "cpu"])
+    assert capfd.readouterr().out == written

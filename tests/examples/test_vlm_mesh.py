@@ -91,7 +91,7 @@ def test_adapters_are_not_divided() -> None:
     model, _ = make_tiny()
     check_plain(model)
     Techniques(lora=2).apply(model)
-    with pytest.raises(ValueError, match=r"blocks.0.attention.q is a peft\..* without adapters"):
+    with pytest.raises(ValueError, match=r"blocks.0.attention.qkv is a peft\..* without adapters"):
         check_plain(model)
 
 

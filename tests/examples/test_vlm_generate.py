@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +61,32 @@ def test_a_cache_changes_no_token_and_no_logit(
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_tokens_are_the_likeliest_that_the_model_itself_says(shards: Path) -> None:
-    """The losses of training are of the same logits: none of another token is lower."""
+def test_logits_are_those_that_training_has_its_losses_of(shards: Path) -> None:
+    """The loss of a label behind the prompt is that of the token that would be drawn there."""
     model = make_model("split")
-    batch = batch_of(shards, batch_size=1)
-    start = int((batch["labels"][0] != -100).nonzero()[0])
-    prompts = Prompts.of_batch(model, batch)
-    assert prompts.lengths == [start]
-    (text,) = generate(model, prompts, max_new_tokens=1)
-    ids = batch["input_ids"][:, :start]
-    for token in text:
-        others = [t for t in range(WORDS.size) if t != WORDS.image_id]
-        losses = []
-        for other in others:
-            longer = torch.cat([ids, torch.tensor([[other]])], dim=1)
+    for batch in islice(load(shards, FIXED, batch_size=1, shuffle=False), 3):
+        given = batch | {"pixel_values": batch["pixel_values"].double()}
+        start = int((given["labels"][0] != -100).nonzero()[0])
+        prompts = Prompts.of_batch(model, given)
+        assert prompts.lengths == [start]
+        found = -logits(model, prompts, [], cached=True)[0, 0].log_softmax(-1)
+        for token in (5, 70, 200):
+            longer = given["input_ids"][:, : start + 1].clone()
+            longer[0, -1] = token
             labels = torch.full_like(longer, -100)
-            labels[0, -1] = other
-            given = batch | {"input_ids": longer, "labels": labels}
+            labels[0, -1] = token
             with torch.no_grad():
-                losses.append(float(model(make_inputs(given, model.config, "split")).sum()))
-        assert others[losses.index(min(losses))] == token
-        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+                changed = given | {"input_ids": longer, "labels": labels}
+                loss = model(make_inputs(changed, model.config, "split")).sum()
+            torch.testing.assert_close(found[token], loss, rtol=1e-9, atol=1e-9)
+
+
+def test_no_token_of_an_image_is_written() -> None:
+    model = make_model("split")
+    prompts = Prompts.of_tokens(model, [[5, 6, 7]])
+    free = generate(model, prompts, max_new_tokens=STEPS)
+    model.image_id = free[0][0]
+    assert free[0][0] not in generate(model, prompts, max_new_tokens=STEPS)[0]
 
 
 def test_the_images_of_a_prompt_matter_to_it_alone(shards: Path) -> None:

@@ -4,7 +4,7 @@
 
 Forward and backward of one attention layer, without the projections around it, in two settings:
 
-- one sequence: rows of `length` causal tokens, nothing between them to leave out;
+- one sequence: rows of `length` tokens, nothing between them to leave out;
 - packed: captions and conversations of at most `length` tokens, once as rows padded to the longest,
   once behind each other in a row, by the real token.
 
@@ -12,8 +12,9 @@ Forward and backward of one attention layer, without the projections around it, 
 `examples/vlm/attention`. What cannot run is named with the reason. On a GPU it aims for the best
 kernel to be 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times less memory. Without a GPU
 it measures the CPU, with a smaller layer; where others use the CPU too, `--threads 1` keeps threads
-from waiting for each other. `--rehearse` runs all of it in seconds, to see that it
-runs: its figures mean nothing.
+from waiting for each other. `--non-causal` measures attention as encoders use it, and `--dropout P`
+with weights set to zero. `examples.vlm.train --attention-table` reads the JSON. `--rehearse` runs
+all of it in seconds, to see that it runs: its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def main() -> None:
         dtype=getattr(torch, options.dtype),
         device=torch.device(options.device),
         memory=options.memory * 1e9,
+        causal=not options.non_causal,
+        dropout=options.dropout,
     )
     torch.set_num_threads(options.threads)
     where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
@@ -72,7 +75,8 @@ def main() -> None:
     bars = aims(rows)
     title = (
         f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
-        f"{layer.size}, {options.dtype}, causal; rounds: {options.rounds}, "
+        f"{layer.size}, {options.dtype}, {'causal' if layer.causal else 'non-causal'}"
+        f"{f', dropout {layer.dropout}' * (layer.dropout > 0)}; rounds: {options.rounds}, "
         f"threads: {options.threads}"
     )
     print_tables(title, where, rows, mixed)
@@ -105,6 +109,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     add("--tokens", type=int, help="of a batch, at least (default: 16384 on a GPU, 2048 on a CPU)")
     add("--threads", type=int, help="of the CPU (default: torch's, mostly all cores)")
     add("--memory", type=float, default=8.0, help="GB for scores on the CPU (default: %(default)s)")
+    add("--non-causal", action="store_true", help="every token sees all of its sequence")
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights set to zero")
     add("--rehearse", action="store_true", help="in seconds, on the CPU")
     add("--json", type=Path, metavar="FILE", help="also write every round to this file")
     add("--plot", type=Path, metavar="FILE", help="also draw time and memory by length")
@@ -122,6 +128,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     options.threads = options.threads or torch.get_num_threads()
     if min(options.lengths) < 16 or min(options.rounds, options.threads) < 1:
         parser.error("take --lengths of at least 16, and 1 of --rounds and --threads or more")
+    if not 0 <= options.dropout < 1:
+        parser.error(f"--dropout {options.dropout}: give a share from 0 to below 1")
     return options
 
 
@@ -206,6 +214,8 @@ def write(
         "title": title,
         "machine": where,
         "rehearsal": options.rehearse,
+        "causal": not options.non_causal,
+        "dropout": options.dropout,
         "tokens": options.tokens,
         "settings": {name: [asdict(at) for at in each] for name, each in settings.items()},
         "aims": [asdict(bar) for bar in bars],

@@ -34,6 +34,8 @@ class Layer:
         heads, kv_heads, size: heads of queries, of keys and values, and values in each.
         dtype, device: of all inputs.
         memory: most bytes of scores that are tried on the CPU, where running out ends the process.
+        causal: whether a token sees those before it alone.
+        dropout: share of the weights set to zero.
     """
 
     heads: int
@@ -42,6 +44,8 @@ class Layer:
     dtype: torch.dtype
     device: torch.device
     memory: float
+    causal: bool = True
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +88,8 @@ class Cost:
 
 
 def uniform(layer: Layer, rows: int, length: int) -> Batch:
-    """`rows` causal sequences of `length` tokens."""
-    segments = Segments.of_rows(rows, length, causal=True, device=layer.device)
+    """`rows` sequences of `length` tokens."""
+    segments = Segments.of_rows(rows, length, causal=layer.causal, device=layer.device)
     return Batch(segments=segments, real=rows * length, inputs=make_inputs(layer, rows * length))
 
 
@@ -97,7 +101,7 @@ def padded(layer: Layer, lengths: Sequence[int]) -> Batch:
 def packed(layer: Layer, lengths: Sequence[int]) -> Batch:
     """All samples behind each other."""
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=layer.device)
-    segments = Segments(bounds, max(lengths), 0, True)
+    segments = Segments(bounds, max(lengths), 0, layer.causal)
     return Batch(segments=segments, real=sum(lengths), inputs=make_inputs(layer, sum(lengths)))
 
 
@@ -142,7 +146,7 @@ def contestant(
     Raises:
         Absent: the kernel cannot run, or not with so little memory.
     """
-    if reason := why_not(kernel, layer.device.type, layer.dtype):
+    if reason := why_not(kernel, layer.device.type, layer.dtype, layer.dropout > 0):
         raise Absent(reason)
     if layer.device.type == "cpu":
         _refuse_too_much(kernel, layer, batch)
@@ -150,7 +154,7 @@ def contestant(
 
     def steps(segments: Segments, number: int) -> None:
         for _ in range(number):
-            out = attend(leaves[0], leaves[1], leaves[2], segments, kernel)
+            out = attend(leaves[0], leaves[1], leaves[2], segments, kernel, layer.dropout)
             torch.autograd.grad(out, leaves, upstream)
 
     def once() -> None:

@@ -4,24 +4,29 @@
 
 Every rung is a run of `python -m examples.vlm.train` in a process of its own, with the options of
 the rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a
-round. Tokens are those of samples: what padding costs is in the rate.
+round. Tokens are those of samples: what padding costs is in the rate. Rungs with several processes
+are started by torchrun; on the CPU they share the cores. A rung that cannot run here says why, and
+the others go on. Losses are comparable between rungs of equal batches.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import Spread, machine
+from benchmarks.common import machine
+from benchmarks.ladder_report import draw, table
 from examples.vlm.config import MODELS
 
 
@@ -33,11 +38,15 @@ class Rung:
         name: short.
         options: of `examples.vlm.train`, by name; None takes one away again.
         aside: whether the rungs after it go on without it: another way to the same end.
+        needs: the package that it needs, as it is imported.
+        processes: that train together.
     """
 
     name: str
     options: dict[str, Any]
     aside: bool = False
+    needs: str = ""
+    processes: int = 1
 
 
 NAIVE = {
@@ -53,7 +62,9 @@ NAIVE = {
 }
 
 
-def rungs(gpu: bool, *, batch: int, pack: int, images: int, workers: int) -> list[Rung]:
+def rungs(
+    gpu: bool, *, batch: int, pack: int, images: int, workers: int, processes: int
+) -> list[Rung]:
     """Return the rungs: on the CPU without those that need a GPU.
 
     There compiled kernels save no launches, and constant shapes cost their padding: an aside.
@@ -75,12 +86,56 @@ def rungs(gpu: bool, *, batch: int, pack: int, images: int, workers: int) -> lis
         ),
         Rung(name="length buckets", options={"buckets": 8}, aside=True),
         Rung(name=f"packs of {pack:,} tokens", options=packed),
-        Rung(
-            name="torch.compile, constant shapes",
-            options={"compile": True, "static-shapes": True, "max-images": images},
-            aside=not gpu,
-        ),
+        *compiled(gpu, images),
         Rung(name="images on the device" if gpu else "images in memory", options=cache),
+        *asides(gpu, processes),
+    ]
+
+
+def compiled(gpu: bool, images: int) -> list[Rung]:
+    """Return the modes of `torch.compile` that do something here, the best known one last."""
+    constant = {"static-shapes": True, "max-images": images}
+    modes = ["max-autotune", *(["reduce-overhead"] if gpu else []), "default"]
+    return [
+        Rung(
+            name=f"torch.compile, {mode}, constant shapes",
+            options={"compile": mode, **constant},
+            aside=not gpu or mode != "default",
+        )
+        for mode in modes
+    ]
+
+
+def asides(gpu: bool, processes: int) -> list[Rung]:
+    """Return techniques that stand on the whole ladder, each alone."""
+    single: dict[str, dict[str, Any]] = {
+        "recompute all": {"recompute": "all"},
+        "recompute every 2nd block": {"recompute": "2"},
+        "recompute 2 runs of blocks": {"recompute": "sequential:2"},
+        "4 batches a step": {"accumulate": 4},
+        "data on the device": {
+            "cache": None,
+            "device-cache": None,
+            "static-shapes": None,
+            "compile": None,
+            "resident": "64GB" if gpu else "4GB",
+        },
+    }
+    together: dict[str, dict[str, Any]] = {
+        "DDP": {"parallel": "ddp"},
+        "DDP, bfloat16 hook": {"parallel": "ddp", "hook": "bf16"},
+        "DDP, PowerSGD": {"parallel": "ddp", "hook": "powersgd"},
+        "FSDP": {"parallel": "fsdp"},
+    }
+    return [
+        *(Rung(name=name, options=options, aside=True) for name, options in single.items()),
+        Rung(name="LoRA of rank 8", options={"lora": 8}, aside=True, needs="peft"),
+        Rung(name="8-bit AdamW", options={"optimizer": "8bit"}, aside=True, needs="bitsandbytes"),
+        *(
+            Rung(name=f"{name}, {processes} processes", options=o, aside=True, processes=processes)
+            for name, o in together.items()
+            if processes > 1
+        ),
     ]
 
 
@@ -92,19 +147,30 @@ def options_of(ladder: Sequence[Rung], number: int) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def climb(common: dict[str, Any], chosen: dict[str, Any]) -> dict[str, Any]:
+def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[str, Any]:
     """Train once; what it measured.
 
     Raises:
-        RuntimeError: it failed, with the end of what it said.
+        RuntimeError: it failed, with the reason in the last line.
     """
-    command = [sys.executable, "-m", "examples.vlm.train", str(common["shards"]), "--json", "-"]
+    if rung.needs and find_spec(rung.needs) is None:
+        raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
+    command = [sys.executable, "-m"]
+    several = rung.processes > 1
+    if several:
+        command += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+        command += [str(rung.processes), "-m"]
+    command += ["examples.vlm.train", str(common["shards"]), "--json", "-"]
     for name, value in {**common, **chosen}.items():
         if name != "shards":
             command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    threads = max(1, (os.cpu_count() or 1) // rung.processes)
+    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if several else {})
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
+        said = [line for line in done.stderr.splitlines() if "error:" in line or "train:" in line]
+        last = said[0] if said else (done.stderr.splitlines() or ["it said nothing"])[-1]
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}\n{last}")
     report: dict[str, Any] = json.loads(done.stdout)["report"]
     return report
 
@@ -127,6 +193,12 @@ def main() -> None:
     add("--pack", type=int, default=8192 if gpu else 2048, help="tokens (default: %(default)s)")
     add("--images", type=int, default=32 if gpu else 12, help="of a pack of constant shape")
     add("--workers", type=int, default=12 if gpu else 1, help="threads (default: %(default)s)")
+    add(
+        "--processes",
+        type=int,
+        default=torch.cuda.device_count() if gpu else 2,
+        help="of the rungs with several, 1 for none (default: %(default)s)",
+    )
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
     add("--json", type=Path, metavar="FILE", help="also write every run to this file")
     add("--plot", type=Path, metavar="FILE", help="also draw the ladder")
@@ -138,6 +210,7 @@ def main() -> None:
         pack=options.pack,
         images=options.images,
         workers=options.workers,
+        processes=options.processes,
     )
     numbers = [
         number
@@ -165,10 +238,11 @@ def main() -> None:
             if number in failed:
                 continue
             try:
-                report = climb(common, options_of(ladder, number))
+                report = climb(common, options_of(ladder, number), ladder[number])
             except RuntimeError as error:
                 failed[number] = str(error)
-                print(f"{ladder[number].name} failed: {error}", file=sys.stderr, flush=True)
+                reason = failed[number].splitlines()[-1]
+                print(f"{ladder[number].name} cannot run: {reason}", file=sys.stderr, flush=True)
                 continue
             runs[number].append(report)
             print(
@@ -194,7 +268,7 @@ def main() -> None:
     )
     print(table(title, where, results))
     for number, reason in failed.items():
-        print(f"\n{ladder[number].name}: failed: {reason.splitlines()[-1]}")
+        print(f"\n{ladder[number].name} cannot run: {reason.splitlines()[-1]}")
     content = {
         "title": title,
         "machine": where,
@@ -206,98 +280,6 @@ def main() -> None:
         options.json.write_text(json.dumps({**content, "results": results}, indent=1) + "\n")
     if options.plot:
         draw(title, results, options.plot)
-
-
-def ratios(results: Sequence[dict[str, Any]], number: int) -> tuple[Spread | None, Spread]:
-    """Tokens a second against the rung before, and against the first, within each round."""
-
-    def against(other: int) -> Spread:
-        pairs = zip(results[number]["runs"], results[other]["runs"], strict=True)
-        return Spread.of([own["tokens_per_s"] / its["tokens_per_s"] for own, its in pairs])
-
-    before = [i for i in range(number) if not results[i]["aside"]]
-    return (against(before[-1]) if before else None), against(0)
-
-
-def table(title: str, where: dict[str, Any], results: Sequence[dict[str, Any]]) -> str:
-    """Format the ladder as Markdown."""
-    gpu = f"{where['gpu']}; " if "gpu" in where else ""
-    lines = [
-        f"\n{title}",
-        f"{gpu}{where['cpu']}, {where['cores']} cores; load at the end {where['load']}\n",
-        "| rung | samples/s | tokens/s | x the one before | x the first | no padding | step P50, "
-        "P99, ms | waiting | GPU busy | memory |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for number, result in enumerate(results):
-
-        def middle(name: str, runs: Sequence[dict[str, Any]] = result["runs"]) -> float:
-            return Spread.of([run[name] for run in runs]).median
-
-        before, first = ratios(results, number)
-        steps = f"{middle('step_p50') * 1e3:,.0f}, {middle('step_p99') * 1e3:,.0f}"
-        memory = Spread.of([run["memory"]["peak"] for run in result["runs"]]).median
-        cells = [
-            ("(aside) " if result["aside"] else "") + result["name"],
-            f"{middle('samples_per_s'):,.1f}",
-            f"{middle('tokens_per_s'):,.0f}",
-            _ratio(before) if before else "",
-            _ratio(first),
-            f"{middle('fill'):.1%}",
-            steps,
-            f"{middle('wait_share'):.2%}",
-            f"{middle('gpu_busy'):.1%}" if "gpu" in where else "-",
-            f"{memory / 1e9:.2f} GB",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _ratio(spread: Spread) -> str:
-    if spread.low == spread.high:
-        return f"{spread.median:.2f}"
-    return f"{spread.median:.2f} ({spread.low:.2f}-{spread.high:.2f})"
-
-
-def draw(title: str, results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Tokens a second of every rung as bars, the first at the top; padding shown behind them."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "datapipe"  # the same data give the same file
-    figure = Figure(figsize=(9, 1.4 + 0.42 * len(results)), layout="constrained")
-    axes = figure.subplots()
-    names = [("(aside) " if r["aside"] else "") + r["name"] for r in results]
-    rates = [Spread.of([run["tokens_per_s"] for run in r["runs"]]) for r in results]
-    whole = [
-        Spread.of([run["tokens_per_s"] / run["fill"] for run in r["runs"]]).median for r in results
-    ]
-    axes.barh(names, whole, color="#e3e7e9", label="with padding")
-    axes.barh(
-        names,
-        [rate.median for rate in rates],
-        xerr=[
-            [rate.median - rate.low for rate in rates],
-            [rate.high - rate.median for rate in rates],
-        ],
-        color=["#b9c4c9" if r["aside"] else "#1f6f8b" for r in results],
-        ecolor="#555555",
-        label="tokens of samples",
-    )
-    for place, (rate, number) in enumerate(zip(rates, range(len(results)), strict=True)):
-        first = ratios(results, number)[1].median
-        axes.text(
-            max(whole[place], rate.high), place, f"  {rate.median:,.0f}  x{first:.2f}", va="center"
-        )
-    axes.invert_yaxis()
-    axes.margins(x=0.18)
-    axes.set_xlabel("tokens a second (least to most of the rounds)")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside lower right", ncols=2, frameon=False)
-    head, _, tail = title.partition(": ")
-    axes.set_title(f"{head}\n{tail}", fontsize=9, loc="left", wrap=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable
+from itertools import islice
 from typing import Any
+
+from datapipe.plan.steps import Step
 
 Batch = dict[str, Any]
 
@@ -15,7 +19,9 @@ def groups_of(
     batches: Iterable[Batch],
     *,
     count: int,
-    labels: int,
+    labels: int = 0,
+    samples: int = 0,
+    ranks: int = 1,
     ends: Callable[[], bool] = lambda: False,
 ) -> Generator[list[Batch], None, None]:
     """Batches in groups, none of which is taken before it is asked for.
@@ -25,14 +31,22 @@ def groups_of(
 
     Args:
         batches: with `num_items_in_batch`.
-        count: batches of a group, unless labels decide.
+        count: batches of a group, unless labels or samples decide.
         labels: if not 0, groups are as small as they can be with this number of labels.
+        samples: if not 0, likewise with this number of samples over all ranks, `key` being those
+            of this one; every rank must have as many.
+        ranks: there are.
         ends: called after each batch; a group ends where it returns True, full or not.
     """
     group: list[Batch] = []
     for batch in batches:
         group.append(batch)
-        full = labels_of(group) >= labels if labels else len(group) == count
+        if labels:
+            full = labels_of(group) >= labels
+        elif samples:
+            full = ranks * sum(len(batch["key"]) for batch in group) >= samples
+        else:
+            full = len(group) == count
         if full or ends():
             yield group
             group = []
@@ -43,3 +57,50 @@ def groups_of(
 def labels_of(group: list[Batch]) -> int:
     """Labels of a group over all ranks; what its losses are divided by."""
     return max(1, sum(int(batch[LABELS]) for batch in group))
+
+
+def samples_of_step(
+    plan: Iterable[Step], *, count: int, labels: int = 0, samples: int = 0
+) -> float:
+    """Return the mean number of samples of a step of the optimizer, over all ranks.
+
+    Args:
+        plan: steps of a loader, each a batch on every rank.
+        count, labels, samples: of `groups_of`.
+    """
+    if samples:
+        return float(samples)
+    batches = found = learnt = 0
+    for step in islice(plan, 1000):
+        batches += 1
+        found += len(step.units.samples)
+        learnt += step.labels or 0
+    return found / learnt * labels if labels else found / batches * count
+
+
+def accumulation_for(exchange_share: float, target: float) -> int:
+    """Return the fewest batches a step of which the exchange takes at most `target` of the time.
+
+    A batch takes c to compute. A step takes e more, to exchange gradients once for its k batches.
+    So the exchange takes e / (k c + e) of it, which is at most `target` from
+    k = e (1 - target) / (c target) on. Measured with one batch a step, the share s is e / (c + e),
+    so e / c = s / (1 - s).
+
+    Args:
+        exchange_share: measured with one batch a step, in [0, 1).
+        target: wanted, in (0, 1).
+
+    Raises:
+        ValueError: a share is out of range.
+
+    Examples:
+        >>> accumulation_for(0.5, 0.1)  # 1 / (9 + 1)
+        9
+    """
+    if not 0 <= exchange_share < 1 or not 0 < target < 1:
+        raise ValueError(
+            f"exchange_share={exchange_share}, target={target}: give shares of the time, from 0 to "
+            "below 1, and the target above 0"
+        )
+    batches = exchange_share / (1 - exchange_share) * (1 - target) / target
+    return max(1, math.ceil(batches * (1 - 1e-9)))  # rounding must not cost a batch

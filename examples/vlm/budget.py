@@ -22,6 +22,7 @@ from examples.vlm.activations import Numbers, Stage, stages
 from examples.vlm.config import MODELS, ModelConfig
 from examples.vlm.memory import bytes_of
 from examples.vlm.model import VLM
+from examples.vlm.recompute import KNOWN
 from examples.vlm.sharding import Zero, exchanged, shard, states
 from examples.vlm.techniques import Optimizer, Precision, Techniques
 
@@ -235,7 +236,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--native", action="store_true", help="images of their own size")
     add("--precision", default="fp32", choices=get_args(Precision))
     add("--optimizer", default="fused", choices=get_args(Optimizer))
-    add("--recompute", action="store_true", help="activation checkpointing")
+    add("--recompute", nargs="?", default="", const="all", metavar="BLOCKS", help=KNOWN)
     add("--freeze-vision", action="store_true")
     add("--lora", type=int, default=0, metavar="RANK")
     add("--accumulate", type=int, default=1, metavar="N", help="batches a step")

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from examples.vlm import shards
 from examples.vlm.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2  # raised whenever the names or shapes of what is saved change
 TENSORS = ("model", "optimizer")
 """Parts of which each rank may have a part."""
 
@@ -75,8 +76,7 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
     Raises:
         ValueError: there is no such checkpoint, or it is of another model.
     """
-    folder = shards.newest(path) if path.is_dir() else None
-    content = read(path if folder is None else folder / shards.REST)
+    folder, content = find(path)
     for name, value in about.items():
         if content["about"].get(name) != value:
             raise ValueError(
@@ -104,11 +104,30 @@ def load(path: Path, parts: dict[str, Any], about: dict[str, Any], ranks: Ranks)
     return int(content["step"])
 
 
+def load_model(path: Path, model: nn.Module) -> None:
+    """Fill a model of this process alone from a checkpoint of any number of ranks."""
+    folder, content = find(path)
+    if folder is None:
+        model.load_state_dict(content["model"])
+    else:
+        shards.load_model(folder, model)
+
+
+def find(path: Path) -> tuple[Path | None, dict[str, Any]]:
+    """Return the folder of tensors of a checkpoint, None if it is one file, and the rest of it.
+
+    Raises:
+        ValueError: there is no such checkpoint.
+    """
+    folder = shards.newest(path) if path.is_dir() else None
+    return folder, read(path if folder is None else folder / shards.REST)
+
+
 def read(path: Path) -> dict[str, Any]:
     """Read what `write` wrote.
 
     Raises:
-        ValueError: there is no such file, or it is no checkpoint.
+        ValueError: there is no such file, or it is of another version.
     """
     if not path.is_file():
         raise ValueError(f"{path}: there is no checkpoint; give the path that --save wrote")
@@ -116,6 +135,11 @@ def read(path: Path) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path}: this is no checkpoint ({error}); give another") from error
-    if not isinstance(content, dict) or content.get("version") != VERSION:
+    if not isinstance(content, dict) or "version" not in content:
         raise ValueError(f"{path}: this is no checkpoint of this program; give another")
+    if content["version"] != VERSION:
+        raise ValueError(
+            f"{path} is of version {content['version']}, and this program reads {VERSION}: the "
+            "parts of the model have changed; go on with the program that wrote it, or start anew"
+        )
     return content

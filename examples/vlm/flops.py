@@ -175,12 +175,9 @@ def blocks_of(module: Transformer) -> list[Any]:
 
 def recomputed_runs(module: Transformer) -> list[range]:
     """Return the runs of blocks of which the backward pass computes each again as a whole."""
-    again: Any = module.recompute
-    layers = len(module.blocks)
-    if isinstance(again, bool):
-        return [range(number, number + 1) for number in range(layers if again else 0)]
+    again = module.recompute
     if again.segments:  # `checkpoint_sequential` keeps the activations of the last run
-        size = layers // again.segments
+        size = len(module.blocks) // again.segments
         return [range(size * run, size * (run + 1)) for run in range(again.segments - 1)]
     return [range(number, number + 1) for number in sorted(again.blocks)]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from examples.vlm.attention import Segments, prepare
+from examples.vlm.attention import Segments, Table, prepare
 from examples.vlm.config import ModelConfig, VisionConfig
 
 IGNORE = -100  # a target that counts nothing in the loss
@@ -54,14 +54,14 @@ class Inputs(NamedTuple):
     skipped: int = 0
 
 
-def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str) -> Inputs:
+def make_inputs(batch: dict[str, Any], config: ModelConfig, kernel: str | Table) -> Inputs:
     """Turn a batch of a loader with `text=` into the model's inputs. Waits for no device.
 
     Args:
         batch: with `pixel_values` float `[images, 3, H, W]` of fixed size, or
             `[patches, 3 * patch**2]` of native size with `image_grid_thw`; or without.
         config: of the model.
-        kernel: that attention will use.
+        kernel: that attention will use, or a table of kernels by length.
 
     Raises:
         ValueError: the images are not of the form that the model was made for.

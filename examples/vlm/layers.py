@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from examples.vlm.attention import Segments, attend
+from examples.vlm.recompute import NONE
 from examples.vlm.rotary import rotate
+
+Attend = Callable[[Tensor, Tensor, Tensor, Segments, str, float], Tensor]
 
 
 class Attention(nn.Module):
-    """Attention within segments, with rotary positions and grouped queries."""
+    """Attention within segments, with rotary positions and grouped queries.
+
+    One product makes queries, keys and values. The rows of its weight are laid out by groups: the
+    queries that a head of keys serves, that head of keys, its head of values; then the next group.
+    So a contiguous part of the rows is whole groups, and `ColwiseParallel` may divide it wherever
+    the ranks divide `kv_heads`.
+
+    Attributes:
+        dropout: share of the weights of attention that training sets to zero.
+        attend: computes the attention; `generate` puts one with a cache here.
+    """
 
     def __init__(self, width: int, heads: int, kv_heads: int) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
-        self.q = nn.Linear(width, width, bias=False)
-        self.k = nn.Linear(width, kv_heads * self.size, bias=False)
-        self.v = nn.Linear(width, kv_heads * self.size, bias=False)
+        self.size, self.queries = width // heads, heads // kv_heads
+        self.qkv = nn.Linear(width, width + 2 * kv_heads * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
+        self.dropout = 0.0
+        self.attend: Attend = attend
 
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
-        # Under tensor parallelism these are the heads of this rank alone.
-        q, k, v = (part(x).unflatten(1, (-1, self.size)) for part in (self.q, self.k, self.v))
+        # Under tensor parallelism these are the groups of this rank alone.
+        groups = self.qkv(x).view(len(x), -1, self.queries + 2, self.size)
+        q, k, v = (part.flatten(1, 2) for part in groups.split((self.queries, 1, 1), dim=2))
         q, k = rotate(q, turned), rotate(k, turned)
-        mixed: Tensor = self.out(attend(q, k, v, segments, kernel).flatten(1))
+        dropout = self.dropout if self.training else 0.0
+        mixed: Tensor = self.out(self.attend(q, k, v, segments, kernel, dropout).flatten(1))
         return mixed
 
 
@@ -63,21 +80,32 @@ class Transformer(nn.Module):
     """Blocks, and a norm behind them.
 
     Attributes:
-        recompute: whether activations inside of blocks are computed again in the backward pass
-            rather than kept (activation checkpointing).
+        recompute: blocks whose activations are computed again in the backward pass rather than kept
+            (activation checkpointing).
     """
 
     def __init__(self, width: int, layers: int, heads: int, kv_heads: int, hidden: int) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(width, heads, kv_heads, hidden) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
-        self.recompute = False
+        self.recompute = NONE
 
     def forward(self, x: Tensor, turned: Tensor, segments: Segments, kernel: str) -> Tensor:
-        for block in self.blocks:
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(block, x, turned, segments, kernel, use_reentrant=False)
-            else:
-                x = block(x, turned, segments, kernel)
+        again = self.recompute if torch.is_grad_enabled() else NONE
+        if again.segments:
+
+            def through(block: nn.Module) -> Callable[[Tensor], Tensor]:
+                return lambda x: block(x, turned, segments, kernel)
+
+            parts = [through(block) for block in self.blocks]
+            x = checkpoint_sequential(  # type: ignore[no-untyped-call]
+                parts, again.segments, x, use_reentrant=False
+            )
+        else:
+            for number, block in enumerate(self.blocks):
+                if number in again.blocks:
+                    x = checkpoint(block, x, turned, segments, kernel, use_reentrant=False)
+                else:
+                    x = block(x, turned, segments, kernel)
         normed: Tensor = self.norm(x)
         return normed

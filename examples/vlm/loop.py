@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import datapipe
 from examples.vlm.accumulate import Batch, groups_of, labels_of
+from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
 from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.measures import Counts, Line, Report
@@ -22,6 +23,7 @@ from examples.vlm.model import VLM
 from examples.vlm.parallel import Exchange, whole
 from examples.vlm.peaks import peak_flops as find_peak
 from examples.vlm.ranks import Ranks
+from examples.vlm.resident import Resident
 from examples.vlm.schedule import rate_at
 from examples.vlm.techniques import Techniques
 
@@ -49,7 +51,7 @@ class Run:
     """
 
     model: VLM
-    loader: datapipe.Loader
+    loader: datapipe.Loader | Resident
     techniques: Techniques
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -82,6 +84,8 @@ def train(
     log_every: int = 10,
     after_step: Callable[[], bool] = lambda: True,
     peak_flops: float | None = None,
+    evaluate: Callable[[], Evaluation] | None = None,
+    evaluate_every: int = 0,
 ) -> Report:
     """Train until `steps` steps were made.
 
@@ -93,6 +97,8 @@ def train(
         log_every: steps.
         after_step: called after each; training ends where it returns False.
         peak_flops: a second of one device; None looks them up, or measures them on the CPU.
+        evaluate: called after the last step, and on the way.
+        evaluate_every: steps; 0 for the end alone.
 
     Raises:
         ValueError: `steps` were made already, or an option is out of range.
@@ -111,6 +117,8 @@ def train(
         monitor(run.loader),
         count=techniques.accumulate,
         labels=techniques.accumulate_tokens,
+        samples=techniques.accumulate_samples,
+        ranks=run.loader.options.world_size,
         ends=epoch_ended(run.loader) if run.epoch_ends_step else lambda: False,
     )
     run.model.train()
@@ -129,6 +137,9 @@ def train(
                 log(line)
         if run.step == steps:
             counts.stop()  # a checkpoint at the end is no part of any rate
+        due = run.step == steps or (evaluate_every and run.step % evaluate_every == 0)
+        if evaluate is not None and due:
+            counts.evaluate(evaluate)
         if not after_step():
             break
         run.mark(DATA, run.step + 1)
@@ -168,6 +179,8 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
     total = torch.zeros((), device=ranks.device)
     learnt = torch.zeros((), device=ranks.device)
     for number, batch in enumerate(group, 1):
+        # With CUDA graphs: the outputs of the batch before may be overwritten.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         run.mark("in the forward pass", step)
         inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
         learnt += (inputs.targets != IGNORE).sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 import datapipe
 from examples.vlm.accumulate import Batch
+from examples.vlm.compiling import Compiled
+from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
 from examples.vlm.memory import Phase
 from examples.vlm.ranks import Ranks
@@ -81,6 +84,8 @@ class Report:
         memory_phases: bytes before and after each pass of the last step, with --memory-phases.
         stages: seconds a step of each stage, with --profile.
         verdict: what held the loop back, in a sentence.
+        compiled: what `torch.compile` took, the steps of the warm-up included.
+        evaluations: losses over the held-out dataset; their time is in no rate.
         ranks: figures of each at the last line of the log, if there are several.
     """
 
@@ -101,15 +106,21 @@ class Report:
     first_batch: float
     memory: dict[str, int]
     verdict: str
+    compiled: Compiled
+    evaluations: list[Evaluation]
     ranks: tuple[RankFigures, ...] = ()
     memory_phases: list[Phase] = field(default_factory=list)
     stages: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        phases = {phase.name: phase.bytes for phase in self.memory_phases}
-        ranks = [rank._asdict() for rank in self.ranks]
-        return {**asdict(self), "ranks": ranks, "memory_phases": phases}
+        return {
+            **asdict(self),
+            "compiled": self.compiled._asdict(),
+            "evaluations": [one._asdict() for one in self.evaluations],
+            "ranks": [rank._asdict() for rank in self.ranks],
+            "memory_phases": {phase.name: phase.bytes for phase in self.memory_phases},
+        }
 
 
 def with_costs(report: Report, phases: list[Phase], seen: Stages | None) -> Report:
@@ -137,6 +148,8 @@ class Counts:
         self._tokens_before = 0
         self._flops_before = 0.0
         self._seconds: float | None = None
+        self._compiled = Compiled.so_far()
+        self._evaluations: list[Evaluation] = []
         self._by_rank: tuple[RankFigures, ...] = ()
 
     def add(self, step: int, loss: Tensor, group: list[Batch]) -> None:
@@ -159,6 +172,14 @@ class Counts:
         if self._seconds is None:
             self._wait()
             self._seconds = time.perf_counter() - self._begun
+
+    def evaluate(self, evaluate: Callable[[], Evaluation]) -> None:
+        """Evaluate, and leave the time that it takes out of all rates."""
+        start = time.perf_counter()
+        self._evaluations.append(evaluate())
+        taken = time.perf_counter() - start
+        self._begun += taken
+        self._before += taken
 
     def line(self, monitor: datapipe.Monitor, own: Tensor | None = None) -> Line:
         """Return the figures since the last line; `own` is `Run.own` of the last step."""
@@ -206,6 +227,8 @@ class Counts:
             first_batch=seen.first.p50,
             memory=memory,
             verdict=seen.verdict.sentence,
+            compiled=Compiled.so_far().since(self._compiled),
+            evaluations=self._evaluations,
             ranks=self._by_rank,
         )
 

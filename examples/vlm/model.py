@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from examples.vlm.attention import Table
 from examples.vlm.config import ModelConfig
 from examples.vlm.context import own_share
 from examples.vlm.inputs import IGNORE, Inputs
@@ -26,13 +27,15 @@ class VLM(nn.Module):
         config: its sizes.
         vocabulary: number of tokens.
         image_id: the token that stands where an image's features go.
-        kernel: of attention, one of `examples.vlm.attention.KERNELS`.
+        kernel: of attention, one of `examples.vlm.attention.KERNELS`, or a table of them by length.
 
     Attributes:
         context: ranks that have the tokens of a row between them; None for this rank alone.
     """
 
-    def __init__(self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str) -> None:
+    def __init__(
+        self, config: ModelConfig, vocabulary: int, image_id: int, kernel: str | Table
+    ) -> None:
         super().__init__()
         self.config, self.image_id, self.kernel = config, image_id, kernel
         self.context: dist.ProcessGroup | None = None
@@ -61,13 +64,22 @@ class VLM(nn.Module):
                 merged=self.config.vision.merge**2,
                 kernel=self.kernel,
             )
-        features = self.projector(self.vision(inputs.patches, self.kernel))
-        wanted = inputs.ids == self.image_id
-        x = place(self.embedding(inputs.ids), features, wanted, inputs.skipped)
-        size = self.config.width // self.config.heads
-        turned = angles(inputs.positions, size, self.config.rope_base)
-        x = self.language(x, turned, inputs.segments, self.kernel)
+        segments = inputs.segments
+        x = self.language(
+            self.embed(inputs), self.turns(inputs.positions), segments, segments.kernel
+        )
         return self.losses(x, inputs.targets)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Embed tokens `[T, width]`, those of images by the encoder."""
+        patches = inputs.patches
+        features = self.projector(self.vision(patches, patches.segments.kernel))
+        wanted = inputs.ids == self.image_id
+        return place(self.embedding(inputs.ids), features, wanted, inputs.skipped)
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """Angles of positions: float32 `[T, size of a head / 2]`."""
+        return angles(positions, self.config.width // self.config.heads, self.config.rope_base)
 
     def losses(self, x: Tensor, targets: Tensor) -> Tensor:
         """Cross entropy of each next token, some rows of logits at a time.

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 from examples.vlm.attention import AUTO, KERNELS
+from examples.vlm.compiling import Mode
 from examples.vlm.config import MODELS
 from examples.vlm.hooks import Hook
 from examples.vlm.parallel import Kind
+from examples.vlm.recompute import KNOWN
+from examples.vlm.schedule import Rule
 from examples.vlm.techniques import Optimizer, Precision
 
 
@@ -28,10 +31,26 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
+    _check_pairs(parser, options)
     if options.rank_timeout is not None and options.rank_timeout < 3:
         # A sign of life comes each second.
         parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
     return options
+
+
+def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Refuse options that do nothing without another one."""
+    for name, other in (
+        ("evaluate_every", "evaluate"),
+        ("base_batch", "scale_lr"),
+        ("temperature", "generate"),
+        ("top_k", "temperature"),
+    ):
+        if getattr(options, name) and not getattr(options, other):
+            one, two = (f"--{each.replace('_', '-')}" for each in (name, other))
+            parser.error(f"{one} does nothing without {two}; give both or neither")
+    if options.accumulate == "auto" and options.resume:
+        parser.error("--accumulate auto could choose another number than before --resume; give it")
 
 
 def parse_short(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
@@ -82,6 +101,7 @@ def _data(parser: argparse.ArgumentParser) -> None:
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
     add("--disk-cache", metavar="FOLDER", help="decoded images, for all ranks of a host")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
+    add("--resident", metavar="SIZE", help="all tokens and images of the data on the device")
     add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 
 
@@ -90,6 +110,13 @@ def _model(parser: argparse.ArgumentParser) -> None:
     add("--model", default="tiny", choices=tuple(MODELS))
     add("--native", action="store_true", help="images near their own size, not squares")
     add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
+    add(
+        "--attention-table",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="of `python -m benchmarks.attention --json FILE`: the kernel by length",
+    )
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
 
 
@@ -97,14 +124,36 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("techniques").add_argument
     add("--precision", default="fp32", choices=get_args(Precision))
     add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
-    add("--compile", action="store_true", help="torch.compile every block")
+    add(
+        "--compile",
+        nargs="?",
+        default="",
+        const="default",
+        choices=[mode for mode in get_args(Mode) if mode],
+        help="torch.compile every block, in this mode (alone: default)",
+    )
     add("--optimizer", default="fused", choices=get_args(Optimizer), help="kind of AdamW")
     add("--zero-gradients", dest="set_to_none", action="store_false", help="do not free them")
-    add("--recompute", action="store_true", help="activation checkpointing")
+    add(
+        "--recompute",
+        nargs="?",
+        default="",
+        const="all",
+        metavar="BLOCKS",
+        help=f"activation checkpointing: {KNOWN} (alone: all)",
+    )
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="of the weights of attention")
     add("--freeze-vision", action="store_true", help="train all but the encoder")
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters (and the projector)")
-    add("--accumulate", type=int, default=1, metavar="N", help="batches a step")
+    add(
+        "--accumulate",
+        type=lambda text: text if text == "auto" else int(text),
+        default=1,
+        metavar="N",
+        help="batches a step; auto: until exchanging gradients takes a tenth of it",
+    )
     add("--accumulate-tokens", type=int, default=0, metavar="N", help="or labels a step")
+    add("--accumulate-samples", type=int, default=0, metavar="N", help="or samples a step")
     add("--clip", type=float, default=1.0, help="norm of gradients (0: any; default: 1)")
     add("--copy-late", dest="ahead", action="store_false", help="copy batches in the step")
     add(
@@ -137,6 +186,8 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("run").add_argument
     add("--steps", type=int, default=50, help="in all (default: %(default)s)")
     add("--lr", type=float, default=1e-3, help="highest learning rate (default: %(default)s)")
+    add("--scale-lr", choices=get_args(Rule), help="--lr is of a step of --base-batch samples")
+    add("--base-batch", type=int, default=0, metavar="SAMPLES", help="of a step that suited --lr")
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
@@ -146,6 +197,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--resume", type=Path, metavar="PATH", help="go on with a checkpoint")
     add("--warm-up", type=int, default=5, metavar="STEPS", help="left out of figures")
     add("--log-every", type=int, default=10, metavar="STEPS")
+    add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")
+    add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and on the way")
+    add("--generate", type=int, default=0, metavar="N", help="let the model answer N samples")
+    add("--new-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
+    add("--temperature", type=float, default=0.0, help="of answers (default: the likeliest)")
+    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     add("--profile", type=Path, metavar="PATH", help="profile steps 8 to 10 (.json, or a folder)")
     add("--profile-shapes", action="store_true", help="shapes of inputs in the trace")

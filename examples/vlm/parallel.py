@@ -62,10 +62,11 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
         "--static-graph": options.static_graph or None,
         "--rank-timeout": options.rank_timeout,
     }
-    if options.global_batch_size and (options.accumulate > 1 or options.accumulate_tokens):
+    accumulates = options.accumulate != 1 or options.accumulate_tokens or options.accumulate_samples
+    if options.global_batch_size and accumulates:
         raise ValueError(
-            "--global-batch-size says how many batches a step accumulates; leave --accumulate and "
-            "--accumulate-tokens out"
+            "--global-batch-size says how many batches a step accumulates; leave --accumulate, "
+            "--accumulate-tokens and --accumulate-samples out"
         )
     of_ddp = [name for name in list(given)[1:5] if given[name] is not None]
     if ranks.world_size == 1:
@@ -87,7 +88,7 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
     for name in ("powersgd_rank", "bucket_mb"):
         if (value := getattr(options, name)) is not None and value <= 0:
             raise ValueError(f"--{name.replace('_', '-')} {value}: give more than 0")
-    if options.static_graph and (techniques.accumulate > 1 or techniques.accumulate_tokens):
+    if options.static_graph and accumulates:
         # The first backward pass of a static graph sends gradients in any case, and torch 2.13
         # fails there with an internal assertion.
         raise ValueError(

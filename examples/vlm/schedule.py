@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
+
+Rule = Literal["linear", "sqrt"]
 
 
 def rate_at(step: int, *, steps: int, warmup: int, peak: float, end: float = 0.1) -> float:
@@ -19,3 +22,29 @@ def rate_at(step: int, *, steps: int, warmup: int, peak: float, end: float = 0.1
         return peak * (step + 1) / warmup
     done = min(1.0, (step - warmup) / max(1, steps - warmup))
     return peak * (end + (1 - end) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
+def scaled_rate(rate: float, *, rule: Rule, samples: float, base: int) -> float:
+    """Return the learning rate for a batch of another size than the one it was found with.
+
+    "linear" multiplies it by the ratio of the sizes, for SGD (arXiv 1706.02677). "sqrt" multiplies
+    it by the root of the ratio, for Adam, whose steps do not grow with the gradient (arXiv
+    2205.10287).
+
+    Args:
+        rate: found with batches of `base` samples.
+        rule: "linear" or "sqrt".
+        samples: of a step, over all ranks and accumulated batches.
+        base: samples of a step with which `rate` was found.
+
+    Raises:
+        ValueError: `base` is missing, or there is no such rule.
+    """
+    if rule not in get_args(Rule):
+        raise ValueError(f"--scale-lr {rule!r}: give one of {', '.join(get_args(Rule))}")
+    if base < 1:
+        raise ValueError(
+            f"--scale-lr {rule} needs the batch that --lr was found with; give --base-batch SAMPLES"
+        )
+    ratio = samples / base
+    return rate * (ratio if rule == "linear" else math.sqrt(ratio))

@@ -111,6 +111,13 @@ def empty_states(folder: Path, parameters: list[nn.Parameter]) -> dict[int, dict
             room = like if same else torch.empty(about.size)
             states.setdefault(int(number), {})[key] = torch.zeros_like(room, dtype=dtype)
     return states
+def load_model(folder: Path, model: nn.Module) -> None:
+    """Fill a model alone from the parts that ranks wrote."""
+    tensors = tensors_of(model.state_dict(), {})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        load_tensors(tensors, checkpoint_id=folder)
+    model.load_state_dict({name.removeprefix("model."): t for name, t in tensors.items()})
 
 
 def load_whole(content: dict[str, Any], parts: dict[str, Any]) -> None:

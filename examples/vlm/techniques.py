@@ -9,6 +9,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
+from examples.vlm.compiling import Mode
+from examples.vlm.recompute import read_recompute
+
 Precision = Literal["fp32", "bf16", "fp16"]
 Optimizer = Literal["loop", "foreach", "fused", "8bit"]
 
@@ -17,25 +20,30 @@ _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, kw_only=True)
 class Techniques:
-    """Ways to compute a step. The model learns the same, but for rounding, under any of them.
+    """Ways to compute a step. But for rounding, most leave what the model learns as it is.
 
     Attributes:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        compile: whether blocks go through `torch.compile`.
+        compile: mode in which blocks go through `torch.compile`; "" for not.
         static_shapes: whether all batches have the same shapes, on which compiled blocks then
             count; otherwise they are compiled for changing ones.
         optimizer: AdamW a parameter at a time ("loop"), over lists of them ("foreach"), in one
             kernel ("fused"), or with states of 8 bits ("8bit", from bitsandbytes; arXiv
             2110.02861).
         set_to_none: whether gradients are freed after a step, rather than set to zero.
-        recompute: activation checkpointing (arXiv 1604.06174): less memory, a forward pass more.
+        recompute: blocks under activation checkpointing (arXiv 1604.06174), which takes less memory
+            and a forward pass more of them: "all", N for every N-th, numbers such as "0,3,7" for
+            these blocks of the language model, "sequential:N" for N runs of blocks, "" for none.
+        dropout: share of the weights of attention set to zero (arXiv 1706.03762). The one switch
+            here that changes what is learnt.
         freeze_vision: whether the encoder stays as it is; the projector learns.
         lora: rank of low-rank adapters (arXiv 2106.09685) on the language model, whose own weights
             then stay as they are, as the encoder's do; 0 for none.
         accumulate: batches whose gradients are added up for a step.
         accumulate_tokens: instead: so many batches that they have at least this number of labels.
+        accumulate_samples: instead: so many that they have at least this number of samples.
         clip: most that the norm of all gradients may be; 0 for no limit.
         ahead: whether batches reach a GPU ahead of the loop, through page-locked memory on a stream
             of its own; otherwise each step copies its own.
@@ -48,33 +56,39 @@ class Techniques:
 
     precision: Precision = "fp32"
     tf32: bool = False
-    compile: bool = False
+    compile: Mode = ""
     static_shapes: bool = False
     optimizer: Optimizer = "fused"
     set_to_none: bool = True
-    recompute: bool = False
+    recompute: str = ""
+    dropout: float = 0.0
     freeze_vision: bool = False
     lora: int = 0
     accumulate: int = 1
     accumulate_tokens: int = 0
+    accumulate_samples: int = 0
     clip: float = 1.0
     ahead: bool = True
     keep_losses: bool = True
 
     def __post_init__(self) -> None:
-        for name, known in (("precision", get_args(Precision)), ("optimizer", get_args(Optimizer))):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"{name} {getattr(self, name)!r} is none of {', '.join(known)}; give one"
-                )
-        for name, least in (("accumulate", 1), ("accumulate_tokens", 0), ("lora", 0), ("clip", 0)):
+        for name, kind in (("precision", Precision), ("optimizer", Optimizer), ("compile", Mode)):
+            if getattr(self, name) not in get_args(kind):
+                known = ", ".join(filter(None, get_args(kind)))
+                raise ValueError(f"{name} {getattr(self, name)!r} is none of {known}; give one")
+        counts = ("accumulate", "accumulate_tokens", "accumulate_samples")
+        for name, least in zip((*counts, "lora", "clip"), (1, 0, 0, 0, 0), strict=True):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)}: give {least} or more")
-        if self.accumulate > 1 and self.accumulate_tokens:
-            raise ValueError(
-                f"accumulate={self.accumulate} and accumulate_tokens={self.accumulate_tokens}: "
-                "give one of them"
-            )
+        given = [
+            f"{name}={getattr(self, name)}"
+            for name, unset in zip(counts, (1, 0, 0), strict=True)
+            if getattr(self, name) != unset
+        ]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)}: give one of them")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout={self.dropout}: give a share from 0 to below 1")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -95,7 +109,7 @@ class Techniques:
         """Change a `VLM` in place as asked, before its optimizer is made.
 
         Raises:
-            ValueError: peft, which makes adapters, is not installed.
+            ValueError: peft, which makes adapters, is not installed, or there are no such blocks.
         """
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
@@ -104,11 +118,14 @@ class Techniques:
         if self.lora:
             add_adapters(model, self.lora)
         for transformer in (model.vision.transformer, model.language):
-            transformer.recompute = self.recompute
-            if self.compile:
-                # All blocks are one piece of code: it is compiled once, and not once a layer.
-                for block in transformer.blocks:
-                    block.compile(dynamic=False if self.static_shapes else None)
+            transformer.recompute = read_recompute(
+                self.recompute, len(transformer.blocks), whole=transformer is model.language
+            )
+            for block in transformer.blocks:
+                block.attention.dropout = self.dropout
+                if self.compile:
+                    # All blocks are one piece of code: it is compiled once, and not once a layer.
+                    block.compile(mode=self.compile, dynamic=False if self.static_shapes else None)
 
     def make_optimizer(
         self, model: nn.Module, *, rate: float, decay: float
@@ -129,7 +146,8 @@ class Techniques:
                 from bitsandbytes.optim import AdamW8bit
             except ImportError as error:
                 raise ValueError(
-                    "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes"
+                    "optimizer '8bit' needs bitsandbytes: pip install bitsandbytes, or "
+                    "'datapipe[train]'"
                 ) from error
             made: torch.optim.Optimizer = AdamW8bit(groups, **options)
             return made
@@ -152,8 +170,10 @@ def add_adapters(model: Any, rank: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ValueError("adapters (lora) need peft: pip install peft") from error
-    names = ["q", "k", "v", "out", "gate", "up", "down"]
+        raise ValueError(
+            "adapters (lora) need peft: pip install peft, or 'datapipe[train]'"
+        ) from error
+    names = ["qkv", "out", "gate", "up", "down"]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names)
     inject_adapter_in_model(config, model.language)
     model.embedding.requires_grad_(False)

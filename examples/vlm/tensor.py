@@ -24,15 +24,13 @@ def block_plan() -> dict[str, ParallelStyle]:
     The input of a half becomes a DTensor once, so that the backward pass adds up its gradients
     before it sums them over the ranks. Hidden units may divide unevenly, so they stay a DTensor.
     """
-    whole, column = Replicate(), ColwiseParallel()
+    whole = Replicate()
     hidden = ColwiseParallel(use_local_output=False)
     return {
         "attention": PrepareModuleInput(
             input_layouts=(whole, None, None, None), desired_input_layouts=(whole, None, None, None)
         ),
-        "attention.q": column,
-        "attention.k": column,
-        "attention.v": column,
+        "attention.qkv": ColwiseParallel(),
         "attention.out": RowwiseParallel(),
         "mlp": PrepareModuleInput(input_layouts=(whole,), desired_input_layouts=(whole,)),
         "mlp.gate": hidden,

@@ -21,11 +21,16 @@ from statistics import fmean
 import torch
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, TextSpec
-from examples.vlm.attention import AUTO, choose, why_not
+from examples.vlm.accumulate import samples_of_step
+from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
 from examples.vlm.checkpoint import load, save
+from examples.vlm.compiling import check_compiler
 from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.data import make_loader, make_resident, ordered_loader
+from examples.vlm.evaluate import evaluation
+from examples.vlm.exchange import accumulate_automatically
 from examples.vlm.find_batch import find_batch_size
+from examples.vlm.generate import print_answers
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measures import Line, Report, spread, with_costs
@@ -36,6 +41,8 @@ from examples.vlm.options import parse
 from examples.vlm.parallel import Parallel, connect, parallel_of
 from examples.vlm.profiling import Profiling, profiled
 from examples.vlm.ranks import TIMEOUT, Ranks, joined
+from examples.vlm.resident import Resident
+from examples.vlm.schedule import scaled_rate
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
 from examples.vlm.watch import Watch, watched
@@ -81,12 +88,17 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         nvtx=options.nvtx,
     )
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    kernel = kernel_for(options.attention, techniques, ranks.device)
+    check_compiler(techniques.compile, ranks.device)
+    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
+    batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
     parallel = parallel_of(options, techniques, ranks)
-    state = build(config, vocabulary, kernel, loader, techniques, ranks, parallel, options)
+    state = build(config, vocabulary, kernel, batches, techniques, ranks, parallel, options)
+    if options.accumulate == "auto":
+        accumulate_automatically(state)
+    scale_rate(state, options)
     if watch is not None:
         state.mark = watch.mark
     about = {
@@ -108,6 +120,9 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         whole = sum(p.numel() for p in state.model.parameters())
         print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
 
+    held_out = None
+    if options.evaluate:
+        held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
     asked = profiling if ranks.first else Profiling()
@@ -137,8 +152,14 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
+            evaluate=evaluation(state, held_out) if held_out else None,
+            evaluate_every=options.evaluate_every,
             peak_flops=options.peak_flops,
         )
+    if options.generate and ranks.first:
+        shards = options.evaluate or options.shards
+        with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
+            print_answers(state.model, few, vocabulary, options)
     return with_costs(report, phases.close() if phases else [], profile.stages)
 
 
@@ -150,7 +171,7 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
     """
     techniques, packed = techniques_of(options), options.pack is not None
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    kernel = kernel_for(options.attention, techniques, ranks.device)
+    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     name = "pack" if packed else "batch_size"
     if packed and (options.batch_size or 1) > 1:
         raise ValueError("--find-batch-size with --pack finds the tokens of one pack a step")
@@ -172,8 +193,8 @@ def find_size(options: argparse.Namespace, ranks: Ranks) -> int:
 def build(
     config: ModelConfig,
     vocabulary: Vocabulary,
-    kernel: str,
-    loader: datapipe.Loader,
+    kernel: str | Table,
+    loader: datapipe.Loader | Resident,
     techniques: Techniques,
     ranks: Ranks,
     parallel: Parallel,
@@ -203,90 +224,53 @@ def build(
     )
 
 
-def make_loader(
-    options: argparse.Namespace, config: ModelConfig, vocabulary: Vocabulary, ranks: Ranks
-) -> datapipe.Loader:
-    """Batches without end, on the device.
-
-    Raises:
-        datapipe.DatapipeError: the dataset cannot be opened, or options contradict each other.
-    """
-    vision = config.vision
-    if options.native:
-        image = ImageSpec(
-            resize="native",
-            patch=vision.patch,
-            merge=vision.merge,
-            min_pixels=vision.cell**2,
-            max_pixels=vision.max_patches * vision.patch**2,
-            normalize="siglip",
-        )
-    else:
-        image = ImageSpec(size=vision.image_size, normalize="siglip")
-    text = TextSpec(
-        tokenizer=vocabulary.tokenizer,
-        template=options.template,
-        image_tokens="native" if options.native else vision.image_tokens,
-        image_token=vocabulary.image,
-        max_length=options.max_length,
-        overlong=options.overlong,
+def scale_rate(state: Run, options: argparse.Namespace) -> None:
+    """Scale the learning rate with the samples of a step, where that was asked for."""
+    techniques = state.techniques
+    if options.scale_lr is None:
+        return
+    samples = samples_of_step(
+        state.loader.plan.steps(epoch=0),
+        count=techniques.accumulate,
+        labels=techniques.accumulate_tokens,
+        samples=techniques.accumulate_samples,
     )
-    pack = None
-    if options.static_shapes and options.pack is None:
-        raise ValueError("--static-shapes is of packs; give --pack")
-    if options.pack is not None:
-        pack = datapipe.PackSpec(
-            options.pack,
-            multiple_of=options.multiple_of or options.context,
-            max_images=options.max_images,
-            static_shapes=options.static_shapes,
-        )
-    sizes = {"batch_size": options.batch_size, "buckets": options.buckets}
-    if options.pack is None and options.batch_size is None:
-        sizes["batch_size"] = 8
-    # With a device the loader brings batches there ahead of the loop.
-    device = ranks.device if ranks.device.type == "cuda" and options.ahead else None
-    cache = None
-    if options.cache or options.disk_cache or options.device_cache:
-        cache = CacheSpec(
-            memory=options.cache, disk=options.disk_cache, device=options.device_cache
-        )
-    return datapipe.make_loader(
-        options.shards,
-        image=image,
-        text=text,
-        pack=pack,
-        **sizes,
-        seed=options.seed,
-        epochs=None,
-        run=datapipe.RunSpec(global_batch_size=options.global_batch_size),
-        meta=("key", "num_items_in_batch"),
-        device=ranks.device if options.device_cache else device,
-        cache=cache,
-        num_workers=options.num_workers,
-        prefetch_factor=options.prefetch,
-        on_error=options.on_error,
-        mesh=ranks.mesh,
+    state.peak_rate = scaled_rate(
+        options.lr, rule=options.scale_lr, samples=samples, base=options.base_batch
     )
+    if state.ranks.first:
+        print(
+            f"{samples:,.1f} samples a step: highest learning rate {state.peak_rate:.3g}",
+            file=sys.stderr,
+        )
 
 
-def kernel_for(name: str, techniques: Techniques, device: torch.device) -> str:
-    """Return the kernel of attention that was asked for, or the fastest one.
+def kernel_for(
+    name: str, techniques: Techniques, device: torch.device, tables: list[Path] | None = None
+) -> str | Table:
+    """Return the kernel of attention that was asked for, or the fastest one, or a table of them.
 
     Raises:
         ValueError: it cannot train here.
     """
+    dropout = techniques.dropout > 0
+    if tables and name != AUTO:
+        raise ValueError(f"--attention {name} takes no --attention-table; leave one of them out")
+    if tables:
+        return choose_by(Table.read(tables), device, techniques.dtype, dropout)
     if name == AUTO:
-        return choose(device, techniques.dtype)
-    if reason := why_not(name, device.type, techniques.dtype):
+        return choose(device, techniques.dtype, dropout)
+    if reason := why_not(name, device.type, techniques.dtype, dropout):
         raise ValueError(f"attention {name!r}: {reason}")
     return name
 
 
 def techniques_of(options: argparse.Namespace) -> Techniques:
     """Return the switches that are on."""
-    names = [field.name for field in fields(Techniques)]
-    return Techniques(**{name: getattr(options, name) for name in names})
+    chosen = {field.name: getattr(options, field.name) for field in fields(Techniques)}
+    if options.accumulate == "auto":
+        chosen["accumulate"] = 1  # until it is measured
+    return Techniques(**chosen)
 
 
 def log_line(line: Line) -> None:

@@ -196,7 +196,7 @@ CHECKS: dict[str, Callable[[str, str], Any]] = {
     },
     "sdpa": partial(check_steps, name="1x1x4", kernel="sdpa"),
     "sums": check_sums,
-    "recompute": partial(check_steps, name="1x2x2", recompute=True, freeze_vision=True),
+    "recompute": partial(check_steps, name="1x2x2", recompute="all", freeze_vision=True),
     "foreach": partial(check_steps, name="2x2x1", optimizer="foreach"),
     "whole run": lambda *a: run_of(*a, *GROUPS, "--steps", 6),
     "begun": lambda *a: run_of(*a, *GROUPS, "--steps", 3, "--save", "FOLDER/begun"),

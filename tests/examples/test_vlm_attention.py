@@ -151,3 +151,21 @@ def test_a_compiled_layer_is_not_compiled_again_for_other_lengths(kernel: str) -
     # Another number of segments makes that number dynamic, once.
     assert counts[2:] == [counts[2]] * 4
     assert counts[2] <= counts[0] + 1
+
+
+@pytest.mark.parametrize("kernel", ON_CPU)
+@causality
+def test_dropped_weights_leave_the_mean_as_it_is(kernel: str, causal: bool) -> None:
+    """Over many draws; and a share of the weights of one token is zero in each."""
+    torch.manual_seed(0)
+    q, k, _, _ = make_inputs(40)
+    v = torch.eye(40, dtype=torch.float64)[:, None].expand(-1, 2, -1)  # the outputs are the weights
+    q, k = (torch.cat([x, x, x[:, :, :8]], dim=-1) for x in (q, k))
+    segments = prepare(make_segments([40], causal), 40, kernel)
+    whole = attend(q, k, v, segments, kernel)
+    draws = torch.stack([attend(q, k, v, segments, kernel, 0.25) for _ in range(400)])
+    there = whole > 0
+    dropped = (draws == 0) & there
+    assert dropped.sum() / there.sum() / 400 == pytest.approx(0.25, abs=0.01)
+    kept = torch.where(dropped, whole / 0.75, draws)
+    torch.testing.assert_close(kept, (whole / 0.75).expand_as(kept), rtol=1e-9, atol=1e-12)

@@ -32,10 +32,11 @@ SMALL = MODELS["small"]
 SHRUNKEN = replace(SMALL, layers=2, vision=replace(SMALL.vision, layers=2, image_size=112))
 TECHNIQUES: list[dict[str, Any]] = [
     {},
-    {"recompute": True},
+    {"recompute": "all"},
     {"lora": 4},
     {"freeze_vision": True},
-    {"lora": 4, "recompute": True},
+    {"lora": 4, "recompute": "all"},
+    {"recompute": "sequential:2"},
 ]
 precisions = pytest.mark.parametrize("precision", ["fp32", "bf16"])
 forms = pytest.mark.parametrize("packed", [True, False], ids=["packed", "padded"])

@@ -81,7 +81,7 @@ def step(shards: Path, form: str, kernel: str, techniques: Techniques, **sizes: 
 )
 @pytest.mark.parametrize(
     "techniques",
-    [{"recompute": True}, {"freeze_vision": True}, {"lora": 2, "recompute": True}],
+    [{"recompute": "all"}, {"freeze_vision": True}, {"lora": 2, "recompute": "all"}],
     ids=str,
 )
 def test_flops_are_those_that_torch_counts(

@@ -31,6 +31,8 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
         (*PACKED, "--precision", "fp16"),
         (*PACKED, "--optimizer", "foreach"),
         (*PACKED, "--lora", 4),
+        (*PACKED, "--dropout", 0.3),
+        ("--batch-size", 2, "--accumulate-samples", 5, "--dropout", 0.1, "--recompute", 2),
         (*PACKED, "--native", "--recompute", "--freeze-vision"),
         ("--batch-size", 6, "--buckets", 2, "--num-workers", 2, "--cache", "1GB"),
     ],
@@ -110,6 +112,15 @@ def test_a_checkpoint_of_another_model_is_refused(
         fit(shards, "--pack", 350, "--steps", 2, "--resume", file)
     with pytest.raises(ValueError, match=r"steps=1: the run has made 1 already"):
         fit(shards, *PACKED, "--steps", 1, "--resume", file)
+
+
+def test_a_checkpoint_of_another_version_is_refused(shards: Path, tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    fit(shards, *PACKED, "--steps", 1, "--save", file)
+    content = torch.load(file, weights_only=True)
+    torch.save(content | {"version": 1}, file)
+    with pytest.raises(ValueError, match=r"of version 1, and this program reads \d+: the parts"):
+        fit(shards, *PACKED, "--steps", 2, "--resume", file)
 
 
 def test_a_run_goes_on_with_another_number_of_ranks_and_says_what_starts_anew(

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.vlm.accumulate import LABELS, groups_of
+from examples.vlm.compiling import check_compiler
 from examples.vlm.layers import Block
 from examples.vlm.loop import Run
 
+from .test_vlm_attention import needs_a_compiler
 from .vlm_runs import PACKED, fit
 
 pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
@@ -27,6 +29,10 @@ pytestmark = [pytest.mark.usefixtures("small_model"), pytest.mark.campaign]
         (("--zero-gradients",), 0),
         (("--wait-for-losses",), 0),
         (("--recompute",), 0),
+        (("--recompute", 2), 0),
+        (("--recompute", "1,"), 0),
+        (("--recompute", "sequential:2"), 0),
+        (("--resident", "1GB"), 0),
         (("--tf32",), 0),
         (("--num-workers", 2, "--prefetch", 1), 0),
         (("--cache", "1GB"), 0),
@@ -120,25 +126,56 @@ def test_switches_reach_what_they_are_for(
     assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 4 + [True]
 
 
-def test_compiled_blocks_learn_the_same_and_are_compiled_once(shards: Path) -> None:
-    from torch._dynamo.utils import counters
-
+@needs_a_compiler
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("mode", [(), ("default",)], ids=str)
+def test_compiled_blocks_learn_the_same_and_are_compiled_once(
+    shards: Path, mode: tuple[str, ...]
+) -> None:
     pack = (*PACKED, "--max-images", 8, "--static-shapes", "--attention", "sdpa")
     plain = fit(shards, *pack, "--steps", 2)
-    counters.clear()
-    compiled = fit(shards, *pack, "--steps", 2, "--compile")
-    graphs = counters["stats"]["unique_graphs"]
+    assert plain.compiled == (0, 0)
+    compiled = fit(shards, *pack, "--steps", 2, "--compile", *mode)
+    seconds, graphs = compiled.compiled
     assert graphs > 0
+    assert seconds > 0.1
     assert compiled.losses == pytest.approx(plain.losses, rel=1e-4)
-    torch._dynamo.reset()
-    counters.clear()
-    fit(shards, *pack, "--steps", 6, "--compile")
-    assert counters["stats"]["unique_graphs"] == graphs
+    torch.compiler.reset()
+    longer = fit(shards, *pack, "--steps", 6, "--compile", *mode)
+    assert longer.compiled.graphs == graphs
+    assert longer.to_dict()["compiled"]["graphs"] == graphs
 
 
-def test_accumulated_batches_teach_what_one_large_batch_does(shards: Path) -> None:
+def test_modes_reach_the_compiler(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(Block, "compile", lambda block, **options: asked.append(options))
+    monkeypatch.setattr("examples.vlm.train.check_compiler", lambda mode, device: None)
+    for mode in ("default", "reduce-overhead", "max-autotune"):
+        fit(shards, *PACKED, "--steps", 1, "--compile", mode)
+        assert {options["mode"] for options in asked} == {mode}
+        assert len(asked) == 4  # blocks of both transformers
+        asked.clear()
+
+
+def test_what_cannot_be_compiled_is_refused_with_what_to_install(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"replays CUDA graphs.*give --compile default"):
+        fit(shards, *PACKED, "--steps", 1, "--compile", "reduce-overhead")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ValueError, match="there is no no-such-compiler; install g"):
+        fit(shards, *PACKED, "--steps", 1, "--compile")
+    monkeypatch.setattr("examples.vlm.compiling.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install triton"):
+        check_compiler("default", torch.device("cuda"))
+
+
+@pytest.mark.parametrize("option", [("--accumulate", 4), ("--accumulate-samples", 7)], ids=str)
+def test_accumulated_batches_teach_what_one_large_batch_does(
+    shards: Path, option: tuple[Any, ...]
+) -> None:
     large = fit(shards, "--batch-size", 8, "--steps", 3)
-    small = fit(shards, "--batch-size", 2, "--accumulate", 4, "--steps", 3)
+    small = fit(shards, "--batch-size", 2, "--steps", 3, *option)
     assert small.losses == pytest.approx(large.losses, rel=1e-4)
 
 
@@ -208,3 +245,25 @@ def test_an_optimizer_of_8_bits_gets_the_same_groups(
     for group, flat in zip(runs[0].optimizer.param_groups, (False, True), strict=True):
         assert all((p.ndim <= 1) == flat for p in group["params"])
         assert (group["weight_decay"] == 0) == flat
+
+
+def test_states_of_8_bits_take_a_quarter_and_learn_and_go_on(
+    shards: Path, tmp_path: Path, runs: list[Run]
+) -> None:
+    pytest.importorskip("bitsandbytes", reason="pip install 'datapipe[train]'")
+    whole = fit(shards, *PACKED, "--steps", 9, "--optimizer", "8bit")
+    plain = fit(shards, *PACKED, "--steps", 9)
+    assert whole.losses != plain.losses
+    assert whole.losses == pytest.approx(plain.losses, rel=0.02)
+    kinds = {
+        state["state1"].dtype: state["state1"].numel() for state in runs[0].optimizer.state.values()
+    }
+    assert kinds.keys() == {torch.uint8, torch.float32}  # small tensors stay in 32 bits
+    assert all(
+        (state["state1"].dtype == torch.uint8) == (state["state1"].numel() >= 4096)
+        for state in runs[0].optimizer.state.values()
+    )
+    file = tmp_path / "run.pt"
+    begun = fit(shards, *PACKED, "--steps", 4, "--optimizer", "8bit", "--save", file)
+    rest = fit(shards, *PACKED, "--steps", 9, "--optimizer", "8bit", "--resume", file)
+    assert begun.losses + rest.losses == whole.losses

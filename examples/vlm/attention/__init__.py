@@ -4,8 +4,19 @@ segments = prepare(segments, total, name)   # once a batch: builds the mask that
 out = attend(q, k, v, segments, name)       # in every layer
 """
 
-from examples.vlm.attention.choose import AUTO, choose, prepare, why_not
+from examples.vlm.attention.choose import AUTO, choose, choose_by, prepare, why_not
 from examples.vlm.attention.kernels import KERNELS, attend
 from examples.vlm.attention.segments import Segments
+from examples.vlm.attention.table import Table
 
-__all__ = ["AUTO", "KERNELS", "Segments", "attend", "choose", "prepare", "why_not"]
+__all__ = [
+    "AUTO",
+    "KERNELS",
+    "Segments",
+    "Table",
+    "attend",
+    "choose",
+    "choose_by",
+    "prepare",
+    "why_not",
+]

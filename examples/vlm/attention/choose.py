@@ -8,8 +8,9 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.attention.kernels import HALF, KERNELS
+from examples.vlm.attention.kernels import HALF, KERNELS, WITH_DROPOUT
 from examples.vlm.attention.segments import Segments
+from examples.vlm.attention.table import Table
 
 AUTO = "auto"
 # What each kernel imports, and where that comes from.
@@ -23,19 +24,22 @@ _AMPERE = (8, 0)  # compute capability from which on Flash Attention 2 runs
 
 
 @cache
-def why_not(kernel: str, device: str, dtype: torch.dtype) -> str:
+def why_not(kernel: str, device: str, dtype: torch.dtype, dropout: bool = False) -> str:
     """Why a kernel cannot train here, and what to do; empty where it can.
 
     Args:
         kernel: one of `KERNELS`.
         device: "cpu" or "cuda".
         dtype: of queries, keys and values.
+        dropout: whether weights are dropped.
 
     Raises:
         ValueError: there is no such kernel.
     """
     if kernel not in KERNELS:
         raise ValueError(f"attention {kernel!r} is none of {', '.join([AUTO, *KERNELS])}")
+    if dropout and kernel not in WITH_DROPOUT:
+        return f"{kernel} knows no dropout; take one of {', '.join(WITH_DROPOUT)}, or --dropout 0"
     if device == "cpu" and kernel in ("varlen", "flash", "xformers"):
         return f"{kernel} has no kernel for the CPU; take split there"
     if device == "cpu" and kernel == "flex":
@@ -58,28 +62,58 @@ def _is_there(module: str) -> bool:
         return False
 
 
-def choose(device: torch.device, dtype: torch.dtype) -> str:
-    """Return the fastest kernel that can train here (`python -m benchmarks.attention`).
+def choose(device: torch.device, dtype: torch.dtype, dropout: bool = False) -> str:
+    """Return the kernel that is mostly the fastest of those that can train here.
 
     On the CPU that is one call a sample, `split`: a mask costs the scores between samples too. On
     one core with 4 heads, 1,024 tokens in 16 samples take 9.6 ms forward and backward, and 69 with
     a mask. Where samples are so short that the calls cost more than the scores, the mask wins by
     some milliseconds: from 8 samples in 128 tokens on, 32 in 256, 256 in 512. On a GPU the kernels
     of Flash Attention know the bounds; what they do not take, float32, goes to `flex_attention`,
-    which leaves blocks without a visible score out.
+    which leaves blocks without a visible score out. A `Table` of this machine's own figures
+    (`python -m benchmarks.attention`) chooses by length.
     """
     order = ("split",) if device.type == "cpu" else ("flash", "varlen", "flex", "sdpa")
-    return next(kernel for kernel in order if not why_not(kernel, device.type, dtype))
+    return next(kernel for kernel in order if not why_not(kernel, device.type, dtype, dropout))
 
 
-def prepare(segments: Segments, total: int, kernel: str) -> Segments:
-    """Segments with the mask that a kernel needs, for all layers of a batch.
+def choose_by(
+    table: Table, device: torch.device, dtype: torch.dtype, dropout: bool = False
+) -> Table:
+    """Return a table of the kernels alone that can train here.
+
+    Raises:
+        ValueError: it is of another device or dropout, or none of its kernels can.
+    """
+    if table.device != device.type:
+        raise ValueError(
+            f"{table.source} was measured on {table.device}, and this run is on {device.type}; "
+            f"measure it: python -m benchmarks.attention --device {device.type} --json FILE"
+        )
+    if table.dropout != dropout:
+        raise ValueError(
+            f"{table.source} was measured {'with' if table.dropout else 'without'} dropout, which "
+            "changes what is fast; measure it: python -m benchmarks.attention "
+            f"{'--dropout 0.1 ' * dropout}--json FILE"
+        )
+    reasons = {name: why_not(name, device.type, dtype, dropout) for name in table.kernels}
+    left = table.only([name for name, reason in reasons.items() if not reason])
+    if not left.kernels:
+        raise ValueError(f"{table.source}: none of its kernels: {'; '.join(reasons.values())}")
+    return left
+
+
+def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
+    """Segments with their kernel and the mask that it needs, for all layers of a batch.
 
     Args:
         segments: of a row of tokens.
         total: T, tokens in the row.
-        kernel: one of `KERNELS`.
+        kernel: one of `KERNELS`, or a table of them by length.
     """
+    if isinstance(kernel, Table):
+        kernel = kernel.fastest(segments)
+    segments = segments._replace(kernel=kernel)
     if kernel == "plain":
         return segments._replace(mask=_plain_mask(segments, total))
     if kernel == "sdpa" and not segments.same:

@@ -2,7 +2,8 @@
 
 Each takes queries `[T, heads, D]`, keys and values `[T, kv_heads, D]` and `Segments`, and gives
 `[T, heads, D]`. Scores are scaled by `1 / sqrt(D)`. A head of keys serves `heads / kv_heads`
-neighbouring heads of queries.
+neighbouring heads of queries. `dropout` is the share of weights set to zero; the others are scaled
+by `1 / (1 - dropout)`. Kernels that know no dropout are refused by `why_not`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from examples.vlm.attention.segments import Segments
 
 HALF = (torch.bfloat16, torch.float16)
 
-Kernel = Callable[[Tensor, Tensor, Tensor, Segments], Tensor]
+Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
+
+WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """Every score in memory, as in the paper ("Attention Is All You Need"): the yardstick."""
     if segments.same:
         q, k, v = (_rows(x, segments.same) for x in (q, k, v))
@@ -37,41 +40,43 @@ def plain(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
         scores = scores.masked_fill(~mask, float("-inf"))
     wide = torch.promote_types(scores.dtype, torch.float32)
     weights = scores.softmax(-1, dtype=wide).to(v.dtype)
+    if dropout:
+        weights = functional.dropout(weights, dropout)
     out: Tensor = weights @ v
     return out.transpose(1, 2).flatten(0, 1)
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`scaled_dot_product_attention`: with a block-diagonal mask, or row by row where they fit."""
     if segments.same:
         q, k, v = (_rows(x, segments.same) for x in (q, k, v))
-        out = _scaled_dot_product(q, k, v, None, segments.causal)
+        out = _scaled_dot_product(q, k, v, None, segments.causal, dropout)
         return out.transpose(1, 2).flatten(0, 1)
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    return _scaled_dot_product(q, k, v, segments.mask, False)[0].transpose(0, 1)
+    return _scaled_dot_product(q, k, v, segments.mask, False, dropout)[0].transpose(0, 1)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
-def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def split(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`scaled_dot_product_attention` of one segment after another: no score between samples.
 
     The lengths are read on the host, so on a GPU it would wait for the device. `torch.compile`
     leaves it as it is: compiled, it would be another program for every batch's lengths.
     """
     if segments.same:
-        return sdpa(q, k, v, segments)
+        return sdpa(q, k, v, segments, dropout)
     lengths: list[int] = segments.bounds.diff().tolist()
     # The gradients of parts are put together once; each slice would fill a whole row of zeros.
     queries, keys, values = (torch.split(x, lengths) for x in (q, k, v))
     outs = [
-        sdpa(*part, Segments(segments.bounds, length, length, segments.causal))
+        sdpa(*part, Segments(segments.bounds, length, length, segments.causal), dropout)
         for part, length in zip(zip(queries, keys, values, strict=True), lengths, strict=True)
         if length
     ]
     return torch.cat(outs)
 
 
-def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`flex_attention` with a document mask, compiled; on the CPU without gradients."""
     grouped = q.shape[1] != k.shape[1]
     if segments.same:
@@ -84,7 +89,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     return out.transpose(1, 2).flatten(0, 1)
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`torch.nn.attention.varlen.varlen_attn`: Flash Attention that is told the bounds.
 
     Releases differ: 2.10 has `is_causal` and one head of keys for each of queries; 2.11 has a
@@ -118,23 +123,25 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     return out
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`flash_attn_varlen_func` of the package flash-attn."""
     from flash_attn import flash_attn_varlen_func
 
     bounds, longest = segments.bounds, segments.longest
     out: Tensor = flash_attn_varlen_func(
-        q, k, v, bounds, bounds, longest, longest, causal=segments.causal
+        q, k, v, bounds, bounds, longest, longest, dropout_p=dropout, causal=segments.causal
     )
     return out
 
 
-def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
+def xformers(q: Tensor, k: Tensor, v: Tensor, segments: Segments, dropout: float) -> Tensor:
     """`memory_efficient_attention` of the package xformers, with its block-diagonal mask."""
     from xformers.ops import memory_efficient_attention
 
     k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
-    out: Tensor = memory_efficient_attention(q[None], k[None], v[None], attn_bias=segments.mask)
+    out: Tensor = memory_efficient_attention(
+        q[None], k[None], v[None], attn_bias=segments.mask, p=dropout
+    )
     return out[0]
 
 
@@ -176,7 +183,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _scaled_dot_product(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
     grouped = q.shape[1] != k.shape[1]
     if grouped and q.is_cuda and (mask is not None or q.dtype not in HALF):
@@ -185,7 +192,7 @@ def _scaled_dot_product(
         k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
         grouped = False
     return functional.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=grouped
     )
 
 
@@ -199,7 +206,9 @@ def _repeated(x: Tensor, times: int) -> Tensor:
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str, dropout: float = 0.0
+) -> Tensor:
     """Attention of every token to those of its segment.
 
     Args:
@@ -208,11 +217,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, kernel: str) -> 
         segments: that `prepare` made for this kernel. With a `group`, queries, keys and values
             are of this rank's tokens alone.
         kernel: one of `KERNELS`.
+        dropout: share of weights set to zero; not 0 only for those of `WITH_DROPOUT`.
 
     Returns:
         `[T, heads, D]`.
     """
     compute = KERNELS[kernel]
     if segments.group is None:
-        return compute(q, k, v, segments)
-    return over_heads(lambda q, k, v: compute(q, k, v, segments), q, k, v, segments.group)
+        return compute(q, k, v, segments, dropout)
+    return over_heads(lambda q, k, v: compute(q, k, v, segments, dropout), q, k, v, segments.group)

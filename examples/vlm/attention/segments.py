@@ -22,6 +22,7 @@ class Segments(NamedTuple):
         same: length of all of them, or 0 where they differ.
         causal: whether a token sees only those of its sequence up to itself, or all of them.
         mask: what `attention.prepare` made for the kernel, once for all layers.
+        kernel: that `attention.prepare` made it for.
         group: ranks that have the tokens between them, in their order; None where all T are here.
     """
 
@@ -30,6 +31,7 @@ class Segments(NamedTuple):
     same: int
     causal: bool
     mask: Any = None
+    kernel: str = ""
     group: dist.ProcessGroup | None = None
 
     @classmethod

@@ -1,0 +1,64 @@
+"""`torch.compile`: its modes, what they need, and the time that compiling takes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from typing import Literal, NamedTuple
+
+import torch
+from torch._dynamo.utils import calculate_time_spent, counters
+
+Mode = Literal["", "default", "reduce-overhead", "max-autotune"]
+
+
+class Compiled(NamedTuple):
+    """Work of the compiler in this process.
+
+    Attributes:
+        seconds: it took, forward and backward graphs together.
+        graphs: that it made.
+    """
+
+    seconds: float
+    graphs: int
+
+    @classmethod
+    def so_far(cls) -> Compiled:
+        """Return the figures since the process began, as torch counts them itself.
+
+        The first steps against the later ones would tell the same less exactly: shapes that are new
+        are compiled in any step.
+        """
+        return cls(calculate_time_spent()["total_wall_time"], counters["stats"]["unique_graphs"])
+
+    def since(self, before: Compiled) -> Compiled:
+        """Return what was added."""
+        return Compiled(self.seconds - before.seconds, self.graphs - before.graphs)
+
+
+def check_compiler(mode: Mode, device: torch.device) -> None:
+    """Refuse what cannot be compiled here, before there is a model.
+
+    Raises:
+        ValueError: a compiler is missing, or the mode does nothing on this device.
+    """
+    if not mode:
+        return
+    if device.type == "cpu":
+        if mode == "reduce-overhead":
+            raise ValueError(
+                "--compile reduce-overhead replays CUDA graphs, and on the CPU it would be the "
+                "default; give --compile default"
+            )
+        compiler = os.environ.get("CXX", "g++")
+        if not shutil.which(compiler):
+            raise ValueError(
+                f"--compile needs a C++ compiler on the CPU, and there is no {compiler}; install "
+                "g++ (apt-get install g++), or name another in the variable CXX"
+            )
+    elif find_spec("triton") is None:
+        raise ValueError(
+            "--compile needs triton on a GPU, and it is not there; install it: pip install triton"
+        )

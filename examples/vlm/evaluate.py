@@ -1,0 +1,98 @@
+"""The loss over a held-out dataset, read from the device once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+import datapipe
+from examples.vlm.accumulate import Batch
+from examples.vlm.inputs import IGNORE, make_inputs
+from examples.vlm.mesh import whole_loss
+from examples.vlm.model import VLM
+from examples.vlm.ranks import Ranks
+
+
+class Evaluation(NamedTuple):
+    """Figures over a held-out dataset.
+
+    Attributes:
+        step: after which the model was evaluated.
+        loss: mean over all labels of all ranks, in nats.
+        labels: there were.
+    """
+
+    step: int
+    loss: float
+    labels: int
+
+
+def evaluate(
+    model: VLM,
+    batches: Iterable[Batch],
+    ranks: Ranks,
+    *,
+    step: int = 0,
+    autocast: AbstractContextManager[Any] | None = None,
+) -> Evaluation:
+    """Return the loss of a model over all batches of all ranks.
+
+    Sums stay on the device until the last batch. So the host prepares batches while the device
+    computes, and ranks meet once. A repeated sample, which evens the ranks out, has no labels.
+
+    Args:
+        model: put into evaluation mode, and back.
+        batches: of this rank, from a loader that ends.
+        ranks: whose sums are added; all must call.
+        step: for the result.
+        autocast: context of the forward passes.
+
+    Raises:
+        ValueError: there is no label in any batch.
+    """
+    sums = torch.zeros(2, dtype=torch.float64, device=ranks.device)
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), autocast or nullcontext():
+            for batch in batches:
+                here = {
+                    name: value.to(ranks.device) if isinstance(value, torch.Tensor) else value
+                    for name, value in batch.items()
+                }
+                inputs = make_inputs(here, model.config, model.kernel)
+                sums[0] += model(inputs).sum(dtype=torch.float64)
+                sums[1] += (inputs.targets != IGNORE).sum()
+    finally:
+        model.train(was_training)
+    whole_loss(sums[:1], ranks)
+    total, labels = ranks.total(sums).tolist()
+    if not labels:
+        raise ValueError(
+            "--evaluate: its samples have no labels; give a dataset with answers to learn"
+        )
+    return Evaluation(step, total / labels, int(labels))
+
+
+def evaluation(run: Any, loader: datapipe.Loader) -> Callable[[], Evaluation]:
+    """Return the function that evaluates the model of a `Run`, and prints the loss.
+
+    Args:
+        run: whose `model`, `step`, `techniques` and `ranks` are used.
+        loader: of the held-out dataset, with `epochs=1`.
+    """
+
+    def evaluate_and_print() -> Evaluation:
+        loader.set_epoch(0)  # after an epoch a loader would begin the next one
+        autocast = run.exchange.autocast(run.techniques, run.ranks.device)
+        found = evaluate(run.model, loader, run.ranks, step=run.step, autocast=autocast)
+        if run.ranks.first:
+            text = f"step {found.step:5d}  held-out loss {found.loss:.4f} ({found.labels:,} labels)"
+            print(text, file=sys.stderr, flush=True)
+        return found
+
+    return evaluate_and_print

@@ -1,0 +1,92 @@
+"""Let a trained model answer the samples of a dataset: a look at what it learnt.
+
+    python -m examples.vlm.generate CHECKPOINT SHARDS --generate 4 --new-tokens 64
+
+CHECKPOINT is what --save wrote; the model, its adapters and their sizes come from it. The other
+options are those of examples.vlm.train. Give those of the data (--tokenizer, --template, --native,
+--max-length) as in training. Prompts are the samples up to their first answer, with their images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import datapipe
+from examples.vlm.checkpoint import find, load_model
+from examples.vlm.config import MODELS
+from examples.vlm.data import ordered_loader
+from examples.vlm.model import VLM
+from examples.vlm.options import parse
+from examples.vlm.ranks import Ranks, joined
+from examples.vlm.sampling import write_samples
+from examples.vlm.techniques import Techniques
+from examples.vlm.texts import Vocabulary
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line, load the model and print its answers."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.vlm.generate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", type=Path, help="what --save of examples.vlm.train wrote")
+    own, others = parser.parse_known_args(arguments)
+    options = parse(["--generate", "4", *others], __doc__ or "")
+    try:
+        with joined(options.device) as ranks:
+            answer(own.checkpoint, options, ranks)
+    except (ValueError, OSError) as error:  # datapipe's own errors are such too
+        sys.exit(f"generate: {error}")
+
+
+def answer(checkpoint: Path, options: argparse.Namespace, ranks: Ranks) -> None:
+    """Print the answers of a saved model.
+
+    Raises:
+        ValueError: there is no such checkpoint, or it was made with another tokenizer.
+    """
+    from examples.vlm.train import kernel_for, techniques_of
+
+    _, content = find(checkpoint)
+    about = content["about"]
+    options.model = about["model"]
+    vocabulary, config = Vocabulary.of(options.tokenizer), MODELS[options.model]
+    if about["vocabulary"] != vocabulary.size:
+        raise ValueError(
+            f"{checkpoint} is of a tokenizer of {about['vocabulary']:,} tokens, and this one has "
+            f"{vocabulary.size:,}; give --tokenizer as in training"
+        )
+    kernel = kernel_for(options.attention, techniques_of(options), ranks.device)
+    model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
+    Techniques(lora=about["lora"]).apply(model)
+    load_model(checkpoint, model)
+    model.to(ranks.device)
+    count = options.generate
+    with ordered_loader(options, vocabulary, ranks, options.shards, samples=count) as loader:
+        print_answers(model, loader, vocabulary, options)
+
+
+def print_answers(
+    model: VLM, loader: datapipe.Loader, vocabulary: Vocabulary, options: argparse.Namespace
+) -> None:
+    """Print what a model answers to the first samples of a loader."""
+    techniques = Techniques(precision=options.precision)
+    with techniques.autocast(model.embedding.weight.device):
+        answers = write_samples(
+            model,
+            loader,
+            vocabulary,
+            count=options.generate,
+            max_new_tokens=options.new_tokens,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            seed=options.seed,
+        )
+    print(*answers, sep="\n", file=sys.stderr if options.json == "-" else sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The loss over a held-out dataset is the mean over all its labels, however they are batched."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm import train as program
+from examples.vlm.evaluate import evaluate
+from examples.vlm.inputs import IGNORE, make_inputs
+from examples.vlm.loop import Run
+from examples.vlm.ranks import Ranks
+
+from .test_vlm_model import CONFIG, FIXED, load, make_model
+from .vlm_runs import PACKED, fit
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    if "pixel_values" not in batch:
+        return batch
+    return batch | {"pixel_values": batch["pixel_values"].double()}
+
+
+@pytest.mark.parametrize(
+    "options", [{"pack": 300}, {"batch_size": 7}, {"pack": 300, "batch_size": 2}], ids=str
+)
+def test_it_is_the_mean_over_samples_one_by_one(shards: Path, options: dict[str, Any]) -> None:
+    """Seven does not divide 25: repeats in the last batch must not count."""
+    model = make_model("split")
+    total, labels = 0.0, 0
+    with torch.no_grad():
+        for batch in load(shards, FIXED, batch_size=1, shuffle=False):
+            inputs = make_inputs(doubled(batch), CONFIG, "split")
+            total += float(model(inputs).sum())
+            labels += int((inputs.targets != IGNORE).sum())
+    batches = map(doubled, load(shards, FIXED, shuffle=False, **options))
+    found = evaluate(model, batches, ALONE, step=3)
+    assert (found.step, found.labels) == (3, labels)
+    assert found.loss == pytest.approx(total / labels, rel=1e-12)
+
+
+def test_the_device_is_read_once_and_the_model_is_left_as_it_was(
+    shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model("split").train()
+    reads: list[int] = []
+    for name in ("item", "tolist", "__float__", "__int__", "__bool__"):
+        known = getattr(torch.Tensor, name)
+
+        def note(tensor: torch.Tensor, *arguments: Any, known: Any = known) -> Any:
+            reads.append(tensor.numel() if tensor.dtype == torch.float64 else 0)
+            return known(tensor, *arguments)
+
+        monkeypatch.setattr(torch.Tensor, name, note)
+    modes: list[bool] = []
+    model.register_forward_pre_hook(lambda *_: modes.append(model.training))
+    evaluate(model, map(doubled, load(shards, FIXED, pack=300)), ALONE)
+    assert sum(reads) == 2  # the sum of the losses and the number of labels
+    assert modes
+    assert not any(modes)
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_ranks_add_their_shares(shards: Path) -> None:
+    """Two loaders, and the sum that the first rank would be sent by the other."""
+    model = make_model("split")
+    whole = evaluate(model, map(doubled, load(shards, FIXED, batch_size=2)), ALONE)
+    parts = [
+        evaluate(
+            model, map(doubled, load(shards, FIXED, batch_size=2, rank=rank, world_size=2)), ALONE
+        )
+        for rank in range(2)
+    ]
+    assert sum(part.labels for part in parts) == whole.labels
+    mean = sum(part.loss * part.labels for part in parts) / whole.labels
+    assert mean == pytest.approx(whole.loss, rel=1e-12)
+
+
+def test_samples_without_labels_are_refused(shards: Path) -> None:
+    batches = (
+        batch | {"labels": torch.full_like(batch["labels"], IGNORE)}
+        for batch in map(doubled, load(shards, FIXED, batch_size=5))
+    )
+    with pytest.raises(ValueError, match="its samples have no labels"):
+        evaluate(make_model("split"), batches, ALONE)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_run_is_evaluated_on_the_way_and_at_the_end_and_learns_the_same(
+    shards: Path, tmp_path: Path, runs: list[Run], capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = fit(shards, *PACKED, "--steps", 7, "--dropout", 0.2)
+    report = fit(
+        *(shards, *PACKED, "--steps", 7, "--dropout", 0.2),
+        *("--evaluate", shards, "--evaluate-every", 3),
+    )
+    assert plain.losses == report.losses
+    assert [one.step for one in report.evaluations] == [3, 6, 7]
+    losses = [one.loss for one in report.evaluations]
+    assert losses == sorted(losses, reverse=True)
+    assert "held-out loss" in capfd.readouterr().err
+    assert json.loads(json.dumps(report.to_dict()))["evaluations"][-1]["loss"] == losses[-1]
+    other = fit(shards, *PACKED, "--steps", 7, "--dropout", 0.2, "--evaluate", shards)
+    assert [one.loss for one in other.evaluations] == losses[-1:]
+    assert math.isfinite(losses[-1])
+
+
+def test_a_period_without_a_dataset_is_refused(
+    shards: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program.main([str(shards), "--evaluate-every", "3"])
+    assert "--evaluate-every does nothing without --evaluate" in capfd.readouterr().err

@@ -1,0 +1,202 @@
+"""Texts that a model writes, with a cache of keys and values as without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from examples.vlm import generate as program
+from examples.vlm.attention import Table, attend
+from examples.vlm.checkpoint import save
+from examples.vlm.inputs import make_inputs
+from examples.vlm.loop import Run
+from examples.vlm.model import VLM
+from examples.vlm.sampling import Prompts, generate, logits_of
+
+from .test_vlm_model import FIXED, FORMS, NATIVE, WORDS, load, make_model
+from .vlm_runs import PACKED, fit
+
+STEPS = 12
+
+
+def batch_of(shards: Path, form: dict[str, Any] = FIXED, **options: Any) -> dict[str, Any]:
+    batch = next(iter(load(shards, form, shuffle=False, **options)))
+    return batch | {"pixel_values": batch["pixel_values"].double()}
+
+
+@torch.no_grad()
+def logits(model: VLM, prompts: Prompts, tokens: Sequence[Tensor], cached: bool) -> Tensor:
+    """Logits of every step, with given tokens."""
+    model.eval()
+    steps = logits_of(model, prompts, len(tokens), cached=cached)
+    return torch.stack([next(steps), *(steps.send(token) for token in tokens)])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kernel", ["split", "sdpa", "plain"])
+@pytest.mark.parametrize("options", [{"batch_size": 5}, {"pack": 400}], ids=str)
+def test_a_cache_changes_no_token_and_no_logit(
+    shards: Path, form: str, kernel: str, options: dict[str, Any]
+) -> None:
+    model = make_model(kernel)
+    batch = batch_of(shards, FORMS[form], **options)
+    prompts = Prompts.of_batch(model, batch)
+    assert len(prompts.lengths) == len(batch["key"]) > 2
+    with_cache, without = (
+        generate(model, prompts, max_new_tokens=STEPS, cached=cached) for cached in (True, False)
+    )
+    assert with_cache == without
+    assert all(len(text) == STEPS for text in without)
+    assert len(set(map(tuple, without))) > 1
+    drawn = list(torch.randint(5, WORDS.size, (STEPS, len(prompts.lengths))))
+    wanted = logits(model, prompts, drawn, cached=False)
+    got = logits(model, prompts, drawn, cached=True)
+    assert wanted.std() > 0.1
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_logits_are_those_that_training_has_its_losses_of(shards: Path) -> None:
+    """The loss of a label behind the prompt is that of the token that would be drawn there."""
+    model = make_model("split")
+    for batch in islice(load(shards, FIXED, batch_size=1, shuffle=False), 3):
+        given = batch | {"pixel_values": batch["pixel_values"].double()}
+        start = int((given["labels"][0] != -100).nonzero()[0])
+        prompts = Prompts.of_batch(model, given)
+        assert prompts.lengths == [start]
+        found = -logits(model, prompts, [], cached=True)[0, 0].log_softmax(-1)
+        for token in (5, 70, 200):
+            longer = given["input_ids"][:, : start + 1].clone()
+            longer[0, -1] = token
+            labels = torch.full_like(longer, -100)
+            labels[0, -1] = token
+            with torch.no_grad():
+                changed = given | {"input_ids": longer, "labels": labels}
+                loss = model(make_inputs(changed, model.config, "split")).sum()
+            torch.testing.assert_close(found[token], loss, rtol=1e-9, atol=1e-9)
+
+
+def test_no_token_of_an_image_is_written() -> None:
+    model = make_model("split")
+    prompts = Prompts.of_tokens(model, [[5, 6, 7]])
+    free = generate(model, prompts, max_new_tokens=STEPS)
+    model.image_id = free[0][0]
+    assert free[0][0] not in generate(model, prompts, max_new_tokens=STEPS)[0]
+
+
+def test_the_images_of_a_prompt_matter_to_it_alone(shards: Path) -> None:
+    model = make_model("split")
+    batch = batch_of(shards, batch_size=3)
+    first = int(batch["input_ids"][0].eq(WORDS.image_id).sum()) // 4
+    changed = batch["pixel_values"].clone()
+    changed[first:] += 1  # of the other samples
+    seen = [
+        logits(model, Prompts.of_batch(model, batch | {"pixel_values": pixels}), [], cached=True)[0]
+        for pixels in (batch["pixel_values"], changed)
+    ]
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert not torch.equal(seen[0][1], seen[1][1])
+
+
+def test_texts_end_at_a_token_of_stop_and_others_go_on(shards: Path) -> None:
+    model = make_model("split")
+    prompts = Prompts.of_batch(model, batch_of(shards, batch_size=4))
+    free = generate(model, prompts, max_new_tokens=STEPS)
+    stop = free[0][3]
+    ended = generate(model, prompts, max_new_tokens=STEPS, stop=[stop])
+    assert ended == [text[: text.index(stop)] if stop in text else text for text in free]
+    everything = generate(model, prompts, max_new_tokens=STEPS, stop=range(WORDS.size))
+    assert everything == [[]] * 4
+
+
+def test_drawn_tokens_are_among_the_likeliest_and_repeat_with_the_seed() -> None:
+    model = make_model("split")
+    prompts = Prompts.of_tokens(model, [[5, 6, 7], [8, 9]])
+    scores = logits(model, prompts, [], cached=True)[0]
+    scores[:, WORDS.image_id] = -torch.inf
+    likeliest = [set(row.topk(4).indices.tolist()) for row in scores]
+
+    def draw(seed: int, **options: Any) -> list[list[int]]:
+        random = torch.Generator().manual_seed(seed)
+        return generate(model, prompts, random=random, **options)
+
+    drawn = [draw(seed, max_new_tokens=1, temperature=5.0, top_k=4) for seed in range(60)]
+    for number in range(2):
+        assert {text[number][0] for text in drawn} == likeliest[number]
+    free = {draw(seed, max_new_tokens=1, temperature=5.0)[0][0] for seed in range(60)}
+    assert len(free) > 10
+    once, again = (draw(3, max_new_tokens=STEPS, temperature=1.0) for _ in range(2))
+    assert once == again
+    cold = draw(3, max_new_tokens=STEPS, temperature=1e-6)
+    assert cold == generate(model, prompts, max_new_tokens=STEPS)
+
+
+def test_a_model_is_left_as_it_was(shards: Path) -> None:
+    model = make_model("split").train()
+    prompts = Prompts.of_batch(model, batch_of(shards, batch_size=2))
+    before = torch.get_rng_state()
+    generate(model, prompts, max_new_tokens=2)
+    assert model.training
+    assert all(block.attention.attend is attend for block in model.language.blocks)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"max_new_tokens": 0}, "give 1, 0 and 0, or more"),
+        ({"max_new_tokens": 1, "temperature": -1.0}, "give 1, 0 and 0, or more"),
+        ({"max_new_tokens": 1, "top_k": 3}, "top_k=3 does nothing with temperature=0"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], reason: str) -> None:
+    model = make_model("split")
+    with pytest.raises(ValueError, match=reason):
+        generate(model, Prompts.of_tokens(model, [[1, 2]]), **options)
+    with pytest.raises(ValueError, match="a prompt is empty"):
+        generate(model, Prompts.of_tokens(model, [[1], []]), max_new_tokens=1)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_run_and_its_checkpoint_write_the_same(
+    shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was taught hundreds of times is what is written."""
+    file, answers = tmp_path / "run.pt", ("--generate", 3, "--new-tokens", 6)
+    fit(shards, *PACKED, "--steps", 60, "--lr", 1e-2, "--lr-steps", 60, "--save", file, *answers)
+    written = capfd.readouterr().out
+    assert written.count("model:  'It is") == 3
+    assert "taught: 'It is 1. Indeed." in written
+    program.main([str(file), str(shards), *map(str, answers), "--device", "cpu"])
+    assert capfd.readouterr().out == written
+    with pytest.raises(SystemExit, match=r"generate: nowhere.pt: there is no checkpoint"):
+        program.main(["nowhere.pt", str(shards), "--device", "cpu"])
+
+
+def test_native_images_and_tables_of_kernels_serve_prompts(shards: Path) -> None:
+    table = Table.read([Path("benchmarks/results/attention-cpu.json")])
+    texts = []
+    for kernel in (table, "plain"):
+        model = make_model("split")
+        model.kernel = kernel
+        prompts = Prompts.of_batch(model, batch_of(shards, NATIVE, batch_size=4))
+        texts.append(generate(model, prompts, max_new_tokens=4))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_checkpoint_of_many_ranks_writes_what_the_model_does(
+    shards: Path, tmp_path: Path, runs: list[Run], capfd: pytest.CaptureFixture[str]
+) -> None:
+    answers = ("--generate", 2, "--new-tokens", 5)
+    fit(shards, *PACKED, "--steps", 3, *answers)
+    written = capfd.readouterr().out
+    about = {"model": "tiny", "vocabulary": WORDS.size, "lora": 0}
+    save(tmp_path / "run", runs[0].parts(), 3, about, runs[0].ranks, sharded=True)
+    program.main([str(tmp_path / "run"), str(shards), *map(str, answers), "--device", "cpu"])
+    assert capfd.readouterr().out == written

@@ -1,0 +1,137 @@
+"""One projection for queries, keys and values, and the blocks that are computed again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm.attention import attend
+from examples.vlm.layers import Attention, Block, Transformer
+from examples.vlm.recompute import NONE, Recompute, read_recompute
+from examples.vlm.rotary import angles, rotate
+
+from .attend import make_segments
+
+TOKENS = 12
+TURNED, SEGMENTS = angles(torch.arange(TOKENS), 8), make_segments([7, 5], True)
+
+
+def test_one_projection_is_three_whose_rows_lie_group_by_group() -> None:
+    torch.manual_seed(0)
+    layer = Attention(width=48, heads=6, kv_heads=2).double()
+    x = torch.randn(TOKENS, 48, dtype=torch.float64)
+    groups = layer.qkv.weight.view(2, 3 + 2, 8, 48)
+    q, k, v = (
+        (x @ rows.reshape(-1, 48).T).view(TOKENS, -1, 8)
+        for rows in (groups[:, :3], groups[:, 3:4], groups[:, 4:])
+    )
+    wanted = attend(rotate(q, TURNED), rotate(k, TURNED), v, SEGMENTS, "split")
+    torch.testing.assert_close(
+        layer(x, TURNED, SEGMENTS, "split"), layer.out(wanted.flatten(1)), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_a_contiguous_part_of_the_projection_is_whole_heads() -> None:
+    """As tensor parallelism divides it: each half of the rows, and of the columns behind it."""
+    torch.manual_seed(0)
+    layer = Attention(width=48, heads=6, kv_heads=2).double()
+    x = torch.randn(TOKENS, 48, dtype=torch.float64)
+    halves = torch.zeros_like(x)
+    for half in range(2):
+        part = Attention(width=48, heads=6, kv_heads=2).double()
+        part.qkv.weight = torch.nn.Parameter(layer.qkv.weight.chunk(2)[half])
+        part.out.weight = torch.nn.Parameter(layer.out.weight.chunk(2, dim=1)[half])
+        halves += part(x, TURNED, SEGMENTS, "split")
+    torch.testing.assert_close(halves, layer(x, TURNED, SEGMENTS, "split"), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", NONE),
+        ("all", Recompute(frozenset(range(5)))),
+        ("2", Recompute(frozenset({0, 2, 4}))),
+        ("7", Recompute(frozenset({0}))),
+        ("0,3", Recompute(frozenset({0, 3}))),
+        ("3,", Recompute(frozenset({3}))),
+        ("sequential:2", Recompute(segments=2)),
+    ],
+)
+def test_blocks_are_chosen_by_a_text(text: str, wanted: Recompute) -> None:
+    assert read_recompute(text, 5) == wanted
+    if "," in text:
+        assert read_recompute(text, 5, whole=False) == NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("some", "give all, N"),
+        ("-1", "give all, N"),
+        ("1,x", "give all, N"),
+        ("parts:2", "give all, N"),
+        ("0", "give 1 or more"),
+        ("1,5", "numbers from 0 to 4"),
+        ("sequential:6", "5 blocks make 1 to 5 runs"),
+        ("sequential:0", "5 blocks make 1 to 5 runs"),
+    ],
+)
+def test_other_texts_are_refused_with_those_that_are_not(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        read_recompute(text, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("", []),
+        ("all", [0, 1, 2, 3, 4]),
+        ("2", [0, 2, 4]),
+        ("1,3", [1, 3]),
+        ("sequential:2", [0, 1]),
+    ],
+)
+def test_chosen_blocks_run_twice_and_gradients_stay_bit_equal(
+    text: str, twice: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    model = Transformer(width=32, layers=5, heads=4, kv_heads=2, hidden=64)
+    for block in model.blocks:
+        block.attention.dropout = 0.3
+    x = torch.randn(TOKENS, 32)
+    calls = dict.fromkeys(map(id, model.blocks), 0)
+    forward = Block.forward
+
+    def count(block: Block, *arguments: Any) -> Any:
+        calls[id(block)] += 1
+        return forward(block, *arguments)
+
+    def gradients(recompute: Recompute) -> list[Any]:
+        model.recompute = recompute
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(x, TURNED, SEGMENTS, "split").square().sum().backward()
+        return [parameter.grad for parameter in model.parameters()]
+
+    plain = gradients(NONE)
+    monkeypatch.setattr(Block, "forward", count)
+    again = gradients(read_recompute(text, 5))
+    assert all(torch.equal(one, other) for one, other in zip(plain, again, strict=True))
+    assert [number for number, n in enumerate(calls.values()) if n == 2] == twice
+    assert sum(calls.values()) == 5 + len(twice)
+    with torch.no_grad():
+        model(x, TURNED, SEGMENTS, "split")
+    assert sum(calls.values()) == 10 + len(twice)
+
+
+def test_weights_are_dropped_in_training_alone() -> None:
+    torch.manual_seed(0)
+    layer = Attention(width=32, heads=4, kv_heads=2)
+    x = torch.randn(TOKENS, 32)
+    wanted = layer(x, TURNED, SEGMENTS, "split")
+    layer.dropout = 0.5
+    assert not torch.equal(layer(x, TURNED, SEGMENTS, "split"), wanted)
+    layer.eval()
+    assert torch.equal(layer(x, TURNED, SEGMENTS, "split"), wanted)

@@ -1,0 +1,84 @@
+"""Batches gathered on the device are those of the loader, bit for bit."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from examples.vlm.resident import Resident
+
+from .test_vlm_model import FORMS, load
+from .vlm_runs import PACKED, fit
+
+CPU = torch.device("cpu")
+ALL = {"batch_size": 8, "shuffle": False, "meta": ("key", "sample", "valid", "images_per_sample")}
+SHAPES: list[dict[str, Any]] = [
+    {"batch_size": 4},
+    {"batch_size": 6, "buckets": 2},
+    {"pack": 300},
+    {"pack": 300, "batch_size": 2},
+]
+
+
+def resident(shards: Path, form: str, limit: int = 10**9, **options: Any) -> Resident:
+    loader = load(shards, FORMS[form], epochs=None, **options)
+    every = load(shards, FORMS[form], **ALL)
+    return Resident(loader, every, CPU, packed="pack" in options, limit=limit)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_they_are_those_of_the_loader_over_epochs(
+    shards: Path, form: str, options: dict[str, Any], rank: int
+) -> None:
+    wanted = load(shards, FORMS[form], epochs=3, meta=("key", "num_items_in_batch"), **options)
+    count = 0
+    for one, other in zip(wanted, resident(shards, form, **options), strict=False):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            if isinstance(value, torch.Tensor):
+                assert value.dtype == other[name].dtype, name
+                assert torch.equal(value, other[name]), name
+            else:
+                assert value == other[name], name
+        count += 1
+    assert count == len(wanted) > 3
+
+
+def test_a_position_is_gone_on_with(shards: Path) -> None:
+    whole = [batch["key"] for batch in islice(resident(shards, "fixed", pack=300), 15)]
+    begun = resident(shards, "fixed", pack=300)
+    first = [batch["key"] for batch in islice(begun, 9)]
+    rest = resident(shards, "fixed", pack=300)
+    rest.load_state_dict(begun.state_dict())
+    assert first + [batch["key"] for batch in islice(rest, 6)] == whole
+
+
+def test_states_of_other_orders_are_refused(shards: Path) -> None:
+    one = resident(shards, "fixed", pack=300)
+    with pytest.raises(ValueError, match="of a run without --resident"):
+        one.load_state_dict(load(shards, FORMS["fixed"], pack=300).state_dict())
+    with pytest.raises(ValueError, match="of other data, or of other --pack"):
+        one.load_state_dict(resident(shards, "fixed", pack=350).state_dict())
+
+
+def test_data_that_do_not_fit_are_refused_with_what_may(shards: Path) -> None:
+    with pytest.raises(ValueError, match=r"bytes already, and 50,000 are allowed.*--device-cache"):
+        resident(shards, "fixed", limit=50_000, pack=300)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_run_learns_the_same_and_goes_on(shards: Path, tmp_path: Path) -> None:
+    common = (*PACKED, "--resident", "1GB")
+    plain = fit(shards, *PACKED, "--steps", 9)
+    begun = fit(shards, *common, "--steps", 4, "--save", tmp_path / "run.pt")
+    rest = fit(shards, *common, "--steps", 9, "--resume", tmp_path / "run.pt")
+    assert begun.losses + rest.losses == plain.losses
+    for arguments in (("--cache", "1GB"), ("--static-shapes",), ("--on-error", "skip")):
+        with pytest.raises(ValueError, match="--resident"):
+            fit(shards, *common, "--steps", 1, *arguments)

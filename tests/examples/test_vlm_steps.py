@@ -1,0 +1,163 @@
+"""Batches of a step by the share of the exchange, and the learning rate that goes with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.vlm import exchange
+from examples.vlm.accumulate import accumulation_for, groups_of, samples_of_step
+from examples.vlm.evaluate import Evaluation
+from examples.vlm.loop import Run
+from examples.vlm.options import parse
+from examples.vlm.schedule import scaled_rate
+
+from .test_vlm_model import FIXED, load
+from .vlm_runs import PACKED, fit
+
+
+@given(
+    compute=st.floats(0.01, 100),
+    exchanged=st.floats(0, 100),
+    target=st.floats(0.01, 0.99),
+)
+def test_the_accumulation_is_the_least_that_pays(
+    compute: float, exchanged: float, target: float
+) -> None:
+    batches = accumulation_for(exchanged / (compute + exchanged), target)
+
+    def share(batches: int) -> float:
+        return exchanged / (batches * compute + exchanged)
+
+    assert share(batches) <= target * (1 + 1e-6)
+    assert batches == 1 or share(batches - 1) >= target * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("share", "target"), [(1.0, 0.1), (-0.1, 0.1), (0.5, 0.0), (0.5, 1.0)])
+def test_shares_out_of_range_are_refused(share: float, target: float) -> None:
+    with pytest.raises(ValueError, match="give shares of the time"):
+        accumulation_for(share, target)
+
+
+def test_groups_are_as_small_as_they_can_be_with_their_samples() -> None:
+    batches: list[dict[str, Any]] = [{"key": "x" * n} for n in (3, 1, 2, 5, 1, 1, 1)]
+    groups = groups_of(batches, count=1, samples=4)
+    assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
+    groups = groups_of(batches, count=1, samples=8, ranks=2)
+    assert [[len(b["key"]) for b in group] for group in groups] == [[3, 1], [2, 5], [1, 1, 1]]
+
+
+def test_rates_follow_the_batch_by_its_rule() -> None:
+    assert scaled_rate(1e-3, rule="linear", samples=256, base=64) == pytest.approx(4e-3)
+    assert scaled_rate(1e-3, rule="sqrt", samples=256, base=64) == pytest.approx(2e-3)
+    assert scaled_rate(1e-3, rule="sqrt", samples=16, base=64) == pytest.approx(0.5e-3)
+    with pytest.raises(ValueError, match="needs the batch that --lr was found with; give --base"):
+        scaled_rate(1e-3, rule="linear", samples=256, base=0)
+
+
+def test_samples_of_a_step_are_known_from_the_plan(shards: Path) -> None:
+    packs = load(shards, FIXED, pack=300)
+    steps = len(packs)
+    assert samples_of_step(packs.plan.steps(), count=3) == pytest.approx(3 * 25 / steps)
+    assert samples_of_step(packs.plan.steps(), count=1, samples=9) == 9
+    labels = sum(int(batch["num_items_in_batch"]) for batch in packs)
+    found = samples_of_step(packs.plan.steps(), count=1, labels=2 * labels)
+    assert found == pytest.approx(50)
+    ranks = load(shards, FIXED, batch_size=2, rank=1, world_size=3, drop_last=True)
+    assert samples_of_step(ranks.plan.steps(), count=2) == 12
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_rate_of_a_run_is_scaled(shards: Path, runs: list[Run]) -> None:
+    four = ("--batch-size", 4, "--steps", 3, "--lr", 1e-3)
+    fit(shards, *four)
+    fit(shards, *four, "--scale-lr", "sqrt", "--base-batch", 1)
+    fit(shards, *four, "--scale-lr", "linear", "--base-batch", 2, "--accumulate", 2)
+    rates = [run.peak_rate for run in runs]
+    # 25 samples in seven steps of 4: the last is filled with repeats, which teach nothing.
+    batch = 25 / 7
+    assert rates == pytest.approx([1e-3, 1e-3 * batch**0.5, 1e-3 * batch])
+    with pytest.raises(ValueError, match="--base-batch"):
+        fit(shards, *four, "--scale-lr", "linear")
+
+
+@pytest.mark.usefixtures("small_model")
+def test_one_process_is_told_that_it_exchanges_nothing(
+    shards: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plain = fit(shards, *PACKED, "--steps", 2)
+    auto = fit(shards, *PACKED, "--steps", 2, "--accumulate", "auto")
+    assert "one process exchanges nothing, so 1 batch a step" in capfd.readouterr().err
+    assert auto.losses == plain.losses
+    with pytest.raises(SystemExit):
+        parse([str(shards), "--accumulate", "auto", "--resume", "x"], "")
+
+
+@pytest.mark.usefixtures("small_model")
+def test_the_share_is_of_the_passes_that_exchange(
+    shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with an exchange take 4 s, the others 3, and noise comes on top."""
+    passes: list[bool] = []
+    noise = iter([9.0, 9.0, 0.5, 0.0, 0.0, 0.7, 0.3, 0.3, 0.1, 0.1, 0.2, 0.2])
+
+    def seconds(run: Run, batch: Any, exchanges: bool) -> float:
+        passes.append(exchanges)
+        return next(noise) + (4.0 if exchanges else 3.0)
+
+    monkeypatch.setattr(exchange, "_seconds", seconds)
+    fit(shards, *PACKED, "--steps", 1)
+    assert exchange.exchange_share(runs[0], {}) == pytest.approx(0.25)
+    assert passes == [True, False] * 6
+
+
+@pytest.mark.campaign
+def test_ranks_choose_the_same_accumulation_and_learn_as_with_it_given(
+    shards: Path, tmp_path: Path
+) -> None:
+    def train(*arguments: str) -> tuple[Any, str]:
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", "2", "-m", "examples.vlm.train", str(shards)]
+        command += ["--device", "cpu", "--batch-size", "1", "--steps", "3", "--json", "-"]
+        command += ["--num-workers", "1", "--evaluate", str(shards), *arguments]
+        done = subprocess.run(
+            command,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["report"], done.stderr
+
+    auto, said = train("--accumulate", "auto")
+    chosen = re.findall(r"(\d+) batches a step", said)
+    assert len(chosen) == 1
+    given, _ = train("--accumulate", chosen[0])
+    assert auto["losses"] == pytest.approx(given["losses"], rel=1e-6)
+    last, wanted = (Evaluation(**report["evaluations"][0]) for report in (auto, given))
+    assert last == pytest.approx(wanted, rel=1e-6)
+    alone = fit(
+        shards,
+        "--batch-size",
+        2,
+        "--accumulate",
+        chosen[0],
+        "--steps",
+        3,
+        "--lr-steps",
+        3,
+        "--evaluate",
+        shards,
+    )
+    assert last.labels == alone.evaluations[0].labels
+    assert last.loss == pytest.approx(alone.evaluations[0].loss, rel=2e-3)

@@ -98,9 +98,9 @@ def draw(title: str, results: Sequence[dict[str, Any]], path: Path) -> None:
     _draw_speed(speed, names, colours, results)
     beside = [figures(result) for result in results]
     memory.barh(names, [each["memory"].median for each in beside], color=colours)
-    memory.set_xlabel("memory at most, GB")
+    memory.set_xlabel("peak memory, GB")
     loss.plot([each["mean"].median for each in beside], names, "o", color="#1f6f8b")
-    loss.set_xlabel(f"loss, mean of the last {LAST} steps")
+    loss.set_xlabel(f"loss, last {LAST}")
     loss.grid(axis="y", color="#e3e7e9")
     speed.invert_yaxis()  # of all three
     for panel in (speed, memory, loss):

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from examples.vlm.attention import prepare
+from examples.vlm.attention import Table, prepare
 from examples.vlm.inputs import Inputs, Patches
 
 
 def own_share(
-    inputs: Inputs, group: dist.ProcessGroup, *, image_id: int, merged: int, kernel: str
+    inputs: Inputs, group: dist.ProcessGroup, *, image_id: int, merged: int, kernel: str | Table
 ) -> Inputs:
     """Return this rank's neighbouring tokens of a row, and the images that some of them are of.
 
@@ -51,7 +51,9 @@ def own_share(
     )
 
 
-def own_images(patches: Patches, start: int, count: int, kernel: str) -> tuple[Patches, int]:
+def own_images(
+    patches: Patches, start: int, count: int, kernel: str | Table
+) -> tuple[Patches, int]:
     """Return the images that have some of `count` patches, and the patches before these images.
 
     Without patches, it is the first image: every rank runs the encoder, as in `make_patches`.

@@ -149,7 +149,7 @@ def train(
     return counts.report(monitor, memory)
 
 
-def epoch_ended(loader: datapipe.Loader) -> Callable[[], bool]:
+def epoch_ended(loader: datapipe.Loader | Resident) -> Callable[[], bool]:
     """Return a function that returns whether an epoch has ended since it was last called."""
     before = loader.epoch
 

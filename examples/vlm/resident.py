@@ -61,6 +61,10 @@ class Resident:
         packed: whether batches are packs.
         limit: most bytes of them.
 
+    Attributes:
+        epoch: of the next batch.
+        plan: of the loader.
+
     Raises:
         ValueError: they take more.
     """
@@ -76,7 +80,7 @@ class Resident:
     ) -> None:
         self.plan, self.options, self._device = loader.plan, loader.options, device
         self._order, self._packed = loader.plan.order, packed
-        self._epoch = self._consumed = 0
+        self.epoch = self._consumed = 0
         parts: dict[str, list[Tensor | None]] = {"ids": [], "labels": [], "pixels": [], "grids": []}
         self._keys: list[str] = []
         numbers: list[int] = []
@@ -107,21 +111,22 @@ class Resident:
     def __iter__(self) -> Iterator[Batch]:
         """Go on where the last iterator stopped."""
         while True:
-            for step in self.plan.steps(epoch=self._epoch):
+            epoch = self.epoch
+            for step in self.plan.steps(epoch=epoch):
                 if step.start.consumed < self._consumed:
                     continue
-                self._consumed = step.stop.consumed
+                after = (epoch + 1, 0) if step.last else (epoch, step.stop.consumed)
+                self.epoch, self._consumed = after
                 share = step.share(
                     units_per_rank=self.options.units_per_rank,
                     rank=self.options.rank,
                     world_size=self.options.world_size,
                 )
                 yield self._batch(share) | {LABELS: max(1, step.labels or 0)}
-            self._epoch, self._consumed = self._epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the same on every rank."""
-        own = {"resident": _VERSION, "epoch": self._epoch, "consumed": self._consumed}
+        own = {"resident": _VERSION, "epoch": self.epoch, "consumed": self._consumed}
         return own | {"order": self._order}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -137,7 +142,7 @@ class Resident:
                 "the checkpoint is of other data, or of other --pack, --batch-size, --buckets or "
                 "--seed; give the same"
             )
-        self._epoch, self._consumed = state["epoch"], state["consumed"]
+        self.epoch, self._consumed = state["epoch"], state["consumed"]
 
     def _batch(self, share: Share) -> Batch:
         sizes = share.units.sizes

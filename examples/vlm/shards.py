@@ -111,6 +111,8 @@ def empty_states(folder: Path, parameters: list[nn.Parameter]) -> dict[int, dict
             room = like if same else torch.empty(about.size)
             states.setdefault(int(number), {})[key] = torch.zeros_like(room, dtype=dtype)
     return states
+
+
 def load_model(folder: Path, model: nn.Module) -> None:
     """Fill a model alone from the parts that ranks wrote."""
     tensors = tensors_of(model.state_dict(), {})

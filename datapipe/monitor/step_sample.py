@@ -58,20 +58,20 @@ class StepRecorder:
         self._broken = False
 
     def begin(self) -> None:
-        """Start the profiler, unless another one runs or it cannot be used."""
+        """Start the profiler, unless another one is there or it cannot be used."""
         torch = sys.modules.get("torch")
-        if self._broken or torch is None or profiled():
+        if self._broken or torch is None or profiled() or _scheduled():
             return
         try:
-            from torch.profiler import ProfilerActivity, profile
+            from torch.autograd.profiler import profile
 
-            activities = [ProfilerActivity.CPU]
-            if torch.cuda.is_initialized():
-                activities.append(ProfilerActivity.CUDA)
-            self._profiler = profile(activities=activities, record_shapes=True, with_flops=True)
+            device = "cuda" if torch.cuda.is_initialized() else None
+            self._profiler = profile(
+                use_kineto=True, use_device=device, record_shapes=True, with_flops=True
+            )
             # Kineto reads its level when it is first used; torch 2.13 prints two lines otherwise.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-            self._profiler.start()
+            self._profiler.__enter__()
         except BaseException as error:
             self._stop()
             if not isinstance(error, Exception):
@@ -89,7 +89,7 @@ class StepRecorder:
             self._stop()
             if not counts:
                 return None
-            events = profiler.profiler.kineto_results.events()
+            events = profiler.kineto_results.events()
             return sample_of(events, turn=turn, took=took, waited=waited)
         except Exception as error:
             self._give_up(error)
@@ -99,7 +99,7 @@ class StepRecorder:
         """Stop the profiler, however far it has come."""
         try:
             if self._profiler is not None and profiled():
-                self._profiler.stop()
+                self._profiler.__exit__(None, None, None)
         finally:
             # Again, if an interrupt cut it short.
             if self._profiler is not None and profiled():
@@ -156,6 +156,17 @@ def sample_of(events: Iterable[Any], *, turn: int, took: int, waited: float) -> 
         busy=total(union(on_gpu)) / 1e9 if on_gpu else None,
         operators=tuple(operators),
     )
+
+
+def _scheduled() -> bool:
+    """Check whether there is a `torch.profiler.profile`, which may have begun to prepare itself.
+
+    Two at once end the process. It counts its steps here until its `with` block is left.
+    """
+    from torch.autograd import profiler
+
+    steps = getattr(getattr(profiler, "KinetoStepTracker", None), "_step_dict", {})
+    return "ProfilerStep" in steps
 
 
 def _kind(event: Any) -> str:

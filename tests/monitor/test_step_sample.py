@@ -177,7 +177,7 @@ def test_a_profiler_that_fails_is_told_once_and_left(
         def __init__(self, **_: Any) -> None:
             raise RuntimeError("CUPTI is taken")
 
-    monkeypatch.setattr(torch.profiler, "profile", Broken)
+    monkeypatch.setattr(torch.autograd.profiler, "profile", Broken)
     recorder = StepRecorder()
     for turn in range(3):
         recorder.begin()
@@ -193,6 +193,22 @@ def test_a_profiler_of_the_user_is_left_alone() -> None:
         torch.ones(3).add(1)
         assert recorder.end(turn=1, waited=0.0, counts=True) is None
     assert any(event.key == "aten::add" for event in profiler.key_averages())
+
+
+def test_a_profiler_of_the_user_that_prepares_itself_is_left_alone() -> None:
+    recorder = StepRecorder()
+    schedule = torch.profiler.schedule(wait=0, warmup=2, active=1)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
+        for turn in range(3):
+            recorder.begin()
+            torch.ones(3).add(1)
+            assert recorder.end(turn=turn, waited=0.0, counts=True) is None
+            if turn < 2:
+                profiler.step()
+    assert any(event.key == "aten::add" for event in profiler.key_averages())
+    recorder.begin()
+    assert recorder.end(turn=3, waited=0.0, counts=True) is not None
 
 
 def test_a_turn_that_does_not_count_stops_the_profiler() -> None:

@@ -54,6 +54,7 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self._profiler: Any = None
+        self._replaced: dict[str, Any] = {}
         self._begun = 0
         self._broken = False
 
@@ -72,6 +73,7 @@ class StepRecorder:
             # Kineto reads its level when it is first used; torch 2.13 prints two lines otherwise.
             os.environ.setdefault("KINETO_LOG_LEVEL", "99")
             self._profiler.__enter__()
+            self._make_way()
         except BaseException as error:
             self._stop()
             if not isinstance(error, Exception):
@@ -95,8 +97,25 @@ class StepRecorder:
             self._give_up(error)
             return None
 
+    def _make_way(self) -> None:
+        """Let a profiler that begins meanwhile take over, where torch would raise an error."""
+        profiler = sys.modules["torch"].autograd.profiler
+        for name in ("_prepare_profiler", "_enable_profiler"):
+            begin = getattr(profiler, name, None)
+            if begin is None:  # of another version
+                continue
+
+            def take_over(*given: Any, _begin: Any = begin, **named: Any) -> Any:
+                self._stop()
+                return _begin(*given, **named)
+
+            self._replaced[name] = begin
+            setattr(profiler, name, take_over)
+
     def _stop(self) -> None:
         """Stop the profiler, however far it has come."""
+        while self._replaced:
+            setattr(sys.modules["torch"].autograd.profiler, *self._replaced.popitem())
         try:
             if self._profiler is not None and profiled():
                 self._profiler.__exit__(None, None, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.diagnosis.step_roofline import Peaks
 
@@ -13,37 +14,58 @@ _SIDE = 768  # of the matrices that are multiplied
 _COPIED = 64 << 20  # bytes: beyond most caches
 _ROUNDS = 5
 
-# Dense, without sparsity: TFLOP/s of bfloat16 and float16, of float32 by TF32, GB/s of memory. From
-# the vendors' data sheets; the longest name that the device's begins with counts.
-_GPUS = {
-    "NVIDIA B200": (2250, 1125, 8000),
-    "NVIDIA H200": (989, 494, 4800),
-    "NVIDIA H100 PCIe": (756, 378, 2000),
-    "NVIDIA H100": (989, 494, 3350),
-    "NVIDIA A100-SXM4-80GB": (312, 156, 2039),
-    "NVIDIA A100": (312, 156, 1555),
-    "NVIDIA A10G": (70, 35, 600),
-    "NVIDIA A10": (125, 62, 600),
-    "NVIDIA L40S": (362, 183, 864),
-    "NVIDIA L4": (121, 60, 300),
-    "NVIDIA GeForce RTX 4090": (165, 83, 1008),
-    "Tesla V100": (125, 16, 900),
-    "Tesla T4": (65, 8, 300),
+
+class _Gpu(NamedTuple):
+    """TFLOP/s of bfloat16 and float16, of float32 by TF32 and without; GB/s of memory."""
+
+    half: float
+    tf32: float
+    single: float
+    bandwidth: float
+
+
+# From NVIDIA's data sheets of each product: dense, so half of the figures where a sheet has sparse
+# ones alone. A GPU's name has all words of a line; the first such line counts.
+GPUS: dict[str, _Gpu] = {
+    "B200": _Gpu(2250, 1125, 75, 8000),
+    "GH200": _Gpu(989.4, 494.7, 67, 4000),
+    "H200 NVL": _Gpu(835.5, 417.7, 60, 4800),
+    "H200": _Gpu(989.4, 494.7, 67, 4800),
+    "H100 PCIe": _Gpu(756, 378, 51, 2000),
+    "H100 NVL": _Gpu(835.5, 417.7, 60, 3900),
+    "H100": _Gpu(989.4, 494.7, 67, 3350),
+    "A100 80GB": _Gpu(312, 156, 19.5, 2039),
+    "A100": _Gpu(312, 156, 19.5, 1555),
+    "A40": _Gpu(149.7, 74.8, 37.4, 696),
+    "A10G": _Gpu(70, 35, 35, 600),
+    "A10": _Gpu(125, 62.5, 31.2, 600),
+    "L40S": _Gpu(362, 183, 91.6, 864),
+    "L40": _Gpu(181, 90.5, 90.5, 864),
+    "L4": _Gpu(121, 60, 30.3, 300),
+    "RTX 4090": _Gpu(165.2, 82.6, 82.6, 1008),
+    "RTX 3090": _Gpu(71, 35.6, 35.6, 936),
+    "V100": _Gpu(125, 15.7, 15.7, 900),
+    "T4": _Gpu(65, 8.1, 8.1, 300),
 }
 
 
-def gpu_peaks(name: str) -> Peaks | None:
-    """Return the peaks of a GPU by its name; None if it is not in the table."""
-    known = [key for key in _GPUS if name.startswith(key)]
-    if not known:
-        return None
-    model = max(known, key=len)
-    half, single, bandwidth = _GPUS[model]
-    return Peaks(
-        flops={"bfloat16": half * 1e12, "float16": half * 1e12, "float32": single * 1e12},
-        bandwidth=bandwidth * 1e9,
-        source=model,
-    )
+def gpu_peaks(name: str, *, tf32: bool = False) -> Peaks | None:
+    """Return the peaks of a GPU by its name; None if it is not in the table.
+
+    Args:
+        tf32: whether float32 products may round their factors.
+    """
+    words = set(re.split(r"[\s\-]+", name.lower()))
+    for model, gpu in GPUS.items():
+        if set(model.lower().split()) <= words:
+            single = gpu.tf32 if tf32 else gpu.single
+            flops = {"bfloat16": gpu.half, "float16": gpu.half, "float32": single}
+            return Peaks(
+                flops={dtype: rate * 1e12 for dtype, rate in flops.items()},
+                bandwidth=gpu.bandwidth * 1e9,
+                source=model,
+            )
+    return None
 
 
 @cache

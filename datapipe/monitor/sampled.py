@@ -70,5 +70,6 @@ def _roofline(sample: StepSample) -> StepRoofline | None:
 def _peaks(*, on_gpu: bool) -> Peaks | None:
     torch = sys.modules["torch"]
     if on_gpu:
-        return gpu_peaks(torch.cuda.get_device_name())
+        tf32 = torch.backends.cuda.matmul.allow_tf32
+        return gpu_peaks(torch.cuda.get_device_name(), tf32=tf32)
     return cpu_peaks(torch.get_num_threads())

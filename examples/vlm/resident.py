@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import datapipe
-from datapipe.plan.steps import Share
+from datapipe.plan import Share
 from examples.vlm.accumulate import LABELS, Batch
 from examples.vlm.inputs import IGNORE
 

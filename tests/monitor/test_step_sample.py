@@ -286,13 +286,33 @@ def test_few_probes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(began) == 3 + 2  # and then every eighth
 
 
-def test_peaks_are_plausible() -> None:
+def test_peaks_of_the_cpu_are_plausible() -> None:
     peaks = cpu_peaks(torch.get_num_threads())
     assert 1e8 < peaks.rate("float32") < 1e15
     assert 1e8 < peaks.bandwidth < 1e13
     assert peaks.rate("float64") == peaks.rate("float32")
-    found = gpu_peaks("NVIDIA H100 PCIe")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "half"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100", 989.4e12),
+        ("NVIDIA H100 PCIe", "H100 PCIe", 756e12),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", "A100", 312e12),
+        ("NVIDIA L40S", "L40S", 362e12),
+        ("Tesla T4", "T4", 65e12),
+    ],
+)
+def test_a_gpu_is_known_by_its_name(name: str, known: str, half: float) -> None:
+    found = gpu_peaks(name)
     assert found is not None
-    assert found.source == "NVIDIA H100 PCIe"
-    assert gpu_peaks("NVIDIA H100 80GB HBM3") != found
-    assert gpu_peaks("Some GPU") is None
+    assert (found.source, found.rate("bfloat16")) == (known, half)
+
+
+def test_float32_on_a_gpu_is_faster_with_rounded_factors() -> None:
+    exact, rounded = gpu_peaks("NVIDIA A100"), gpu_peaks("NVIDIA A100", tf32=True)
+    assert exact is not None
+    assert rounded is not None
+    assert (exact.rate("float32"), rounded.rate("float32")) == (19.5e12, 156e12)
+    assert gpu_peaks("NVIDIA A1000") is None

@@ -15,7 +15,7 @@ _COPIED = 64 << 20  # bytes: beyond most caches
 _ROUNDS = 5
 
 
-class _Gpu(NamedTuple):
+class _GpuPeaks(NamedTuple):
     """TFLOP/s of bfloat16 and float16, of float32 by TF32 and without; GB/s of memory."""
 
     half: float
@@ -26,26 +26,26 @@ class _Gpu(NamedTuple):
 
 # From NVIDIA's data sheets of each product: dense, so half of the figures where a sheet has sparse
 # ones alone. A GPU's name has all words of a line; the first such line counts.
-GPUS: dict[str, _Gpu] = {
-    "B200": _Gpu(2250, 1125, 75, 8000),
-    "GH200": _Gpu(989.4, 494.7, 67, 4000),
-    "H200 NVL": _Gpu(835.5, 417.7, 60, 4800),
-    "H200": _Gpu(989.4, 494.7, 67, 4800),
-    "H100 PCIe": _Gpu(756, 378, 51, 2000),
-    "H100 NVL": _Gpu(835.5, 417.7, 60, 3900),
-    "H100": _Gpu(989.4, 494.7, 67, 3350),
-    "A100 80GB": _Gpu(312, 156, 19.5, 2039),
-    "A100": _Gpu(312, 156, 19.5, 1555),
-    "A40": _Gpu(149.7, 74.8, 37.4, 696),
-    "A10G": _Gpu(70, 35, 35, 600),
-    "A10": _Gpu(125, 62.5, 31.2, 600),
-    "L40S": _Gpu(362, 183, 91.6, 864),
-    "L40": _Gpu(181, 90.5, 90.5, 864),
-    "L4": _Gpu(121, 60, 30.3, 300),
-    "RTX 4090": _Gpu(165.2, 82.6, 82.6, 1008),
-    "RTX 3090": _Gpu(71, 35.6, 35.6, 936),
-    "V100": _Gpu(125, 15.7, 15.7, 900),
-    "T4": _Gpu(65, 8.1, 8.1, 300),
+GPUS: dict[str, _GpuPeaks] = {
+    "B200": _GpuPeaks(2250, 1125, 75, 8000),
+    "GH200": _GpuPeaks(989.4, 494.7, 67, 4000),
+    "H200 NVL": _GpuPeaks(835.5, 417.7, 60, 4800),
+    "H200": _GpuPeaks(989.4, 494.7, 67, 4800),
+    "H100 PCIe": _GpuPeaks(756, 378, 51, 2000),
+    "H100 NVL": _GpuPeaks(835.5, 417.7, 60, 3900),
+    "H100": _GpuPeaks(989.4, 494.7, 67, 3350),
+    "A100 80GB": _GpuPeaks(312, 156, 19.5, 2039),
+    "A100": _GpuPeaks(312, 156, 19.5, 1555),
+    "A40": _GpuPeaks(149.7, 74.8, 37.4, 696),
+    "A10G": _GpuPeaks(70, 35, 35, 600),
+    "A10": _GpuPeaks(125, 62.5, 31.2, 600),
+    "L40S": _GpuPeaks(362, 183, 91.6, 864),
+    "L40": _GpuPeaks(181, 90.5, 90.5, 864),
+    "L4": _GpuPeaks(121, 60, 30.3, 300),
+    "RTX 4090": _GpuPeaks(165.2, 82.6, 82.6, 1008),
+    "RTX 3090": _GpuPeaks(71, 35.6, 35.6, 936),
+    "V100": _GpuPeaks(125, 15.7, 15.7, 900),
+    "T4": _GpuPeaks(65, 8.1, 8.1, 300),
 }
 
 

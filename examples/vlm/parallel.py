@@ -83,6 +83,11 @@ def parallel_of(options: argparse.Namespace, techniques: Techniques, ranks: Rank
                 "out"
             )
         check_shards(techniques)
+    if options.hook == "powersgd" and options.bucket_mb and ranks.device.type == "cpu":
+        raise ValueError(
+            "--bucket-mb with --hook powersgd on CPUs: gloo would mix up the exchanges of several "
+            "buckets, so it gets one; leave --bucket-mb out"
+        )
     if options.powersgd_rank is not None and options.hook != "powersgd":
         raise ValueError("--powersgd-rank is of --hook powersgd; give both or none")
     for name in ("powersgd_rank", "bucket_mb"):
@@ -171,7 +176,7 @@ def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks
         return Exchange(module=model, finish=partial(exchange_gradients, model, ranks))
     copies = DistributedDataParallel(
         model,
-        bucket_cap_mb=parallel.bucket_mb,
+        bucket_cap_mb=bucket_of(model, parallel, ranks),
         gradient_as_bucket_view=True,  # else every gradient is in memory twice
         static_graph=parallel.static_graph,
     )
@@ -184,6 +189,17 @@ def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks
     )
     copies.register_comm_hook(None, hook)
     return exchange
+
+
+def bucket_of(model: nn.Module, parallel: Parallel, ranks: Ranks) -> float | None:
+    """Return the megabytes of gradients that DDP sends at a time; None for torch's default.
+
+    PowerSGD begins exchanges in callbacks, which gloo runs in any order. With several buckets, ranks
+    would mix them up, and hang or abort. So there it gets all gradients in one.
+    """
+    if parallel.hook != "powersgd" or ranks.device.type != "cpu":
+        return parallel.bucket_mb
+    return 1 + sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20
 
 
 def shard(model: VLM, techniques: Techniques, ranks: Ranks) -> Exchange:

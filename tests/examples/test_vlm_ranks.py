@@ -17,7 +17,7 @@ from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.hooks import Norms
 from examples.vlm.measures import RankFigures, spread
 from examples.vlm.options import parse
-from examples.vlm.parallel import parallel_of
+from examples.vlm.parallel import Parallel, bucket_of, parallel_of
 from examples.vlm.places import Place, Seen, notice_after, verdict
 from examples.vlm.places import parse as parse_place
 from examples.vlm.ranks import SETTINGS, Ranks, differences
@@ -122,6 +122,7 @@ def options_of(line: str) -> argparse.Namespace:
         ("--parallel fsdp --optimizer 8bit", 2, "give --optimizer fused"),
         ("--powersgd-rank 2", 2, "--powersgd-rank is of --hook powersgd"),
         ("--hook powersgd --powersgd-rank 0", 2, "--powersgd-rank 0: give more than 0"),
+        ("--hook powersgd --bucket-mb 5", 2, "gloo would mix up the exchanges of several buckets"),
         ("--bucket-mb -1", 2, "--bucket-mb -1.0: give more than 0"),
         ("--static-graph --accumulate 2", 2, "does not go together with accumulation"),
         ("--static-graph --accumulate-tokens 9", 2, "does not go together with accumulation"),
@@ -136,13 +137,24 @@ def test_options_that_do_nothing_are_refused(line: str, world_size: int, reason:
 
 def test_options_of_ranks_reach_what_they_are_for() -> None:
     options = options_of("--hook powersgd --bucket-mb 5 --static-graph --lr-warmup 40")
-    found = parallel_of(options, program.techniques_of(options), Ranks(0, 2, torch.device("cpu")))
+    found = parallel_of(options, program.techniques_of(options), Ranks(0, 2, torch.device("cuda")))
     assert (found.kind, found.hook, found.bucket_mb, found.static_graph) == (
         *("ddp", "powersgd", 5, True),
     )
     assert (found.powersgd_rank, found.powersgd_start) == (4, 40)
     with pytest.raises(SystemExit):
         options_of("--rank-timeout 1")
+
+
+def test_gloo_gets_all_gradients_of_powersgd_in_one_bucket() -> None:
+    # With several, two processes hung or aborted as soon as its factors were sent.
+    model, powersgd = torch.nn.Linear(1000, 9000), Parallel(hook="powersgd")
+    gloo, nccl = (Ranks(0, 2, torch.device(name)) for name in ("cpu", "cuda"))
+    found = bucket_of(model, powersgd, gloo)
+    assert found is not None
+    assert found > 9_009_000 * 4 / 2**20
+    assert bucket_of(model, powersgd, nccl) is None
+    assert bucket_of(model, Parallel(hook="bf16", bucket_mb=7), gloo) == 7
 
 
 @given(ends=st.sets(st.integers(0, 29)), count=st.integers(1, 5))

@@ -194,8 +194,8 @@ def connect(model: VLM, parallel: Parallel, techniques: Techniques, ranks: Ranks
 def bucket_of(model: nn.Module, parallel: Parallel, ranks: Ranks) -> float | None:
     """Return the megabytes of gradients that DDP sends at a time; None for torch's default.
 
-    PowerSGD begins exchanges in callbacks, which gloo runs in any order. With several buckets, ranks
-    would mix them up, and hang or abort. So there it gets all gradients in one.
+    PowerSGD begins exchanges in callbacks, which gloo runs in any order. With several buckets,
+    ranks would mix them up, and hang or abort. So there it gets all gradients in one.
     """
     if parallel.hook != "powersgd" or ranks.device.type != "cpu":
         return parallel.bucket_mb

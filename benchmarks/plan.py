@@ -313,7 +313,7 @@ def _parts(values: Int64, size: int) -> Iterator[Int64]:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Of one core: the work has one thread, and what else runs on the machine is left out."""
+    """Measure the processor's time, which other programs of the machine do not change."""
     began = time.process_time()
     work()
     return time.process_time() - began

@@ -75,7 +75,7 @@ class Outcome:
 
     @property
     def error(self) -> float:
-        """Of the predicted gain, relative to the one that was measured."""
+        """Error of the predicted gain, relative to the one that was measured."""
         return self.remedy.gain / self.measured.median - 1
 
 

@@ -34,6 +34,7 @@ MEASURING = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(config.rootpath).as_posix().startswith(MEASURING):
+            item.add_marker(pytest.mark.measuring)
             item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=2))
 
 

@@ -49,7 +49,7 @@ _COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "Com
 
 
 class OperatorEvent(NamedTuple):
-    """OperatorEvent of the profiler on the CPU, in nanoseconds of its clock."""
+    """Call of an operator on the CPU, in nanoseconds of the profiler's clock."""
 
     thread: int
     start: int

@@ -43,7 +43,11 @@ class RankSamples:
         try:
             store.set(self._key(rank), json.dumps(steps))
         except Exception as error:
-            logger.info("the samples of this rank were not written: %s", error)
+            logger.warning(
+                "other ranks do not see the step times of this one, and take waiting for it for "
+                "exchange: the store of the process group failed: %s",
+                error,
+            )
 
     def compare(self) -> RankTimes | None:
         """Compare the samples of all ranks, as this one sees them; None without other ranks."""
@@ -60,8 +64,13 @@ class RankSamples:
                     continue
                 for turn, *times in json.loads(store.get(key)):
                     steps.setdefault(turn, {})[rank] = RankStep(*times)
-        except Exception as error:  # the rank that holds the store may have ended
-            logger.info("the samples of other ranks were not read: %s", error)
+        except Exception as error:
+            logger.warning(
+                "step times of other ranks cannot be read, so waiting for a slow rank counts as "
+                "exchange: the store of the process group failed, as when the rank that holds it "
+                "has ended: %s; ask for the report before ranks end",
+                error,
+            )
         return steps
 
     def _key(self, rank: int) -> str:

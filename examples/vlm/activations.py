@@ -105,7 +105,8 @@ def _transformer(
     found, runs = [], recomputed_runs(module)
     again = {number: run for run in runs for number in run}
     width = blocks_of(module)[0].attention.out.in_features
-    inside = Stage(name=name, kept=0, casts=0, working=0, gradients=0)  # of the run at hand
+    # Working memory of the run of recomputed blocks that this block is in.
+    inside = Stage(name=name, kept=0, casts=0, working=0, gradients=0)
     for number, block in enumerate(blocks_of(module)):
         into = into or learns(block)
         if not into:

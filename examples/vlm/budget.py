@@ -32,7 +32,7 @@ FITS = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a rank computes at a time.
+    """Batch that a rank computes at a time.
 
     Attributes:
         tokens: of a pack, or of all rows of a padded batch with their padding.
@@ -62,7 +62,7 @@ class Budget:
 
     Attributes:
         parameters, gradients, optimizer: this rank's share of them.
-        batch: ids, labels, pixels and patches, of the batch at hand alone.
+        batch: ids, labels, pixels and patches of one batch.
         activations: kept from the forward to the backward pass.
         casts: weights in half precision, kept as long.
         working: at most beside these, for a moment: a block that is recomputed, logits, gradients

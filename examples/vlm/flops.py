@@ -63,12 +63,12 @@ class Flops:
 
     @property
     def total(self) -> float:
-        """Of the model."""
+        """FLOPs of the model."""
         return sum(self.model.values())
 
     @property
     def computed(self) -> float:
-        """Of the model, and what is computed again."""
+        """FLOPs of the model, and of parts that are computed again."""
         return self.total + sum(self.again.values())
 
 

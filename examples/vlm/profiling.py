@@ -25,7 +25,7 @@ LISTED = 15
 
 @dataclass(frozen=True, kw_only=True)
 class Profiling:
-    """What is profiled.
+    """Choice of what is profiled.
 
     Attributes:
         path: a file ending in .json for the trace, or a folder, in which TensorBoard finds it; None

@@ -47,7 +47,7 @@ class Stages:
 
     @property
     def vision_share(self) -> float:
-        """Of the time by the clock."""
+        """Share of the encoder in the time by the clock."""
         return self.by_stage["vision"] / max(self.seconds, 1e-9)
 
     def __str__(self) -> str:

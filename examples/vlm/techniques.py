@@ -92,7 +92,7 @@ class Techniques:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of queries, keys and values."""
+        """Type of queries, keys and values."""
         return _AMP.get(self.precision, torch.float32)
 
     def autocast(self, device: torch.device) -> Any:

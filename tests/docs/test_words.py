@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-RIDDLES = ("What", "Whether", "Where", "How", "Which", "Who", "Those", "That")
+PARTS = ("datapipe", "examples", "benchmarks", "tools")
+RIDDLES = ("What", "Whether", "Where", "How", "Which", "Who", "Those", "That", "Of ")
 
 
-def definitions() -> Iterator[tuple[str, ast.AST]]:
-    """Yield the modules, classes and functions of the package, with their files."""
-    for path in sorted((ROOT / "datapipe").rglob("*.py")):
+def definitions(part: str) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the modules, classes and functions of a part of the project, with their files."""
+    for path in sorted((ROOT / part).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             yield path.relative_to(ROOT).as_posix(), node
 
@@ -22,7 +23,8 @@ def test_no_docstring_begins_with_a_question() -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     asked = [
         f"{file}: {text.splitlines()[0]}"
-        for file, node in definitions()
+        for part in PARTS
+        for file, node in definitions(part)
         if isinstance(node, documented)
         and (text := ast.get_docstring(node) or "").startswith(RIDDLES)
     ]
@@ -31,7 +33,9 @@ def test_no_docstring_begins_with_a_question() -> None:
 
 def test_a_class_name_means_one_thing() -> None:
     names = Counter(
-        node.name.lstrip("_") for _, node in definitions() if isinstance(node, ast.ClassDef)
+        node.name.lstrip("_")
+        for _, node in definitions("datapipe")
+        if isinstance(node, ast.ClassDef)
     )
     assert len(names) > 300
     assert [name for name, count in names.items() if count > 1] == []

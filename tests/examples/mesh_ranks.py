@@ -72,7 +72,7 @@ def batches_of(shards: str, mesh: DeviceMesh, count: int) -> list[dict[str, Any]
 
 
 def gathered(thing: Any) -> list[Any]:
-    """What every rank has."""
+    """Gather a thing from every rank."""
     found = [None] * RANKS
     dist.all_gather_object(found, thing)
     return found

@@ -73,7 +73,7 @@ def make(config: ModelConfig, switches: Techniques, words: int = WORDS) -> VLM:
 
 
 class Kept:
-    """What autograd holds in place of a tensor; it dies with the graph's node."""
+    """Handle that autograd holds in place of a tensor; it dies with the graph's node."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor

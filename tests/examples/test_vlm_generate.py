@@ -166,7 +166,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any], reason: str) 
 def test_a_run_and_its_checkpoint_write_the_same(
     shards: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What was taught hundreds of times is what is written."""
+    """After 60 steps on a few samples, the model writes the answers that it was taught."""
     file, answers = tmp_path / "run.pt", ("--generate", 3, "--new-tokens", 6)
     fit(shards, *PACKED, "--steps", 60, "--lr", 1e-2, "--lr-steps", 60, "--save", file, *answers)
     written = capfd.readouterr().out

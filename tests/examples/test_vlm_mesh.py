@@ -151,7 +151,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(shards: Path, folder: Path) -> Results:
-    """What each of four processes found, by check."""
+    """Results of four processes, by check."""
     command = [sys.executable, "-m", "tests.examples.mesh_ranks", str(shards), str(folder)]
     processes = [
         subprocess.Popen([*command, str(rank)], cwd=Path(__file__).parents[2])

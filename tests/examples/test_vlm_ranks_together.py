@@ -249,7 +249,7 @@ def test_runs_go_on_with_another_number_of_ranks(
 
 
 def test_samples_that_ranks_do_not_divide_hang_no_rank(shards: Path, four: list[Found]) -> None:
-    """Of 25 samples, a third step of 12 has one for the first rank and none for three."""
+    """25 samples make two steps of 12, and a third with one sample, on the first rank."""
     wanted = alone(shards, "--batch-size", 12, "--steps", 4)
     for name in ("uneven", "uneven fsdp"):
         assert four[0][name]["losses"] == pytest.approx(wanted, rel=1e-4)

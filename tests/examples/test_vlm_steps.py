@@ -106,7 +106,7 @@ def test_one_process_is_told_that_it_exchanges_nothing(
 def test_the_share_is_of_the_passes_that_exchange(
     shards: Path, runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with an exchange take 4 s, the others 3, and noise comes on top."""
+    """Passes with an exchange take 4 s, the others 3, and noise comes on top."""
     passes: list[bool] = []
     noise = iter([9.0, 9.0, 0.5, 0.0, 0.0, 0.7, 0.3, 0.3, 0.1, 0.1, 0.2, 0.2])
 

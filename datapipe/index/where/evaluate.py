@@ -42,7 +42,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], str]] = {
 
 
 class Truth(NamedTuple):
-    """Of which samples a condition is true, and of which false: bool [n] or []."""
+    """Samples of which a condition is true, and of which it is false: bool [n] or []."""
 
     true: Bools
     false: Bools

@@ -192,7 +192,8 @@ def _probe(state: _ProbeState) -> None:
         last = now
         probes += 1
         if probes % _LOOK == 0 or state.ended:
-            state.sums = (late - (queued_seconds() - queued), now - began)
+            waited = queued_seconds() - queued
+            state.sums = (late - waited, now - began - waited)
 
 
 def queued_seconds() -> float:

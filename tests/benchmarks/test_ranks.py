@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.ranks import Round
+from benchmarks.ranks_measure import Timed
 from benchmarks.ranks_packs import (
     Cost,
     balanced,
@@ -68,3 +70,16 @@ def test_a_cost_is_found_again_in_the_seconds_it_gives(ways: dict[str, Units]) -
     assert explained == pytest.approx(1)
     with pytest.raises(ValueError, match="measure more steps"):
         fit(units, -COST.of(units))
+
+
+def test_ways_are_compared_on_equal_work(ways: dict[str, Units]) -> None:
+    """Twice the cost of every sample, as in a run that drew longer ones, changes no ratio."""
+    units = steps_of(ways["round-robin"], RANKS, 0, 8)
+    seconds = COST.of(units).reshape(-1, RANKS)
+    found = [
+        Round(units, Timed(scale * seconds, scale * seconds, 0 * seconds, 0.0)).work_rate(clock)
+        for scale in (1, 2)
+        for clock in ("wall", "own core")
+    ]
+    assert found == pytest.approx([1 / imbalance(seconds)] * 4, rel=0.05)
+    assert found[0] == pytest.approx(seconds.mean(1).sum() / seconds.max(1).sum())

@@ -231,7 +231,7 @@ class Loader:
             state,
             self._schedule.fingerprint,
             self._schedule.identity(options),
-            self._schedule.origin.source.count,
+            lambda epoch: self._schedule.blocks(epoch).plan.edges,
         )
         if options.group > 1 and options.group % self.options.share:
             logger.warning(

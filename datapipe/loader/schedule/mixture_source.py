@@ -204,7 +204,7 @@ def _open(entry: MixtureDataset, remote: RemoteOptions) -> Dataset:
 
 def _needs_tokens(mixture: Mixture) -> bool:
     """Return whether mean tokens of the datasets are needed to resolve a mixture."""
-    amounts = [mixture.epoch]
+    amounts: list[object] = [mixture.epoch]
     amounts += [amount for change in mixture.schedule for amount in (change.start, change.over)]
     return mixture.weights == "tokens" or any(
         isinstance(amount, Amount) and amount.unit != "samples" for amount in amounts

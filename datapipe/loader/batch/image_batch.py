@@ -68,17 +68,17 @@ class ImageSlots:
         self.first: Int64 = edges(images)
         self._images = images
         self._kinds = kinds = context.kinds_of(samples)
-        transform: ImageTransform | MixedForms = context.transforms[0]
-        if kinds is None:
-            self._transforms = [context.transforms[0]] * len(samples)
-        else:
+        self._transforms = [context.transforms[0]] * len(samples)
+        if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
-            transform = MixedForms(context.transforms, np.repeat(kinds, images), kinds)
-        self._forms = transform
         self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        # Images of fixed size are planned alike, whatever their kind.
+        self._forms: ImageTransform | MixedForms = context.transforms[0]
+        if kinds is not None and not self._fixed:
+            self._forms = MixedForms(context.transforms, np.repeat(kinds, images), kinds)
         count = int(self.first[-1])
         # An image of fixed size is one row, whatever its own size, which is then not looked up.
-        rows = np.ones(count, np.int64) if self._fixed else transform.rows(*self._sizes)
+        rows = np.ones(count, np.int64) if self._fixed else self._forms.rows(*self._sizes)
         self._all_rows = np.arange(count + 1) if self._fixed else edges(rows)  # resident ones too
         self._rows: Int64 = self._all_rows
         if resident is not None:
@@ -87,7 +87,7 @@ class ImageSlots:
         sizes = (np.zeros(0, np.int64),) * 2 if self._fixed else self._sizes
         self._shape = (
             used if context.rows is None or used < self._all_rows[-1] else context.rows,
-            *transform.row_shape(*sizes),
+            *self._forms.row_shape(*sizes),
         )
         self._empty = np.zeros(count, bool)
         # None once they are decoded, or where each is decoded by itself.

@@ -9,8 +9,9 @@ from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext
-from datapipe.loader.batch.token_batch import TokenContext
+from datapipe.loader.batch.image_batch import GEOMETRY
+from datapipe.loader.batch.image_context import ImageContext
+from datapipe.loader.batch.token_batch import TextKind, TokenContext
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import TextSizes
@@ -68,7 +69,7 @@ def make_context(
         on_gpu = prefetcher is not None and prefetcher.device.type == "cuda"
         pin = (work.device.pin_memory and can_pin()) or on_gpu
         images = ImageContext(
-            transform=transform,
+            transforms=(transform,),
             columns=dataset.columns,
             # Prepared batches, the one in use, the one before it and one on its way to a device.
             pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
@@ -121,11 +122,15 @@ def _token_context(
         total = plan.pack * options.units_per_rank
         segments = plan.max_samples * options.units_per_rank + 1  # the last one is the rest
     return TokenContext(
-        encoder=text.encoder,
-        stored=None if arrays is None else (arrays, text.columns),
-        image_tokens=text.image_tokens,
-        image_grids=text.image_grids if text.images.grids is not None else None,
-        limit=text.limit,
+        texts=(
+            TextKind(
+                encoder=text.encoder,
+                stored=None if arrays is None else (arrays, text.columns),
+                image_tokens=text.image_tokens,
+                image_grids=text.image_grids if text.images.grids is not None else None,
+                limit=text.limit,
+            ),
+        ),
         pack=plan.unit == "pack",
         # One of the two is 1: packs are not padded.
         multiple_of=plan.pack_multiple_of * work.batch.multiple_of,

@@ -127,9 +127,9 @@ def make_loader(
             skipped.
         epochs: epochs of a run, which is one iteration over the loader; None for no end.
         run: other ends of a run, in steps or tokens, and accumulation of steps: a `RunSpec`.
-        meta: further keys of each batch: "key", "source", "sample" (its number), "text", "valid",
-            "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
-            fields of the samples' JSON members, as lists.
+        meta: further keys of each batch: "key", "source", "dataset" (its name), "sample" (its
+            number), "text", "valid", "images_per_sample", "num_items_in_batch" (labels of the step
+            over all ranks), and fields of the samples' JSON members, as lists.
         decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU if `device` is one;
             "auto" is DALI on a GPU if it is installed and supports the options, else "cpu". A
             `DaliOptions` is "dali" with its options.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,10 +16,11 @@ import torch
 
 import datapipe
 from datapipe import PackSpec
+from examples.vlm import data
 from examples.vlm import train as program
 from examples.vlm.accumulate import labels_of
 from examples.vlm.by_dataset import MOST, DatasetFigures, dataset_table
-from examples.vlm.inputs import make_inputs
+from examples.vlm.inputs import IGNORE, following, make_inputs
 from examples.vlm.loop import train_step
 from examples.vlm.measures import Line
 from examples.vlm.ranks import Ranks
@@ -59,7 +60,7 @@ def test_losses_by_dataset_sum_to_that_of_the_step(shards: Path, options: dict[s
 @pytest.mark.parametrize("options", SHAPES, ids=str)
 def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, Any]) -> None:
     model, sums = make_model("plain"), sums_of(ALONE)
-    losses: Counter[str] = Counter()
+    losses: dict[str, float] = defaultdict(float)
     labels: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     with torch.no_grad():
@@ -78,6 +79,31 @@ def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, An
         assert padded or each.tokens == tokens[each.name]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -> None:
+    gpu = Ranks(0, 1, torch.device("cuda"))
+    here, there = sums_of(ALONE), sums_of(gpu)
+    for batch in map(named, load(shards, FIXED, **options)):
+        targets = following(batch["labels"]).flatten()
+        losses = torch.rand(len(targets)) * (targets != IGNORE)
+        moved = {
+            name: value.cuda() if isinstance(value, torch.Tensor) else value
+            for name, value in batch.items()
+        }
+        arguments = targets.cuda(), losses.cuda()
+        here.add(batch, targets, losses)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            there.add(moved, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(here.since_last(), there.since_last(), strict=True):
+        assert one._replace(loss=None) == other._replace(loss=None)
+        assert one.loss == pytest.approx(other.loss, rel=1e-9)
+
+
+@pytest.mark.campaign
 def test_two_processes_have_the_sums_of_one(shards: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.examples.dataset_ranks", str(shards), str(tmp_path)]
     processes = [subprocess.Popen([*command, str(rank)]) for rank in range(RANKS)]
@@ -109,7 +135,8 @@ class Mixture:
 def test_a_run_logs_and_reports_them(
     shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    make, log, lines = program.make_loader, program.log_line, []
+    make, log = data.make_loader, program.log_line
+    lines: list[Line] = []
     monkeypatch.setattr(program, "make_loader", lambda *args: Mixture(make(*args)))
 
     def note(line: Line) -> None:
@@ -146,7 +173,6 @@ def test_tables_show_the_largest_of_many_datasets() -> None:
     )
     lines = dataset_table(figures).splitlines()
     assert len(lines) == MOST + 1
-    assert lines[0].split() == (
-        "set 49 loss - 49 labels 490 tokens 25.0% of samples (plan 4.9%)".split()
-    )
+    wanted = "set 49 loss - 49 labels 490 tokens 25.0% of samples (plan 4.9%)"
+    assert " ".join(lines[0].split()) == wanted
     assert lines[-1].strip() == f"and {50 - MOST} more datasets"

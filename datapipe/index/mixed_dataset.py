@@ -24,7 +24,8 @@ class DatasetPart:
 
     Args:
         name: in the mixture.
-        open_it: opens it.
+        open_it: opens it, as one of so many.
+        of: datasets of the mixture, which share the limits of memory of one.
         counts, fingerprint: that it had when the mixture was opened.
         is_remote: whether its shards are behind a URL.
     """
@@ -32,10 +33,11 @@ class DatasetPart:
     def __init__(
         self,
         name: str,
-        open_it: Callable[[], Dataset],
+        open_it: Callable[[int], Dataset],
         counts: ColumnCounts,
         fingerprint: str,
         *,
+        of: int,
         is_remote: bool,
     ) -> None:
         self.name = name
@@ -43,11 +45,12 @@ class DatasetPart:
         self.fingerprint = fingerprint
         self.is_remote = is_remote
         self._open_it = open_it
+        self._of = of
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(DatasetPart, is_remote=self.is_remote)
+        make = partial(DatasetPart, of=self._of, is_remote=self.is_remote)
         return make, (self.name, self._open_it, self.counts, self.fingerprint)
 
     def dataset(self) -> Dataset:
@@ -59,8 +62,12 @@ class DatasetPart:
         if self._dataset is None:
             with self._lock:
                 if self._dataset is None:
-                    self._dataset = self._checked(self._open_it())
+                    self._dataset = self._checked(self._open_it(self._of))
         return self._dataset
+
+    def alone(self) -> Dataset:
+        """Open the dataset to look at all of it, as if it were the only one."""
+        return self._checked(self._open_it(1))
 
     def columns(self) -> Columns:
         """Return its columns, as `dataset` does."""

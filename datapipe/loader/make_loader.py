@@ -252,6 +252,7 @@ def make_loader(
             image=lambda own: work.fitting_own(own, image_path),
             on_error=on_error,
         )
+    origin.warn()
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "

@@ -110,7 +110,8 @@ class DatasetSums:
         return self._figures(self._read)
 
     def _figures(self, sums: Tensor) -> tuple[DatasetFigures, ...]:
-        shares, total = self._shares(), max(1.0, float(sums[3, :-1].sum()))
+        shares, rows = self._shares(), sums[:, :-1].T.tolist()
+        total = max(1.0, sum(samples for *_, samples in rows))
         return tuple(
             DatasetFigures(
                 name=name,
@@ -121,9 +122,7 @@ class DatasetSums:
                 share=samples / total,
                 planned=shares[name],
             )
-            for name, (loss, labels, tokens, samples) in zip(
-                self._names, sums[:, :-1].T.tolist(), strict=True
-            )
+            for name, (loss, labels, tokens, samples) in zip(self._names, rows, strict=True)
         )
 
 

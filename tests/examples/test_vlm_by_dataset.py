@@ -79,6 +79,28 @@ def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, An
         assert padded or each.tokens == tokens[each.name]
 
 
+def test_every_token_counts_for_the_dataset_of_its_own_segment() -> None:
+    """Also the first and the last of a segment, which chat templates seldom let learn."""
+    sums, losses = sums_of(ALONE), 2.0 ** torch.arange(12)
+    batch = {
+        "dataset": ["odd", "", "even", "odd", "ninth"],
+        "valid": torch.tensor([True, False, True, True, False]),
+        # An empty slot, and two segments of padding behind the samples.
+        "cu_seq_lens_q": torch.tensor([0, 2, 2, 5, 6, 8, 12, 12], dtype=torch.int32),
+    }
+    targets = torch.zeros(12, dtype=torch.int64)
+    targets[3] = IGNORE
+    losses[3] = 0
+    sums.add(batch, targets, losses)
+    none, even, odd, ninth = sums.since_last()
+    assert (even.loss, even.labels, even.tokens, even.samples) == ((4 + 16) / 2, 2, 3, 1)
+    assert (odd.loss, odd.labels, odd.tokens, odd.samples) == ((1 + 2 + 32) / 3, 3, 3, 2)
+    assert odd.share == pytest.approx(2 / 3)
+    assert [none[1:], ninth[1:]] == [
+        (None, 0, 0, 0, 0, SHARES[name]) for name in ("never", "ninth")
+    ]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("options", SHAPES, ids=str)
 def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from datapipe.index.files.random_read import gather, gather_counts
 @pytest.fixture
 def column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A mapped column that counts as large, as `open_columns` maps one."""
-    monkeypatch.setattr(module, "_LARGE", 0)
+    monkeypatch.setattr(module, "LARGE", 0)
     values = np.cumsum(np.random.default_rng(0).integers(0, 9, 5001))
     np.save(tmp_path / "column.npy", values)
     return np.asarray(np.load(tmp_path / "column.npy", mmap_mode="r"))

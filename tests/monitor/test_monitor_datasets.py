@@ -89,6 +89,13 @@ def test_counting_is_no_synchronisation_of_the_loop() -> None:
     assert report.lines == ()
 
 
+def test_batches_are_not_kept_until_the_report() -> None:
+    monitor = datapipe.Monitor(gpu=False)
+    for _ in monitor(Mixture([PACK] * 400)):
+        with monitor.step():
+            assert len(monitor._meter.datasets._pending) < 200
+
+
 def test_reports_have_the_shares(tmp_path: Path) -> None:
     monitor = datapipe.Monitor(gpu=False)
     for _ in monitor(Mixture([PACK] * 30, world_size=2)):

@@ -1,14 +1,19 @@
 """Checksums of files by blocks, and arrays that are compared with them before they are used.
 
-Files of up to 256 MB together are compared when they are opened. Of larger ones, each block is
-compared when it is first read, so that opening a billion samples reads no column.
+Files of up to 256 MB together are compared when they are opened. Of larger ones, and of many
+datasets that share this limit, each block is compared when it is first read, so that opening a
+billion samples reads no column.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from datapipe.array_types import UInt32
+from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
@@ -28,10 +33,15 @@ SUMS = "checksums.npy"
 BLOCK = 1 << 13
 """Bytes of a block. Larger blocks slow reads at random down, smaller ones need more checksums."""
 
+LARGE = 256 << 20
+"""Bytes of a column up to which it may stay in memory whole."""
+
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
 _FEW = 1 << 20  # bytes of all files of a folder, up to which threads take longer than they save
 _AT_ONCE = 512  # blocks that are read together
 _THREADS = 4
+
+_datasets: ContextVar[int] = ContextVar("datasets", default=1)
 
 Kind = str | tuple[str, tuple[int, ...]]
 """The dtype of a file's values in NumPy's notation, or with the shape of a row: `("<f8", (4,))`."""
@@ -47,6 +57,16 @@ def write_sums(folder: Path, names: Iterable[str]) -> int:
     finally:
         file.close()
     return crc32(map_plain(folder / SUMS, "<u4").data)
+
+
+@contextmanager
+def as_one_of(datasets: int) -> Iterator[None]:
+    """Open files as those of one of several datasets, which share the limits of one."""
+    token = _datasets.set(datasets)
+    try:
+        yield
+    finally:
+        _datasets.reset(token)
 
 
 class CheckedFiles:
@@ -65,7 +85,7 @@ class CheckedFiles:
     def __init__(self, folder: Path, dtypes: Mapping[str, Kind], sums: int, *, remedy: str) -> None:
         self._folder, self._dtypes, self._remedy = folder, dtypes, remedy
         try:
-            sizes = {name: (folder / name).stat().st_size for name in dtypes}
+            sizes = {name: os.stat(os.path.join(folder, name)).st_size for name in dtypes}
             whole: UInt32 = map_plain(folder / SUMS, "<u4")
         except OSError as error:
             raise IndexMismatch(f"{folder}: {error}; {remedy}") from error
@@ -76,9 +96,10 @@ class CheckedFiles:
             raise damaged(folder / SUMS, remedy)
         ends = np.cumsum(counts)
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
+        self._sizes = sizes
         total = sum(sizes.values())
-        self._is_small = total <= _WHOLE
-        if total <= min(_FEW, _WHOLE):
+        self._is_small = total <= _WHOLE // _datasets.get()
+        if self._is_small and total <= _FEW:
             for name in dtypes:
                 self._compare(name)
         elif self._is_small:
@@ -92,14 +113,9 @@ class CheckedFiles:
             IndexMismatch: the file is not the one that was written.
         """
         path, kind = self._folder / name, self._dtypes[name]
-        dtype, row = (kind, ()) if isinstance(kind, str) else kind
-        try:
-            values = map_plain(path, dtype, row)
-        except (OSError, ValueError) as error:
-            raise damaged(path, self._remedy) from error
-        if self._is_small or not len(values):
-            return values
-        return CheckedColumn(values, self._sums[name], str(path), self._remedy)
+        if self._is_small:
+            return _map(path, kind, self._remedy)
+        return CheckedColumn(str(path), kind, self._sizes[name], self._sums[name], self._remedy)
 
     def _compare(self, name: str) -> None:
         at = 0
@@ -111,22 +127,36 @@ class CheckedFiles:
 
 
 class CheckedColumn(NDArrayOperatorsMixin):
-    """Mapped array of which each block is compared when it is first read.
+    """Array in a file, mapped when needed, of which each block is compared when it is first read.
 
     Indexing it returns plain arrays. An operation on the array as a whole compares all blocks.
+
+    Attributes:
+        values: the array.
+        by_position: whether values at random are better read from the file than mapped.
     """
 
-    def __init__(self, values: npt.NDArray[Any], sums: UInt32, path: str, remedy: str) -> None:
-        self.values = values
-        self._sums, self._path, self._remedy = sums, path, remedy
+    def __init__(self, path: str, kind: Kind, size: int, sums: UInt32, remedy: str) -> None:
+        self._path, self._kind, self._sums, self._remedy = path, kind, sums, remedy
+        dtype, row = (kind, ()) if isinstance(kind, str) else kind
+        self.dtype = np.dtype(dtype)
+        self._item = self.dtype.itemsize * math.prod(row)
+        self.shape = (max(0, size - HEADER) // self._item, *row)
+        self._size = size
         self._good = np.zeros(len(sums), bool)
+        self.by_position = not row and size > LARGE // _datasets.get()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the file itself, and compares what it touches.
-        return CheckedColumn, (self.values, self._sums, self._path, self._remedy)
+        args = self._path, self._kind, self._size, self._sums, self._remedy
+        return CheckedColumn, args, {"by_position": self.by_position}
+
+    @functools.cached_property
+    def values(self) -> npt.NDArray[Any]:
+        return _map(Path(self._path), self._kind, self._remedy)
 
     def __len__(self) -> int:
-        return len(self.values)
+        return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
         self.compare(index)
@@ -141,10 +171,10 @@ class CheckedColumn(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the array; all but those of its type and size compare it first."""
+        """Return an attribute of the array; all but those of its size compare it first."""
         if name.startswith("_"):
             raise AttributeError(name)
-        if name not in ("dtype", "shape", "size", "nbytes", "itemsize", "ndim"):
+        if name not in ("size", "nbytes", "itemsize", "ndim"):
             self.compare(slice(None))
         return getattr(self.values, name)
 
@@ -160,10 +190,10 @@ class CheckedColumn(NDArrayOperatorsMixin):
         """
         if isinstance(index, tuple):  # further axes are inside of a row
             index = index[0]
-        item = self.values.strides[0]
+        item = self._item
         blocks: Any
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self.values))
+            start, stop, step = index.indices(len(self))
             if step < 0:
                 start, stop = stop + 1, start + 1
             if stop <= start:
@@ -187,12 +217,60 @@ class CheckedColumn(NDArrayOperatorsMixin):
             if self._good[blocks].all():
                 return
         wanted = np.unique(blocks[~self._good[blocks]])
-        read = read_at(self._path, (wanted * BLOCK).tolist(), BLOCK)
+        for start in range(0, len(wanted), _AT_ONCE):
+            self._read_blocks(wanted[start : start + _AT_ONCE])
+
+    def read(self, numbers: Int64, width: int = 1) -> npt.NDArray[Any]:
+        """Read `width` values from each number on, by position: [n, width], compared."""
+        found = np.empty((len(numbers), width), self.dtype)
+        # Neighbours share blocks, and a disk likes an order.
+        order = np.argsort(numbers, kind="stable")
+        for start in range(0, len(order), _AT_ONCE):
+            chosen = order[start : start + _AT_ONCE]
+            found[chosen] = self._read_some(numbers[chosen], width)
+        return found
+
+    def _read_some(self, numbers: Int64, width: int) -> npt.NDArray[Any]:
+        begins = numbers * self._item + HEADER
+        first, last = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
+        blocks = np.concatenate((first, last)) if width > 1 else first
+        if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self._good)):
+            raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
+        found = np.empty((len(numbers), width), self.dtype)
+        rest = np.ones(len(numbers), bool)
+        wanted = np.unique(blocks[~self._good[blocks]])
+        if len(wanted):
+            # Values are taken out of the blocks that are read for their checksums anyway.
+            data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
+            table = np.frombuffer(data, self.dtype).reshape(len(wanted), -1)
+            row = np.minimum(np.searchsorted(wanted, first), len(wanted) - 1)
+            here = (wanted[row] == first) & (first == last)
+            column = (begins[here] - first[here] * BLOCK) // self._item
+            found[here] = table[row[here, None], column[:, None] + np.arange(width)]
+            rest = ~here
+        if rest.any():
+            parts = read_at(self._path, begins[rest].tolist(), width * self._item)
+            found[rest] = np.frombuffer(b"".join(parts), self.dtype).reshape(-1, width)
+        return found
+
+    def _read_blocks(self, wanted: Int64) -> list[bytes]:
+        """Read and compare blocks."""
+        read = list(read_at(self._path, (wanted * BLOCK).tolist(), BLOCK))
         found = np.fromiter(map(crc32, read), np.uint32, len(wanted))
         wrong = wanted[found != self._sums[wanted]]
         if len(wrong):
             raise damaged(self._path, self._remedy, int(wrong[0]))
         self._good[wanted] = True
+        return read
+
+
+def _map(path: Path, kind: Kind, remedy: str) -> npt.NDArray[Any]:
+    dtype, row = (kind, ()) if isinstance(kind, str) else kind
+    try:
+        values: npt.NDArray[Any] = map_plain(path, dtype, row)
+    except (OSError, ValueError) as error:
+        raise damaged(path, remedy) from error
+    return values
 
 
 def damaged(path: str | os.PathLike[str], remedy: str, block: int | None = None) -> IndexMismatch:

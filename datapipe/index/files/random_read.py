@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64
-from datapipe.index.files.block_checksums import CheckedColumn
+from datapipe.index.files.block_checksums import LARGE, CheckedColumn
 from datapipe.index.files.joined_array import JoinedArray
 from datapipe.index.files.read_at import read_at
-
-_LARGE = 256 << 20  # bytes of a column; smaller ones may stay in memory whole
 
 Values = npt.NDArray[Any]
 
@@ -28,6 +26,9 @@ def gather(column: Any, numbers: Int64) -> Values:
     if isinstance(column, JoinedArray):
         return column.gather(numbers, gather)
     if isinstance(column, CheckedColumn):
+        if column.by_position:
+            checked: Values = column.read(numbers)[:, 0]
+            return checked
         column.compare(numbers)
         column = column.values
     mapped = _file(column)
@@ -40,6 +41,10 @@ def gather_counts(offsets: Any, numbers: Int64) -> Values:
     if isinstance(offsets, JoinedArray):
         return offsets.gather(numbers, gather_counts)
     if isinstance(offsets, CheckedColumn):
+        if offsets.by_position:
+            ends = offsets.read(numbers, 2)
+            checked: Values = ends[:, 1] - ends[:, 0]
+            return checked
         offsets.compare(numbers, width=2)
         offsets = offsets.values
     mapped = _file(offsets)
@@ -66,7 +71,7 @@ def _read(column: Values, mapped: tuple[str, int], numbers: Int64, width: int) -
 
 def _file(column: Values) -> tuple[str, int] | None:
     """Return the file that a large column is mapped from, whole, and the offset of its values."""
-    if column.nbytes <= _LARGE:
+    if column.nbytes <= LARGE:
         return None
     base: Any = column
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):

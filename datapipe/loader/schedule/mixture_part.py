@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.dataset import Dataset
 from datapipe.index.mixed_dataset import DatasetPart
 from datapipe.loader.schedule.mixture_notes import MixtureNotes
 from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
@@ -33,12 +32,14 @@ class PartSource:
         entry: of the mixture.
         part: the dataset.
         rule: of its texts; None without a tokenizer.
-        open_it: `open_origin` of the dataset.
+        open_it: `open_origin` of the dataset, as one of so many.
+        of: datasets of the mixture, which share the limits of memory of one.
         described: all that `open_it` depends on beside the dataset.
 
     Attributes:
         image: transform of its images; None if images are left out.
         samples: number that takes part, after `limit`.
+        warnings: about its samples.
         identity: of the selection and sizes; JSON-compatible.
     """
 
@@ -47,8 +48,9 @@ class PartSource:
         entry: MixtureDataset,
         part: DatasetPart,
         rule: TextRule | None,
-        open_it: Callable[[Dataset], Origin],
+        open_it: Callable[..., Origin],
         *,
+        of: int,
         image: ImageTransform | None,
         described: object,
         notes: MixtureNotes,
@@ -59,15 +61,20 @@ class PartSource:
         self.rule = rule
         self.image = image
         self._open_it = open_it
+        self._of = of
         self._notes = notes
         self._origin: Origin | None = None
         self._lock = threading.Lock()
         self._asked = (part.fingerprint, described)
         note = notes.get("samples", *self._asked)
         if note is None:
-            origin = self.origin()
+            origin = open_it(part.alone(), of=1)
             note = {"samples": origin.source.count, "identity": origin.identity}
+            note["warnings"] = origin.warnings
             notes.put(note, "samples", *self._asked)
+        self.warnings = [
+            f"dataset {entry.name!r} of the mixture: {warning}" for warning in note["warnings"]
+        ]
         self._whole = int(note["samples"])
         self.samples = entry.limited(self._whole)
         self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
@@ -87,7 +94,7 @@ class PartSource:
         if self._origin is None:
             with self._lock:
                 if self._origin is None:
-                    self._origin = self._open_it(self.part.dataset())
+                    self._origin = self._open_it(self.part.dataset(), of=self._of)
         return self._origin
 
     def text(self) -> TextSizes:

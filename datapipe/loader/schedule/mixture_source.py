@@ -13,6 +13,7 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch, PlanError
 from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, parse_manifest
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
@@ -20,7 +21,7 @@ from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
-from datapipe.loader.schedule.sample_source import open_origin, text_rule
+from datapipe.loader.schedule.sample_source import Origin, TextRule, open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.epoch import Source
@@ -58,7 +59,8 @@ class OpenedMixture:
         self._mixture = mixture
         self._notes = MixtureNotes([fspath(entry.path) for entry in mixture.datasets])
         with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
-            parts = list(pool.map(partial(_open_part, self._notes, remote), mixture.datasets))
+            open_part = partial(_open_part, self._notes, remote, len(mixture.datasets))
+            parts = list(pool.map(open_part, mixture.datasets))
         self._notes.save()
         self.dataset = MixedDataset.of(parts)
 
@@ -100,7 +102,11 @@ class OpenedMixture:
                         own, plan, pad_to=pad_to, image=transform, make_encoder=make_encoder
                     )
                 open_it = partial(
-                    open_origin, text=rule, plan=plan, where=condition, on_error=on_error
+                    _origin_of,
+                    text=rule,
+                    plan=plan,
+                    where=condition,
+                    on_error=on_error,
                 )
                 described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
                 if rule is not None and own is not None:
@@ -111,6 +117,7 @@ class OpenedMixture:
                         part,
                         rule,
                         open_it,
+                        of=len(mixture.datasets),
                         image=transform,
                         described=described,
                         notes=self._notes,
@@ -141,6 +148,7 @@ class OpenedMixture:
             ),
             text=None,
             identity={"where": None, "selection": None, "text": None, "mixture": draws.identity()},
+            warnings=tuple(warning for part in parts for warning in part.warnings),
             draws=draws,
         )
 
@@ -160,16 +168,18 @@ class _Once(Generic[S, T]):
         return self._made[-1][1]
 
 
-def _open_part(notes: MixtureNotes, remote: RemoteOptions, entry: MixtureDataset) -> DatasetPart:
+def _open_part(
+    notes: MixtureNotes, remote: RemoteOptions, of: int, entry: MixtureDataset
+) -> DatasetPart:
     path = fspath(entry.path)
     open_it = partial(_open, entry, remote)
     dataset, seen = None, _seen(path, remote)
     if seen is None:
-        dataset = open_it()
+        dataset = open_it(1)
         seen = dataset.fingerprint
     note = notes.get("dataset", path, seen)
     if note is None:
-        dataset = dataset or open_it()
+        dataset = dataset or open_it(1)
         counts = dump_counts(ColumnCounts.of(dataset.columns))
         note = {"counts": counts, "fingerprint": dataset.fingerprint}
         notes.put(note, "dataset", path, seen)
@@ -178,6 +188,7 @@ def _open_part(notes: MixtureNotes, remote: RemoteOptions, entry: MixtureDataset
         open_it,
         parse_counts(note["counts"]),
         note["fingerprint"],
+        of=of,
         is_remote=is_remote(path) and not names_shards(path),
     )
 
@@ -194,12 +205,11 @@ def _seen(path: str, remote: RemoteOptions) -> object:
     return [str(Path(path).absolute()), found.st_size, found.st_mtime_ns]
 
 
-def _open(entry: MixtureDataset, remote: RemoteOptions) -> Dataset:
+def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     path = fspath(entry.path)
-    if is_remote(path) and not names_shards(path):
-        dataset = open_dataset(RemoteFolder(path, remote))
-    else:
-        dataset = open_dataset(path)
+    is_folder = is_remote(path) and not names_shards(path)
+    with as_one_of(of):
+        dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
     if dataset.manifest.arrays is not None:
         raise IndexMismatch(
             f"dataset {entry.name!r} of the mixture, {dataset.folder}, holds arrays, and a mixture "
@@ -211,6 +221,19 @@ def _open(entry: MixtureDataset, remote: RemoteOptions) -> Dataset:
             f"version, without checksums; run `datapipe index --force {dataset.folder}`"
         )
     return dataset
+
+
+def _origin_of(
+    dataset: Dataset,
+    *,
+    of: int,
+    text: TextRule | None,
+    plan: PlanOptions,
+    where: str | None,
+    on_error: Literal["raise", "skip"],
+) -> Origin:
+    with as_one_of(of):
+        return open_origin(dataset, text, plan, where=where, on_error=on_error)
 
 
 def _needs_tokens(mixture: Mixture) -> bool:

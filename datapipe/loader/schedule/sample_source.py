@@ -20,7 +20,7 @@ from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
-from datapipe.loader.schedule.unlabelled import warn_of_no_labels
+from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
@@ -197,11 +197,18 @@ class Origin:
         source: for `EpochPlan`.
         text: None without a tokenizer.
         identity: JSON-compatible; goes into every state, beside the options of the plan.
+        warnings: about samples that teach nothing, or are left out.
     """
 
     source: Source
     text: TextSizes | None
     identity: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+
+    def warn(self) -> None:
+        """Log the warnings."""
+        for warning in self.warnings:
+            logger.warning("%s", warning)
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""
@@ -223,12 +230,11 @@ def open_origin(
     """
     if len(dataset) == 0:
         raise PlanError(f"{dataset.folder} holds no samples")
-    opened = None
+    opened, warnings = None, list[str | None]()
     if text is not None:
         columns = count_tokens(dataset, text.encoder)
         opened = TextSizes(dataset=dataset, columns=columns, **vars(text))
-        _refuse_failures(opened, on_error)
-        _warn_of_lost_images(opened)
+        warnings += [_refuse_failures(opened, on_error), _lost_images(opened)]
     selection, digest = _select(dataset, opened, plan, where)
     count = len(dataset) if selection is None else selection.count
     source = Source(
@@ -238,7 +244,7 @@ def open_origin(
         shards=_shard_counts(dataset, selection),
     )
     if opened is not None:
-        warn_of_no_labels(source, dataset.columns, opened.columns)
+        warnings.append(without_labels(source, dataset.columns, opened.columns))
     return Origin(
         source=source,
         text=opened,
@@ -247,13 +253,14 @@ def open_origin(
             "selection": digest,
             "text": opened.identity if opened else None,
         },
+        warnings=tuple(filter(None, warnings)),
     )
 
 
-def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> None:
+def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> str | None:
     columns = text.columns
     if not columns.failed:
-        return
+        return None
     first = columns.failures()[0]
     problem = (
         f"{columns.failed:,} samples have a text that cannot be used, such as {first['key']} of "
@@ -264,20 +271,20 @@ def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> Non
             f"{problem}; on_error='skip' leaves such samples out, and once they are mended, remove "
             f"{columns.folder} to have them counted again"
         )
-    logger.warning("%s; they are left out", problem)
+    return f"{problem}; they are left out"
 
 
-def _warn_of_lost_images(text: TextSizes) -> None:
-    """Warn if truncation leaves no room for any image."""
+def _lost_images(text: TextSizes) -> str | None:
+    """Return a warning if truncation leaves no room for any image, else None."""
     least, limit = text.images.tokens, text.limit
     if text.spec.overlong != "truncate" or limit is None or not isinstance(least, int):
-        return
+        return None
     if least > limit and (images := int(text.dataset.columns.sample_image[-1])):
-        logger.warning(
-            "an image has %d tokens and a sample %d at most, so truncation takes all %d images "
-            "away; give a larger limit, or overlong='drop'",
-            *(least, limit, images),
+        return (
+            f"an image has {least} tokens and a sample {limit} at most, so truncation takes all "
+            f"{images} images away; give a larger limit, or overlong='drop'"
         )
+    return None
 
 
 def _select(

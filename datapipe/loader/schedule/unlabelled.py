@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import numpy as np
@@ -13,15 +12,13 @@ from datapipe.index.files.random_read import gather
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.plan.epoch import Source
 
-logger = logging.getLogger(__name__)
-
 _SHARE = 0.01
 # Runs of neighbours, since single samples of a large dataset would each cost a read.
 _RUNS, _RUN = 64, 64
 
 
-def warn_of_no_labels(source: Source, columns: Columns, tokens: TokenColumns) -> None:
-    """Log a warning if more than 1 % of the samples that take part have no label.
+def without_labels(source: Source, columns: Columns, tokens: TokenColumns) -> str | None:
+    """Return a warning if more than 1 % of the samples that take part have no label, else None.
 
     Up to 4,096 samples are looked at, evenly spread over a larger dataset.
     """
@@ -29,7 +26,7 @@ def warn_of_no_labels(source: Source, columns: Columns, tokens: TokenColumns) ->
     samples = _looked_at(source.count, source.select)
     without = samples[source.measure(samples).labels == 0]
     if len(without) <= _SHARE * len(samples):
-        return
+        return None
     cut = gather(tokens.label_tokens, without) > 0
     empty = ~cut & (gather(columns.text_bytes, without) == 0)
     kinds = (
@@ -51,12 +48,10 @@ def warn_of_no_labels(source: Source, columns: Columns, tokens: TokenColumns) ->
         for chosen, what in kinds
         if chosen.any()
     )
-    logger.warning(
-        "%.1f%% of %s samples%s have no label, so the model learns nothing from them: %s",
-        100 * len(without) / len(samples),
-        f"{len(samples):,}",
-        "" if len(samples) == source.count else f" (spread over all {source.count:,})",
-        "; ".join(counts),
+    spread = "" if len(samples) == source.count else f" (spread over all {source.count:,})"
+    return (
+        f"{100 * len(without) / len(samples):.1f}% of {len(samples):,} samples{spread} have no "
+        f"label, so the model learns nothing from them: {'; '.join(counts)}"
     )
 
 

@@ -63,7 +63,9 @@ def many(datasets: int, samples: int, *, rounds: int, blocks: int, ranks: int) -
     """
     Path("build").mkdir(exist_ok=True)
     if (free := shutil.disk_usage("build").free) < _FREE:
-        raise SystemExit(f"build/ has {free / 1e9:.1f} GB of free disk; {_FREE / 1e9:.1f} GB needed")
+        raise SystemExit(
+            f"build/ has {free / 1e9:.1f} GB of free disk; {_FREE / 1e9:.1f} GB needed"
+        )
     folders = synthetic(datasets, samples, kinds=KINDS)
     shares = dict(zip(map(str, folders), weights(datasets).tolist(), strict=True))
     whole = {str(joined(1, max(samples, (blocks + 1) << 16), kinds=KINDS)): 1}
@@ -107,7 +109,9 @@ def _measured(given: dict[str, int], ranks: int, *, rounds: int, blocks: int) ->
     }
 
 
-def _opened(given: dict[str, int], ranks: int, *, blocks: int, every: float | None = None) -> Opened:
+def _opened(
+    given: dict[str, int], ranks: int, *, blocks: int, every: float | None = None
+) -> Opened:
     spec = text_spec()
     text = {"tokenizer": str(spec.tokenizer), "template": spec.template}
     options = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from shutil import rmtree
 from typing import Any, NamedTuple
 
@@ -127,7 +126,9 @@ def _task(
     samples: int, links: int, ranks: int, workers: int, batch: int, batches: int
 ) -> dict[str, Any]:
     folders = small(DATASETS, samples, links=links)
-    given = {str(folder): int(weights(DATASETS)[at % DATASETS]) for at, folder in enumerate(folders)}
+    given = {
+        str(folder): int(weights(DATASETS)[at % DATASETS]) for at, folder in enumerate(folders)
+    }
     return {
         "weights": given,
         "home": str(folders[0].parent),

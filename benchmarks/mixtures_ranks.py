@@ -283,4 +283,3 @@ def rounds_of(seconds: Sequence[float]) -> str:
     """
     ordered = sorted(seconds)
     return f"{ordered[len(ordered) // 2]:.2f} ({ordered[0]:.2f}-{ordered[-1]:.2f})"
-

@@ -19,9 +19,7 @@ def run(say: Say, **task: Any) -> None:
 
     say("imports")
     mixture = Mixture(**task)
-    workers = WorkerConfig(
-        rank=mixture.rank, world_size=mixture.world, num_workers=mixture.workers
-    )
+    workers = WorkerConfig(rank=mixture.rank, world_size=mixture.world, num_workers=mixture.workers)
     dataset = get_train_dataset(
         blend(mixture),
         worker_config=workers,

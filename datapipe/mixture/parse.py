@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -104,11 +104,10 @@ class _Parser:
             parser = _Parser(self.folder)
             validation = parser.mixture(entries["validation"], VALIDATION_KEYS, text, image)
             options["validation"] = validation
-        made = _at(root, lambda: Mixture(children=children, **options))
-        if "schedule" not in entries:
-            return made
-        schedule = _schedule(entries["schedule"], made)
-        return Mixture(children=children, schedule=schedule, **options)
+        made = Mixture(children=children, **options)
+        if "schedule" in entries:
+            made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
+        return made
 
     def children(self, at: Located, text: SpecFields, image: SpecFields) -> tuple[Child, ...]:
         if not isinstance(at.value, dict | list):
@@ -223,13 +222,12 @@ def _name_of(key: str, entries: dict[str, Located]) -> str:
     return given if isinstance(given, str) else key.rstrip("/") or key
 
 
-def _schedule(at: Located, mixture: Mixture) -> tuple[WeightChange, ...]:
+def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
     if not isinstance(at.value, list) or not at.value:
         raise PlanError(
             f"{at.name} {shorten(at.plain())}: give a list of changes with {', '.join(CHANGE_KEYS)}"
         )
     changes: list[WeightChange] = []
-    has_weight = mixture.has_weight
     for number, item in enumerate(at.value):
         entries = item.mapping(CHANGE_KEYS, "a change of a schedule")
         if number and "from" not in entries:

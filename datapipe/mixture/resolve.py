@@ -101,10 +101,10 @@ def resolve(
                 "group, is 0 for the whole run; give it a weight, or leave it out"
             )
     epoch = _epoch(shares, line)
-    if not 1 <= epoch <= MOST_DRAWS:
+    if epoch > MOST_DRAWS:
         raise PlanError(
-            f"an epoch of {epoch:,} draws is impossible; give epoch from 1 to {MOST_DRAWS:,} "
-            "samples, or weights nearer to each other"
+            f"epoch {str(mixture.epoch)!r} has more than {MOST_DRAWS:,} draws; give epoch "
+            "'shortest' or an amount, or weights nearer to each other"
         )
     rates = Rates(
         np.array([piece.start for piece in line.pieces], np.int64),

@@ -89,6 +89,7 @@ class _Parser:
         text: SpecFields | None = None,
         image: SpecFields | None = None,
     ) -> Mixture:
+        """Return a mixture or its validation; `known` are the options that it may have."""
         if not isinstance(root.value, dict):
             root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
         entries = _full_form(root, known)
@@ -110,6 +111,7 @@ class _Parser:
         return made
 
     def children(self, at: Located, text: SpecFields, image: SpecFields) -> tuple[Child, ...]:
+        """Return the datasets and groups of `datasets`; `text` and `image` are their defaults."""
         if not isinstance(at.value, dict | list):
             raise PlanError(
                 f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
@@ -118,24 +120,11 @@ class _Parser:
         read = [_entry(key, item) for key, item in at.items()]
         if not read:
             at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
-        self.check_shares(read)
+        _check_shares(read)
         weighted = "weight" in read[0][2]
         return tuple(
             self.child(key, item, entries, weighted, text, image) for key, item, entries in read
         )
-
-    def check_shares(self, read: list[Entry]) -> None:
-        """Refuse a weight beside a repeat."""
-        weighted = next((one for one in read if "weight" in one[2]), None)
-        repeated = next((one for one in read if "weight" not in one[2]), None)
-        for key, item, entries in read:
-            if "weight" in entries and "repeat" in entries:
-                item.refuse(f"{shorten(key)} has a weight and a repeat; give one of them")
-        if weighted and repeated:
-            later = max(weighted, repeated, key=read.index)
-            later[1].refuse(
-                mixed_message(*(_name_of(one[0], one[2]) for one in (weighted, repeated)))
-            )
 
     def child(
         self,
@@ -146,15 +135,14 @@ class _Parser:
         text: SpecFields,
         image: SpecFields,
     ) -> Child:
+        """Return a dataset or group with a weight, or with a repeat."""
         name = self.name(key, item, entries)
-        share: dict[str, Any]
+        share: dict[str, Any] = {} if weighted else {"repeat": 1.0}
         if weighted:
             at = entries["weight"]
-            share = {"weight": at.take(ShortForm if at is item else WrittenWeight)}
-        else:
-            share = {
-                "repeat": entries["repeat"].take(WrittenRepeat) if "repeat" in entries else 1.0
-            }
+            share["weight"] = at.take(ShortForm if at is item else WrittenWeight)
+        elif "repeat" in entries:
+            share["repeat"] = entries["repeat"].take(WrittenRepeat)
         text = text.text(entries.get("text"))
         image = image.image(entries.get("image"))
         if "datasets" in entries:
@@ -214,6 +202,19 @@ def _entry(key: str | None, item: Located) -> Entry:
     if isinstance(value, str) and value.strip().endswith("x"):
         return key, item, {"repeat": item}
     return key, item, {"weight": item}
+
+
+def _check_shares(read: list[Entry]) -> None:
+    """Refuse a weight beside a repeat."""
+    for key, item, entries in read:
+        if "weight" in entries and "repeat" in entries:
+            item.refuse(f"{shorten(key)} has a weight and a repeat; give one of them")
+    weighted = next((one for one in read if "weight" in one[2]), None)
+    repeated = next((one for one in read if "weight" not in one[2]), None)
+    if weighted and repeated:
+        names = (_name_of(key, entries) for key, _, entries in (weighted, repeated))
+        later = max(weighted, repeated, key=read.index)
+        later[1].refuse(mixed_message(*names))
 
 
 def _name_of(key: str, entries: dict[str, Located]) -> str:

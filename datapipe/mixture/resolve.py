@@ -248,7 +248,7 @@ def _start(
     step: StepSize | None,
     said: str,
 ) -> int:
-    """Return the draw before which at least an amount has been drawn."""
+    """Return the fewest draws that are at least an amount."""
     number, unit = _samples_or_tokens(amount, means, step, said)
     if unit == "samples":
         return number
@@ -290,8 +290,10 @@ def _samples_or_tokens(
     if amount.unit == "steps":
         if step is None:
             raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
-        number *= step.samples or step.tokens or 1
-        unit = "samples" if step.samples else "tokens"
+        if step.samples is not None:
+            return number * step.samples, "samples"
+        assert step.tokens is not None
+        number, unit = number * step.tokens, "tokens"
     if unit == "tokens" and means is None:
         raise PlanError(
             f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "

@@ -275,6 +275,20 @@ def test_a_schedule_may_begin_at_once() -> None:
     assert resolved.rates.first.tolist() == [[0.25, 0.75]]
 
 
+def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was() -> None:
+    first = {"from": "1k tokens", "over": "700 tokens", "weights": {"a": 0.9}}
+    later = {"from": "9k tokens", "weights": {"b": 0.3}}
+    content = {"epoch": "shortest", "weights": "tokens", "datasets": {"a": 0.1, "b": 0.7}}
+    short, long = (
+        resolve(Mixture.of(content | {"schedule": changes}), sizes_of(50, 70), means_of(3, 7)).rates
+        for changes in ([first], [first, later])
+    )
+    assert len(long.starts) == len(short.starts) + 1
+    for name in ("starts", "first", "last"):
+        before, after = getattr(short, name), getattr(long, name)
+        assert before.tobytes() == after[: len(before)].tobytes()
+
+
 def changing(*changes: dict[str, Any], **options: Any) -> dict[str, Any]:
     weights = {"weights": {"a": 2}}
     return {"datasets": {"a": 1, "b": 1}, "schedule": [weights | c for c in changes], **options}

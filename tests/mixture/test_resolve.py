@@ -197,7 +197,7 @@ def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count() -> None
         ({"a": "0.1x"}, (3,), 1),
         ({"g": {"repeat": "2x", "datasets": {"a": "3x"}}, "b": "1x"}, (5, 7), 37),
         # Sums of rates such as 0.1 must not need one draw more.
-        ({"a": 0.1, "b": 0.7, "c": 0.2}, (10, 70, 20), 100),
+        ({"a": 0.22, "b": 0.23}, (220, 230), 450),
         ({"a": 0.1, "b": 0.6, "c": 0.3}, (10**9, 6 * 10**9, 3 * 10**9), 10**10),
     ],
 )

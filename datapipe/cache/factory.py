@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,31 @@ def kept_transform(
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
+
+
+def kept_together(
+    spec: CacheSpec, kept: Sequence[ImageTransform | None], names: Sequence[str]
+) -> ImageTransform | None:
+    """Return the transform of images of several datasets in one cache; None for encoded ones.
+
+    Args:
+        kept: `kept_transform` of each dataset.
+        names: of the datasets, for the message.
+
+    Raises:
+        PlanError: decoded images were asked for, and those of two datasets are kept differently.
+    """
+    first = kept[0]
+    for transform, name in zip(kept[1:], names[1:], strict=True):
+        if first is not None and transform is not None and transform.spec == first.spec:
+            continue
+        if spec.keep == "decoded":
+            raise PlanError(
+                f"cache keep='decoded' keeps images of one form, and the ImageSpecs of {names[0]} "
+                f"and {name} differ in more than flip, mean and std; give keep='encoded' or 'auto'"
+            )
+        return None
+    return first
 
 
 def make_cache(

@@ -183,11 +183,8 @@ class Work:
         made, prefetcher = spec, None
         if device is not None:
             there = None if dali and on_gpu else spec
-            if there is not None and there.out_dtype != torch.uint8:
-                # A quarter of the bytes cross the bus. The default colour of padding is the mean.
-                padded = there.resize == "pad" or there.grids is not None
-                fill = there.fill_color if padded else None
-                made = replace(there, normalize=None, dtype=torch.uint8, fill=fill)
+            if there is not None:
+                made = _without_normalising(there)
             prefetcher = DevicePrefetcher(
                 device,
                 mean_std=there.mean_std if there is not None else None,
@@ -263,10 +260,43 @@ class Work:
             made = replace(made, flip=0.0)  # on the device, so that kept images are always the same
         return make_transform(made) if made is not None else None
 
+    def fitting_own(self, own: ImageSpec | None, path: ImagePath) -> ImageTransform | None:
+        """Return the transform of images of a dataset of a mixture.
+
+        Args:
+            own: images of the dataset; None for those of the others.
+            path: of the other images.
+
+        Raises:
+            PlanError: the device normalises, and these images would be normalised otherwise.
+        """
+        if own is None or self.image is None:
+            return self.fitting(path)
+        if path.prefetcher is not None:
+            here, there = self.image, own
+            if (here.mean_std, here.out_dtype) != (there.mean_std, there.out_dtype):
+                raise PlanError(
+                    f"images are normalised on the device, with mean and std {here.mean_std} to "
+                    f"{here.out_dtype}, and this dataset asks for {there.mean_std} to "
+                    f"{there.out_dtype}; give both the same, or leave device= out"
+                )
+            own = _without_normalising(own)
+        return self.fitting(replace(path, made=own))
+
     @property
     def keeps_on_device(self) -> bool:
         """True if images stay on the device that batches go to."""
         return self.cache is not None and self.cache.device is not None
+
+
+def _without_normalising(image: ImageSpec) -> ImageSpec:
+    """Return the images that are copied to a device, which normalises them."""
+    if image.out_dtype == torch.uint8:
+        return image
+    # A quarter of the bytes cross the bus. The default colour of padding is the mean.
+    padded = image.resize == "pad" or image.grids is not None
+    fill = image.fill_color if padded else None
+    return replace(image, normalize=None, dtype=torch.uint8, fill=fill)
 
 
 def _check_same_images(arrays: Arrays, image: ImageSpec) -> None:

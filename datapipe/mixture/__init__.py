@@ -8,14 +8,13 @@ integrals. A new option of a dataset is a field in `spec.py`, a key in `parse.py
 `as_dict.py`.
 """
 
-from datapipe.mixture.resolve import Rates, Resolved, StepSize, resolve
+from datapipe.mixture.resolve import Resolved, StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset, MixtureGroup, WeightChange
 
 __all__ = [
     "Mixture",
     "MixtureDataset",
     "MixtureGroup",
-    "Rates",
     "Resolved",
     "StepSize",
     "WeightChange",

@@ -21,22 +21,8 @@ from datapipe.mixture.rate_line import (
     more_than,
 )
 from datapipe.mixture.spec import Child, Mixture, MixtureGroup, WeightChange
+from datapipe.plan.mixture import Rates
 from datapipe.quantities import Amount
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Rates of the datasets over the draws of a run; linear between the ends of a segment.
-
-    Attributes:
-        starts: int64 [S], draws at which segments begin; the first is 0.
-        first, last: float64 [S, D], rates at the begin and end of a segment. A row sums to 1. The
-            last segment has no end, and `first` and `last` of it are equal.
-    """
-
-    starts: Int64
-    first: Float64
-    last: Float64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +93,9 @@ def resolve(
             "'shortest' or an amount, or weights nearer to each other"
         )
     rates = Rates(
-        np.array([piece.start for piece in line.pieces], np.int64),
-        np.array([piece.first for piece in line.pieces], np.float64),
-        np.array([piece.last for piece in line.pieces], np.float64),
+        starts=np.array([piece.start for piece in line.pieces], np.int64),
+        first=np.array([piece.first for piece in line.pieces], np.float64),
+        last=np.array([piece.last for piece in line.pieces], np.float64),
     )
     return Resolved(rates, epoch)
 

@@ -42,7 +42,10 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     assert context.images is not None
     if context.images.decoder is not None:
         return  # decoding and resizing cannot be measured apart
-    transform, spec = context.images.transform, context.images.transform.spec
+    if context.images.several:
+        return  # a remedy changes one ImageSpec
+    (transform,) = context.images.transforms
+    spec = transform.spec
     images = _images_to_compare(forecast.measured)
     if len(images) < _LEAST_COMPARED:
         return
@@ -67,7 +70,8 @@ def _uint8(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> Ite
     """Propose uint8 up to the device, if workers normalise."""
     context, prefetcher = loader.components().context, loader.components().prefetcher
     assert context.images is not None
-    transform, spec = context.images.transform, context.images.transform.spec
+    (transform,) = context.images.transforms
+    spec = transform.spec
     if spec.out_dtype == torch.uint8:
         return
     assert prefetcher is None, "images for a device are uint8 already"
@@ -134,7 +138,7 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
     """Propose images that are kept decoded and resized, in memory or in arrays."""
     measured, context = forecast.measured, loader.components().context
     assert context.images is not None
-    transform = context.images.transform
+    (transform,) = context.images.transforms
     copy = measured.roofline.ceilings.get("memory copy")
     stages = measured.alone.stages
     resize, normalize = stages.get("resize"), stages.get("normalize")

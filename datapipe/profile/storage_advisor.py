@@ -187,7 +187,9 @@ def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
         store.close()
     if not images:
         raise PlanError(f"{dataset.folder}: none of {len(tried)} samples has an image to decode")
-    done = run_threads(kernel_work(transform, images, _COPIED), 1, _SECONDS, free=True)
+    done = run_threads(
+        kernel_work([transform] * len(images), images, _COPIED), 1, _SECONDS, free=True
+    )
     return done.seconds / max(done.done, 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -120,6 +121,12 @@ class TextEncoder:
     def __reduce__(self) -> tuple[object, ...]:
         # A compiled template cannot be pickled, and is quickly made again.
         return (TextEncoder, (self.spec,))
+
+    @cached_property
+    def vocabulary(self) -> str:
+        """Hex SHA-256 of the tokenizer: of what a token means, and how texts are cut into them."""
+        model = json.dumps(json.loads(self._tokenizer.to_str()), sort_keys=True)
+        return sha256(model.encode()).hexdigest()
 
     def encode(self, texts: Sequence[SampleText]) -> list[EncodedText | DecodeError]:
         """Encode samples; the result of one that cannot be encoded is its error.

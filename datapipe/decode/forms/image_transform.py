@@ -69,6 +69,15 @@ class ImageTransform(ABC):
         """Return what a model takes beside `pixel_values`, for n images."""
         return {}
 
+    def common(self) -> dict[str, object]:
+        """Return what all images of a batch must have in common, by its name in messages."""
+        nothing = np.zeros(0, np.int64)
+        return {
+            "rows of pixel_values": list(self.row_shape(nothing, nothing)),
+            "dtype": self.dtype,
+            "other keys of the batch": sorted(self.facts(nothing, nothing)),
+        }
+
     def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
         """Decode one image to upright RGB; `indexed` is what an index says of it.
 

@@ -50,6 +50,11 @@ class NativeTransform(ImageTransform):
         grids = np.stack([np.ones_like(down), down, across], axis=1)
         return {"image_grid_thw": torch.from_numpy(grids)}
 
+    def common(self) -> dict[str, object]:
+        # Rows may be as long with other patches, which are other pixels to a model.
+        sides = {"patch": self._patch, "merge": self._merge, "temporal": self.spec.temporal}
+        return super().common() | sides
+
     def finish(self, values: Tensor, out: Tensor) -> None:
         shape = (len(values), 3, -1)
         self._normalizer.write_planes(values.view(shape), out.view(shape))

@@ -46,6 +46,10 @@ class PaddedTransform(ImageTransform):
         across, down = self._sizes(widths, heights)
         return {"image_sizes": torch.from_numpy(np.stack([down, across], axis=1))}
 
+    def common(self) -> dict[str, object]:
+        rows = {"rows of pixel_values": "[3, H, W] of the largest image"}
+        return super().common() | rows | {"side of a token": self._unit}
+
     def finish(self, values: Tensor, out: Tensor) -> None:
         _, _, height, width = values.shape
         self._normalizer.write_planes(values, out[:, :, :height, :width])

@@ -80,7 +80,11 @@ class BatchBuilder:
             self._tokens = TokenSlots(context.tokens, samples, sizes)
         self._images: ImageSlots | None = None
         if context.images:
-            self._images = ImageSlots(context.images, samples, self._counts, step.epoch, resident)
+            self._images = ImageSlots(
+                *(context.images, samples, self._counts, step.epoch, resident),
+                passes=step.passes,
+                identities=step.identities,
+            )
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
         # and they should end together.
@@ -102,7 +106,7 @@ class BatchBuilder:
         start = piece * self._piece
         stop = min(start + self._piece, len(self._samples))
         watch.at(self, start, "read")
-        self._metadata.name(self._context.dataset.columns, self._samples[start:stop], start)
+        self._metadata.name(self._context.dataset, self._samples[start:stop], start)
         texts: dict[int, SampleText] = {}
         slots = list(range(start, stop))
         decoded = self._reader.decoded
@@ -299,6 +303,7 @@ class BatchBuilder:
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
+        epoch, number = self.step.drawn_by(slot)
         made, self._metadata.text[slot] = apply_transform(
             self._context.transform,
             images,
@@ -306,8 +311,8 @@ class BatchBuilder:
             key=self._metadata.keys[slot],
             record=record,
             seed=self._context.seed,
-            epoch=self.step.epoch,
-            sample=int(self._samples[slot]),
+            epoch=epoch,
+            sample=number,
         )
         if self._tokens and self._metadata.text[slot] != text:
             raise TransformError(
@@ -316,8 +321,8 @@ class BatchBuilder:
             )
         if self._images is not None:
             watch.at(self, slot, "resize")
-            for number, image in enumerate(made):
-                self._images.place(slot, number, image, rows[number])
+            for index, image in enumerate(made):
+                self._images.place(slot, index, image, rows[index])
 
     def _located(self, error: SampleError, slot: int, member: Member | None = None) -> SampleError:
         """Return the error with the names of the sample and its shard."""

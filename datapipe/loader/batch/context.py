@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch.image_batch import ImageContext
+from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.run_options import OnError
@@ -66,6 +66,8 @@ class StepJob:
         last: no step follows.
         next_use: int64 [n], next use of each sample, for a cache that evicts by it.
         resident: bool [n], samples whose images are on the device already.
+        passes: int64 [n], in place of `epoch` for the random numbers of each sample; None for that.
+        identities: int64 [n], in place of `samples` for random numbers; None for these.
         fetch: reads of the samples that have begun; not sent to processes.
     """
 
@@ -76,9 +78,17 @@ class StepJob:
     last: bool = False
     next_use: Int64 | None = None
     resident: Bools | None = None
+    passes: Int64 | None = None
+    identities: Int64 | None = None
     fetch: Fetch | None = None
 
     @property
     def samples(self) -> Int64:
         """Numbers of its samples: int64 [n]."""
         return self.share.units.samples
+
+    def drawn_by(self, slot: int) -> tuple[int, int]:
+        """Return the epoch and the number that the random numbers of a sample depend on."""
+        epoch = self.epoch if self.passes is None else int(self.passes[slot])
+        numbers = self.samples if self.identities is None else self.identities
+        return epoch, int(numbers[slot])

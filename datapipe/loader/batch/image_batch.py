@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,46 +15,18 @@ from torch import Tensor
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
 from datapipe.decode.forms.fixed import FixedTransform
+from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
-from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.index.rows import ImageSize
-from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.decoded_source import DecodedSource
+from datapipe.loader.batch.image_context import ImageContext, image_draw
 from datapipe.plan.ragged import edges, places
-from datapipe.plan.rng import derive
-
-if TYPE_CHECKING:
-    from datapipe.decode.dali.decoder import DaliDecoder
-
-_CROPS = 4  # purpose of derived keys
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of the placement of each image: float64 [I, 6], see `ImageSlots`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageContext:
-    """Context that the images of all batches share.
-
-    Attributes:
-        columns: of the dataset, with the size of every image.
-        rows: number to which `pixel_values` is filled up; None for none.
-        geometry: whether batches have the placement of each image.
-        decoder: of all images of a batch together; None decodes them one by one.
-        kept: transform of images in a cache, uint8 without anything random; None for none.
-    """
-
-    transform: ImageTransform
-    columns: Columns
-    pool: BufferPool
-    seed: int
-    rows: int | None = None
-    geometry: bool = False
-    decoder: DaliDecoder | None = None
-    kept: ImageTransform | None = None
 
 
 class ImageSlots:
@@ -68,7 +39,10 @@ class ImageSlots:
     Args:
         samples: int64 [B], their numbers.
         images: int64 [B], number of images of each; of truncated samples the first ones.
+        epoch: of all samples, for random numbers.
         resident: bool [B], samples whose images are on the device: there are no rows for them.
+        passes: int64 [B], in place of `epoch`; None for that.
+        identities: int64 [B], in place of `samples` for random numbers; None for these.
 
     Attributes:
         first: int64 [B + 1]; slot s has the images `first[s]` to `first[s + 1]`.
@@ -82,17 +56,29 @@ class ImageSlots:
         images: Int64,
         epoch: int,
         resident: Bools | None = None,
+        *,
+        passes: Int64 | None = None,
+        identities: Int64 | None = None,
     ) -> None:
         self._context = context
         self._samples = samples
         self._epoch = epoch
+        self._passes = passes
+        self._identities = samples if identities is None else identities
         self.first: Int64 = edges(images)
         self._images = images
-        transform = context.transform
-        self._fixed = isinstance(transform, FixedTransform)
+        self._kinds = kinds = context.kinds_of(samples)
+        self._transforms = [context.transforms[0]] * len(samples)
+        if kinds is not None:
+            self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
+        self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        # Images of fixed size are planned alike, whatever their kind.
+        self._forms: ImageTransform | MixedForms = context.transforms[0]
+        if kinds is not None and not self._fixed:
+            self._forms = MixedForms(context.transforms, np.repeat(kinds, images), kinds)
         count = int(self.first[-1])
         # An image of fixed size is one row, whatever its own size, which is then not looked up.
-        rows = np.ones(count, np.int64) if self._fixed else transform.rows(*self._sizes)
+        rows = np.ones(count, np.int64) if self._fixed else self._forms.rows(*self._sizes)
         self._all_rows = np.arange(count + 1) if self._fixed else edges(rows)  # resident ones too
         self._rows: Int64 = self._all_rows
         if resident is not None:
@@ -101,7 +87,7 @@ class ImageSlots:
         sizes = (np.zeros(0, np.int64),) * 2 if self._fixed else self._sizes
         self._shape = (
             used if context.rows is None or used < self._all_rows[-1] else context.rows,
-            *transform.row_shape(*sizes),
+            *self._forms.row_shape(*sizes),
         )
         self._empty = np.zeros(count, bool)
         # None once they are decoded, or where each is decoded by itself.
@@ -109,7 +95,7 @@ class ImageSlots:
         if context.decoder is not None:
             self._encoded = [None] * count
         else:
-            self.pixels: Tensor = context.pool.allocate(self._shape, transform.dtype)
+            self.pixels: Tensor = context.pool.allocate(self._shape, context.transforms[0].dtype)
             if used < self._shape[0]:
                 self.pixels[used:] = 0
         self._geometry = np.zeros((count, 6)) if context.geometry else None
@@ -158,7 +144,7 @@ class ImageSlots:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
         indexed = self._indexed[self._starts[slot] + number]
-        image = self._context.transform.decode(data, indexed)
+        image = self._transforms[slot].decode(data, indexed)
         check_indexed((image.width, image.height), (indexed.width, indexed.height))
         return image
 
@@ -178,7 +164,7 @@ class ImageSlots:
             facts[:] = _facts(placement, image.width, image.height)
             self._finish(slot, number, facts, values, rows)
             return
-        placement = self._context.transform.place(image, rows, self._draw(slot, number))
+        placement = self._transforms[slot].place(image, rows, self._draw(slot, number))
         if self._geometry is not None:
             self._geometry[self._starts[slot] + number] = _facts(
                 placement, image.width, image.height
@@ -194,9 +180,19 @@ class ImageSlots:
             starts: int64 [n], offset of the images of each sample in the buffer.
             source: with the buffer.
         """
-        transform, kept = self._context.transform, self._context.kept
-        if not isinstance(transform, FixedTransform) or self._geometry is not None:
+        if not self._fixed or self._geometry is not None:
             return False
+        if self._kinds is not None:
+            kinds = self._kinds[slots]
+            alike = [kinds == kind for kind in np.unique(kinds)]
+            if len(alike) > 1:
+                return all(self._restore_alike(slots[at], starts[at], source) for at in alike)
+        return self._restore_alike(slots, starts, source)
+
+    def _restore_alike(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
+        """Do `restore_many` for images of one kind, which have one size."""
+        transform, kept = self._transforms[int(slots[0])], self._context.kept
+        assert isinstance(transform, FixedTransform)
         assert kept is not None
         assert source.data is not None
         images = self.first[slots]
@@ -255,7 +251,7 @@ class ImageSlots:
 
     def _finish(self, slot: int, number: int, facts: Float64, values: Tensor, rows: Tensor) -> None:
         """Mirror decoded values if they are drawn to be, and normalise them into their rows."""
-        transform, draw = self._context.transform, self._draw(slot, number)
+        transform, draw = self._transforms[slot], self._draw(slot, number)
         mirrored = draw is not None and draw.mirrors(transform.spec.flip)
         if mirrored:
             values = values.flip(-1)
@@ -305,7 +301,9 @@ class ImageSlots:
             self.pixels = parts[0]
             return errors
         device = parts[0].device if parts else "cpu"
-        self.pixels = torch.zeros(self._shape, dtype=self._context.transform.dtype, device=device)
+        self.pixels = torch.zeros(
+            self._shape, dtype=self._context.transforms[0].dtype, device=device
+        )
         if parts:
             self.pixels[torch.tensor(at, device=device)] = torch.cat(parts)
         return errors
@@ -323,7 +321,7 @@ class ImageSlots:
 
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
-        facts = {} if self._fixed else self._context.transform.facts(*self._sizes)
+        facts = {} if self._fixed else self._forms.facts(*self._sizes)
         return {"pixel_values": self.pixels, **facts}
 
     @property
@@ -344,10 +342,10 @@ class ImageSlots:
         return None if self._geometry is None else torch.from_numpy(self._geometry)
 
     def _draw(self, slot: int, number: int) -> Draw | None:
-        if not self._context.transform.spec.random:
+        if not self._transforms[slot].spec.random:
             return None
-        sample = int(self._samples[slot])
-        return image_draw(self._context.seed, self._epoch, sample, number)
+        epoch = self._epoch if self._passes is None else int(self._passes[slot])
+        return image_draw(self._context.seed, epoch, int(self._identities[slot]), number)
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:
@@ -363,11 +361,6 @@ class ImageSlots:
         numbers: Int64 = np.repeat(before, self._images)
         numbers += np.arange(len(numbers))
         return numbers
-
-
-def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
-    """Return the random numbers of an image, the `number`-th of its sample, in an epoch."""
-    return Draw(derive(seed, epoch, _CROPS, sample, number))
 
 
 def _facts(placement: Placement, width: int, height: int) -> tuple[float, ...]:

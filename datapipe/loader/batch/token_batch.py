@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
-from datapipe.errors import IndexMismatch, SampleError
+from datapipe.errors import IndexMismatch, PlanError, SampleError
 from datapipe.index.tokens.columns import TokenColumns
 from datapipe.loader.batch.collate import PackedTokens, PaddedTokens, mrope_positions
 from datapipe.plan.ragged import edges
@@ -19,11 +20,14 @@ from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.truncate import IGNORE, expand
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenContext:
-    """Context that the token arrays of all batches share.
+@dataclass(frozen=True, kw_only=True, eq=False)  # kinds are compared by identity
+class TextKind:
+    """Texts of one dataset: their encoder, and the tokens of their images.
+
+    Numbers of samples are those of the dataset: `first` is subtracted from those of a batch.
 
     Attributes:
+        encoder: texts of all kinds that share one are encoded together.
         stored: tokens that were written with the dataset, and the positions of images in them;
             None if texts are encoded.
         image_tokens: returns the tokens of each image of a sample.
@@ -31,10 +35,7 @@ class TokenContext:
             2], for positions with an axis each for frames, rows and columns; None for ordinary
             ones.
         limit: most tokens of a sample.
-        pack: whether batches are packs.
-        multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
-        total: constant length of batches, see `PackedTokens` and `PaddedTokens`.
-        segments: constant number of segments of packed batches.
+        first: number in batches of the first sample of the dataset.
     """
 
     encoder: TextEncoder
@@ -42,10 +43,65 @@ class TokenContext:
     image_tokens: Callable[[int], Int64]
     image_grids: Callable[[int], Int64] | None
     limit: int | None
+    first: int = 0
+
+
+def check_texts(texts: Sequence[TextKind], names: Sequence[str]) -> None:
+    """Refuse texts whose tokens cannot be in one batch.
+
+    Args:
+        texts: of each dataset.
+        names: of the datasets, for the message.
+
+    Raises:
+        PlanError: tokenizers, image tokens, padding or axes of positions differ.
+    """
+    first = texts[0].encoder
+    for text, name in zip(texts[1:], names[1:], strict=True):
+        encoder, problem = text.encoder, None
+        if encoder is not first and encoder.vocabulary != first.vocabulary:
+            problem = (
+                "have different tokenizers, and a token of one means another text in the other"
+            )
+        elif encoder.image_token != first.image_token:
+            problem = f"repeat {first.image_token!r} and {encoder.image_token!r} for an image"
+        elif encoder.pad_id != first.pad_id:
+            problem = f"are padded with token {first.pad_id} and token {encoder.pad_id}"
+        elif (text.image_grids is None) != (texts[0].image_grids is None):
+            problem = "have positions along one axis and along three: mrope=False and mrope=True"
+        if problem is not None:
+            raise PlanError(
+                f"texts of {names[0]} and {name} {problem}; give both the same, or train on one "
+                "of them"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenContext:
+    """Context that the token arrays of all batches share.
+
+    Attributes:
+        texts: of each kind; `check_texts` says which can be in one batch.
+        kinds: returns the index in `texts` of each of n samples, int64 [n] to int64 [n]; None if
+            there is one kind.
+        pack: whether batches are packs.
+        multiple_of: lengths are rounded up to it: of each sample in a pack, of a padded batch.
+        total: constant length of batches, see `PackedTokens` and `PaddedTokens`.
+        segments: constant number of segments of packed batches.
+    """
+
+    texts: tuple[TextKind, ...]
+    kinds: Callable[[Int64], Int64] | None = None
     pack: bool
     multiple_of: int = 1
     total: int | None = None
     segments: int | None = None
+
+    def kinds_of(self, samples: Int64) -> list[TextKind]:
+        """Return the texts of each of n samples."""
+        if self.kinds is None:
+            return [self.texts[0]] * len(samples)
+        return [self.texts[kind] for kind in self.kinds(samples).tolist()]
 
 
 class TokenSlots:
@@ -56,14 +112,16 @@ class TokenSlots:
     """
 
     def __init__(self, context: TokenContext, samples: Int64, sizes: Sizes) -> None:
-        self._context = context
+        first = context.texts[0]
+        self._pad_id, self._image_id = first.encoder.pad_id, first.encoder.image_id
+        self._kinds = context.kinds_of(samples)
         self._samples = samples
         self._sizes = sizes
         options: dict[str, Any] = {
-            "pad_id": context.encoder.pad_id,
+            "pad_id": self._pad_id,
             "multiple_of": context.multiple_of,
             "total": context.total,
-            "mrope": context.image_grids is not None,
+            "mrope": first.image_grids is not None,
         }
         self._batch: PackedTokens | PaddedTokens
         if context.pack:
@@ -71,10 +129,10 @@ class TokenSlots:
         else:
             self._batch = PaddedTokens(sizes.tokens, **options)
 
-    @property
+    @cached_property
     def stored(self) -> bool:
-        """True if tokens come from the dataset, so texts are not needed for them."""
-        return self._context.stored is not None
+        """True if tokens come from the datasets, so texts are not needed for them."""
+        return all(kind.stored is not None for kind in set(self._kinds))
 
     def fill(self, texts: Mapping[int, SampleText], valid: Bools) -> dict[int, SampleError]:
         """Encode and write the texts of some slots. Return the errors by slot.
@@ -83,17 +141,21 @@ class TokenSlots:
             IndexMismatch: a text is not as long as it was when tokens were counted.
         """
         failed: dict[int, SampleError] = {}
-        if self._context.stored is not None:
-            for slot in texts:
-                encoded = _stored_text(*self._context.stored, int(self._samples[slot]))
+        waiting: dict[TextEncoder, list[int]] = {}
+        for slot in texts:
+            kind = self._kinds[slot]
+            if kind.stored is not None:
+                encoded = _stored_text(*kind.stored, self._number(slot))
                 self._write_text(slot, encoded, bool(valid[slot]))
-            return failed
-        results = self._context.encoder.encode(list(texts.values()))
-        for slot, result in zip(texts, results, strict=True):
-            if isinstance(result, SampleError):
-                failed[slot] = result
             else:
-                self._write_text(slot, result, bool(valid[slot]))
+                waiting.setdefault(kind.encoder, []).append(slot)
+        for encoder, slots in waiting.items():
+            results = encoder.encode([texts[slot] for slot in slots])
+            for slot, result in zip(slots, results, strict=True):
+                if isinstance(result, SampleError):
+                    failed[slot] = result
+                else:
+                    self._write_text(slot, result, bool(valid[slot]))
         return failed
 
     def empty(self, slot: int) -> None:
@@ -101,26 +163,30 @@ class TokenSlots:
 
         As many image tokens as planned stay, since models compare their number with the images.
         """
-        sample = int(self._samples[slot])
-        counts = self._context.image_tokens(sample)[: int(self._sizes.images[slot])]
+        counts = self._kinds[slot].image_tokens(self._number(slot))
+        counts = counts[: int(self._sizes.images[slot])]
         starts = edges(counts)
         length = int(self._sizes.tokens[slot])
-        input_ids = np.full(length, self._context.encoder.pad_id, np.int64)
-        input_ids[: int(starts[-1])] = self._context.encoder.image_id or 0
+        input_ids = np.full(length, self._pad_id, np.int64)
+        input_ids[: int(starts[-1])] = self._image_id or 0
         self._write(slot, input_ids, np.full(length, IGNORE, np.int64), starts[:-1])
 
     def result(self) -> dict[str, Any]:
         """Return the arguments of the model."""
         return self._batch.result()
 
+    def _number(self, slot: int) -> int:
+        """Return the number of a sample in its dataset."""
+        return int(self._samples[slot]) - self._kinds[slot].first
+
     def _write_text(self, slot: int, encoded: EncodedText, valid: bool) -> None:
-        context = self._context
+        kind = self._kinds[slot]
         expanded = expand(
             encoded,
-            context.image_tokens(int(self._samples[slot])),
-            context.encoder.image_id,
-            context.limit,
-            context.encoder.image_wrap,
+            kind.image_tokens(self._number(slot)),
+            kind.encoder.image_id,
+            kind.limit,
+            kind.encoder.image_wrap,
         )
         planned = (int(self._sizes.tokens[slot]), int(self._sizes.images[slot]))
         if (len(expanded.input_ids), expanded.images) != planned:
@@ -135,9 +201,9 @@ class TokenSlots:
 
     def _write(self, slot: int, input_ids: Int64, labels: Int64, image_at: Int64) -> None:
         """Write tokens whose images begin at `image_at`, int64 [images]."""
-        positions = None
-        if self._context.image_grids is not None:
-            grids = self._context.image_grids(int(self._samples[slot]))[: len(image_at)]
+        positions, grids_of = None, self._kinds[slot].image_grids
+        if grids_of is not None:
+            grids = grids_of(self._number(slot))[: len(image_at)]
             positions = mrope_positions(len(input_ids), image_at, grids)
         self._batch.write(slot, input_ids, labels, positions)
 

@@ -17,10 +17,12 @@ from datapipe.array_types import Bools, Int64
 from datapipe.cache.device import DeviceRows
 from datapipe.cache.stats import TierStats
 from datapipe.decode.transform import ImageTransform, Placement
+from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
 from datapipe.loader.batch.context import StepJob
-from datapipe.loader.batch.image_batch import GEOMETRY, ImageContext, image_draw
+from datapipe.loader.batch.image_batch import GEOMETRY
+from datapipe.loader.batch.image_context import ImageContext, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
 from datapipe.plan.ragged import edges, ranges
 
@@ -32,12 +34,21 @@ class DeviceCache:
         rows: memory of the images.
         images: of the batches: uint8, without anything random.
         flip: probability that an image is mirrored.
+
+    Raises:
+        PlanError: images are of several kinds.
     """
 
     def __init__(self, rows: DeviceRows, images: ImageContext, flip: float) -> None:
+        if images.several:
+            raise PlanError(
+                f"cache device=... keeps images of one ImageSpec, and datasets have "
+                f"{len(images.transforms)} different ones; give all the same one, or "
+                "CacheSpec(memory=...)"
+            )
         self._rows = rows
         self._columns = images.columns
-        self._transform = images.transform
+        self._transform = images.transforms[0]
         self._flip = flip
         self._seed = images.seed
         self._total = images.rows
@@ -141,9 +152,9 @@ class DeviceCache:
             return []
         return [
             int(part.images[slot]) + number
-            for slot, sample in enumerate(part.samples.tolist())
+            for slot in range(len(part.samples))
             for number in range(int(part.counts[slot]))
-            if image_draw(self._seed, part.epoch, sample, number).mirrors(self._flip)
+            if image_draw(self._seed, *part.step.drawn_by(slot), number).mirrors(self._flip)
         ]
 
     def _complete_geometry(
@@ -174,7 +185,7 @@ class _BatchRows:
     def __init__(self, step: StepJob, columns: Columns, transform: ImageTransform) -> None:
         units = step.share.units
         self.samples = units.samples
-        self.epoch = step.epoch
+        self.step = step
         every = columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
@@ -19,7 +21,7 @@ class RankView:
     """Samples of one rank at a step.
 
     Attributes:
-        keys, sources, samples: of each sample, in the order of the batch.
+        keys, sources, datasets, samples: of each sample, in the order of the batch.
         valid: false for repeats at the end of an epoch, and for excluded samples.
         units: number of samples in each unit, such as each pack.
         tokens, labels, images: of each sample; None if no tokens were counted.
@@ -28,6 +30,7 @@ class RankView:
     rank: int
     keys: list[str]
     sources: list[str]
+    datasets: list[str]
     samples: list[int]
     valid: list[bool]
     units: list[int]
@@ -69,13 +72,15 @@ class StepView:
 
     def __str__(self) -> str:
         lines = [f"epoch {self.epoch}, step {self.step}: units {self.start:,} to {self.stop - 1:,}"]
+        several = len({name for view in self.ranks for name in view.datasets}) > 1
         for view in self.ranks:
             total = "" if view.tokens is None else f", {sum(view.tokens):,} tokens"
             lines.append(f"  rank {view.rank}: {len(view.keys)} samples{total}")
             for number, key in enumerate(view.keys):
                 size = view._size(number)
                 out = "" if view.valid[number] else "  (not valid)"
-                lines.append(f"    {key}{size}  {view.sources[number]}{out}")
+                dataset = f"  {view.datasets[number]}:" if several else ""
+                lines.append(f"    {key}{size}{dataset}  {view.sources[number]}{out}")
         return "\n".join(lines)
 
 
@@ -132,10 +137,11 @@ class PlanView:
     def _locate(self, blocks: PlannedBlocks, unit: int) -> Position | None:
         """Return the position of a unit counted from the epoch's start; None if there is none."""
         if self._plan.unit == "sample":
-            block = unit // self._plan.block
-            if unit >= blocks.plan.source.count:
+            edges = blocks.plan.edges
+            if unit >= edges[-1]:
                 return None
-            before = block * self._plan.block
+            block = int(np.searchsorted(edges, unit, side="right")) - 1
+            before = int(edges[block])
             return Position(blocks.epoch, block, unit - before, before)
         before = 0
         for block in range(blocks.count):
@@ -165,13 +171,14 @@ class PlanView:
             rank=rank,
             world_size=self._options.world_size,
         )
-        samples = share.units.samples.tolist()
+        samples = share.units.numbers
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(
             rank=rank,
-            keys=columns.keys(share.units.samples),
-            sources=columns.sources(share.units.samples),
-            samples=samples,
+            keys=columns.keys(samples),
+            sources=columns.sources(samples),
+            datasets=self._dataset.dataset_names(samples),
+            samples=samples.tolist(),
             valid=share.valid.tolist(),
             units=(share.units.offsets[1:] - share.units.offsets[:-1]).tolist(),
             tokens=sizes.tokens.tolist() if sizes else None,

@@ -41,6 +41,7 @@ from datapipe.profile.measure.parts import (
 from datapipe.profile.measure.stage_benchmark import Alone
 from datapipe.profile.measure.usage import LockProbe, queued_seconds
 from datapipe.report.table import ratio
+from datapipe.text.encode import SampleText, TextEncoder
 
 DEEP = "storage, deep queue"
 """Cold reads by so many threads that more would not be faster."""
@@ -278,7 +279,8 @@ def _image_work(context: BatchContext, kept: Sequence[ReadSample], memory: int) 
         return None
     if images.decoder is not None:
         return _together_work(images.decoder, samples)
-    return kernel_work(images.transform, samples, min(memory, _BUFFER))
+    transforms = [images.transform_of(sample.number) for sample in kept]
+    return kernel_work(transforms, samples, min(memory, _BUFFER))
 
 
 def _together_work(decoder: DaliDecoder, samples: Sequence[Sequence[memoryview]]) -> Work:
@@ -295,20 +297,30 @@ def _together_work(decoder: DaliDecoder, samples: Sequence[Sequence[memoryview]]
 
 
 def kernel_work(
-    transform: ImageTransform, samples: Sequence[Sequence[bytes | memoryview]], memory: int
+    transforms: Sequence[ImageTransform],
+    samples: Sequence[Sequence[bytes | memoryview]],
+    memory: int,
 ) -> Work:
-    """Return work that decodes images and places them into a buffer, a sample a piece."""
-    shapes = [[_shape(transform, data) for data in images] for images in samples]
+    """Return work that decodes images and places them into a buffer, a sample a piece.
+
+    Args:
+        transforms: of the images of each sample, all of one dtype.
+        samples: images of each.
+    """
+    shapes = [
+        [_shape(transform, data) for data in images]
+        for transform, images in zip(transforms, samples, strict=True)
+    ]
     longest = max((math.prod(shape) for each in shapes for shape in each), default=1)
-    size = longest * transform.dtype.itemsize
+    dtype = transforms[0].dtype
+    size = longest * dtype.itemsize
 
     def work(number: int) -> Iterator[int]:
         # Written to before time counts, so that its pages are mapped.
-        slots = torch.ones(
-            max(2, min(64, memory // size)), longest, dtype=transform.dtype, device="cpu"
-        )
+        slots = torch.ones(max(2, min(64, memory // size)), longest, dtype=dtype, device="cpu")
         turn = itertools.count()
         for sample in itertools.cycle([*range(number, len(samples)), *range(number)]):
+            transform = transforms[sample]
             for data, shape in zip(samples[sample], shapes[sample], strict=True):
                 key = next(turn)
                 slot = slots[key % len(slots), : math.prod(shape)].view(shape)
@@ -332,12 +344,19 @@ def _shape(transform: ImageTransform, data: bytes | memoryview) -> tuple[int, ..
 
 
 def _text_work(tokens: TokenContext, kept: Sequence[ReadSample]) -> Work:
-    texts = [sample.text for sample in kept]
+    texts: dict[TextEncoder, list[SampleText]] = {}
+    kinds = tokens.kinds_of(np.array([sample.number for sample in kept], np.int64))
+    for kind, sample in zip(kinds, kept, strict=True):
+        texts.setdefault(kind.encoder, []).append(sample.text)
+    parts = [
+        (encoder, each[start : start + _TEXTS])
+        for encoder, each in texts.items()
+        for start in range(0, len(each), _TEXTS)
+    ]
 
     def work(number: int) -> Iterator[int]:
-        for start in itertools.cycle(range(0, len(texts), _TEXTS)):
-            part = texts[start : start + _TEXTS]
-            tokens.encoder.encode(part)
+        for encoder, part in itertools.cycle(parts):
+            encoder.encode(part)
             yield len(part)
 
     return work
@@ -375,8 +394,9 @@ def share_of_lock(context: BatchContext, alone: Alone, *, seconds: float) -> flo
         return 0.0
     decoded: list[tuple[ReadSample, list[Decoded]]] = []
     for sample in alone.kept[:_DECODED]:
+        transform = images.transform_of(sample.number)
         with suppress(SampleError):
-            decoded.append((sample, [images.transform.decode(data) for data in sample.images]))
+            decoded.append((sample, [transform.decode(data) for data in sample.images]))
     if not decoded:
         return 0.0
 

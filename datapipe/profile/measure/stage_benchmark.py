@@ -96,12 +96,14 @@ class _StageBenchmark:
         self._loader = loader
         self._context = loader.components().context
         self._images = self._context.images
-        self._normalizer: TimedNormalizer | None = None
+        self._normalizers: list[TimedNormalizer] = []
         if self._images is not None and self._images.decoder is None:
-            spec = self._images.transform.spec
-            self._normalizer = TimedNormalizer(spec.mean_std, spec.out_dtype)
-            transform = make_transform(spec, self._normalizer)
-            self._images = replace(self._images, transform=transform)
+            made = []
+            for transform in self._images.transforms:
+                spec = transform.spec
+                self._normalizers.append(TimedNormalizer(spec.mean_std, spec.out_dtype))
+                made.append(make_transform(spec, self._normalizers[-1]))
+            self._images = replace(self._images, transforms=tuple(made))
         self._steps: list[StepShare] = []
         self._part = _samples_of(self._context.dataset.columns)
         self._forget()
@@ -268,15 +270,15 @@ class _StageBenchmark:
 
     def _place(self, slots: ImageSlots, decoded: dict[int, list[Decoded]]) -> list[int]:
         """Resize and normalise images into their rows; return the slots that have them."""
-        whole, writing, normalizer = StageCost(), StageCost(), self._normalizer
-        assert normalizer is not None
+        whole, writing, normalizers = StageCost(), StageCost(), self._normalizers
         rows = slots.cut(0, len(slots.first) - 1)
 
         def place(slot: int) -> float:
-            normalizer.seconds = 0.0
+            for normalizer in normalizers:
+                normalizer.seconds = 0.0
             for number, image in enumerate(decoded[slot]):
                 slots.place(slot, number, image, rows[slot][number])
-            return normalizer.seconds
+            return sum(normalizer.seconds for normalizer in normalizers)
 
         placed = self._each(whole, decoded, place)
         # The time of both is divided into that of resizing and that of normalising.

@@ -1,0 +1,96 @@
+"""Images of several specs in one batch: the check that they fit together, and their plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datapipe.array_types import Int64
+from datapipe.decode.forms.image_transform import ImageTransform
+from datapipe.errors import PlanError
+
+
+def check_together(transforms: Sequence[ImageTransform], names: Sequence[str]) -> None:
+    """Refuse images that cannot be in one batch.
+
+    Args:
+        transforms: of the images of each dataset.
+        names: of the datasets, for the message.
+
+    Raises:
+        PlanError: rows of `pixel_values` or what a model takes beside them differ.
+
+    Examples:
+        >>> from datapipe.decode.transform import make_transform
+        >>> small, large = (make_transform(datapipe.ImageSpec(size=size)) for size in (336, 448))
+        >>> check_together([small, large], ["captions", "documents"])
+        Traceback (most recent call last):
+        datapipe.errors.PlanError: ...
+    """
+    first = None
+    for transform, name in zip(transforms, names, strict=True):
+        if first is None:
+            first = name, transform, transform.common()
+            continue
+        other, others, expected = first
+        if transform is others:
+            continue
+        found = transform.common()
+        different = [
+            f"{fact}: {_said(expected, fact)} of {other}, {_said(found, fact)} of {name}"
+            for fact in dict.fromkeys((*expected, *found))
+            if expected.get(fact) != found.get(fact)
+        ]
+        if different:
+            raise PlanError(
+                f"images of {other} (resize={others.spec.resize!r}) and {name} "
+                f"(resize={transform.spec.resize!r}) cannot be in one batch; {'; '.join(different)}"
+                "; give both an ImageSpec whose images have the same form"
+            )
+
+
+def _said(facts: dict[str, object], name: str) -> str:
+    return str(facts.get(name) or "none")
+
+
+class MixedForms:
+    """Plan of the images of one batch that several transforms make.
+
+    Its methods are those of `ImageTransform`, for images of which each has a transform.
+
+    Args:
+        transforms: of all kinds; `check_together` has passed.
+        kinds: int64 [n], index of the transform of each image.
+        present: int64, kinds to take the shape of if there are no images; not empty.
+    """
+
+    def __init__(self, transforms: Sequence[ImageTransform], kinds: Int64, present: Int64) -> None:
+        self._count = len(kinds)
+        found = np.unique(kinds if len(kinds) else present).tolist()
+        self._parts = [(transforms[kind], np.flatnonzero(kinds == kind)) for kind in found]
+
+    def rows(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the rows of `pixel_values` of each of n images: int64 [n]."""
+        rows = np.zeros(self._count, np.int64)
+        for transform, at in self._parts:
+            rows[at] = transform.rows(widths[at], heights[at])
+        return rows
+
+    def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
+        """Return the shape of a row of `pixel_values`: the largest where images are padded."""
+        shapes = [transform.row_shape(widths[at], heights[at]) for transform, at in self._parts]
+        return tuple(map(max, *shapes)) if len(shapes) > 1 else shapes[0]
+
+    def facts(self, widths: Int64, heights: Int64) -> dict[str, Tensor]:
+        """Return what a model takes beside `pixel_values`, for n images."""
+        out: dict[str, Tensor] = {}
+        for transform, at in self._parts:
+            for name, values in transform.facts(widths[at], heights[at]).items():
+                if name not in out:
+                    shape = (self._count, *values.shape[1:])
+                    out[name] = torch.zeros(shape, dtype=values.dtype, device="cpu")
+                out[name][torch.from_numpy(at)] = values
+        return out

@@ -1,0 +1,78 @@
+"""Context of the images of all batches, and their random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from datapipe.array_types import Int64
+from datapipe.decode.transform import Draw, ImageTransform
+from datapipe.errors import PlanError
+from datapipe.index.columns import Columns
+from datapipe.loader.batch.buffer_pool import BufferPool
+from datapipe.plan.rng import derive
+
+if TYPE_CHECKING:
+    from datapipe.decode.dali.decoder import DaliDecoder
+
+_CROPS = 4  # purpose of derived keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageContext:
+    """Context that the images of all batches share.
+
+    Attributes:
+        transforms: of each kind of images; `check_together` says which can be in one batch.
+        kinds: returns the index in `transforms` of each of n samples, int64 [n] to int64 [n]; None
+            if there is one transform.
+        columns: of the dataset, with the size of every image.
+        rows: number to which `pixel_values` is filled up; None for none.
+        geometry: whether batches have the placement of each image.
+        decoder: of all images of a batch together; None decodes them one by one.
+        kept: transform of all images in a cache, uint8 without anything random; None for none.
+
+    Raises:
+        PlanError: `decoder` decodes all images, and there are several kinds.
+    """
+
+    transforms: tuple[ImageTransform, ...]
+    kinds: Callable[[Int64], Int64] | None = None
+    columns: Columns
+    pool: BufferPool
+    seed: int
+    rows: int | None = None
+    geometry: bool = False
+    decoder: DaliDecoder | None = None
+    kept: ImageTransform | None = None
+
+    def __post_init__(self) -> None:
+        assert self.kinds is not None or not self.several
+        if self.decoder is not None and self.several:
+            raise PlanError(
+                f"decoder='dali' makes the images of a batch alike, and datasets have "
+                f"{len(self.transforms)} different ImageSpecs; give all the same one, or "
+                "decoder='cpu'"
+            )
+
+    @property
+    def several(self) -> bool:
+        """True if there are images of several kinds."""
+        return len(self.transforms) > 1
+
+    def transform_of(self, sample: int) -> ImageTransform:
+        """Return the transform of the images of a sample."""
+        kinds = self.kinds_of(np.array([sample]))
+        return self.transforms[0 if kinds is None else int(kinds[0])]
+
+    def kinds_of(self, samples: Int64) -> Int64 | None:
+        """Return the kind of each of n samples, int64 [n]; None if all are of the first one."""
+        return None if self.kinds is None or not self.several else self.kinds(samples)
+
+
+def image_draw(seed: int, epoch: int, sample: int, number: int) -> Draw:
+    """Return the random numbers of an image, the `number`-th of its sample, in an epoch."""
+    return Draw(derive(seed, epoch, _CROPS, sample, number))

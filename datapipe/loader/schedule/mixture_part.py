@@ -1,0 +1,134 @@
+"""Samples of one dataset of a mixture: those that take part, and their sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from datapipe.array_types import Int64
+from datapipe.index.dataset import Dataset
+from datapipe.index.mixed_dataset import DatasetPart
+from datapipe.loader.schedule.mixture_notes import MixtureNotes
+from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
+from datapipe.mixture.spec import MixtureDataset
+from datapipe.plan.order import Permutation
+from datapipe.plan.rng import derive
+from datapipe.plan.units import Sizes
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.transform import ImageTransform
+
+_LIMIT = 3  # purpose of a derived key
+_CHUNK = 1 << 16  # samples that are added up at a time
+
+
+class PartSource:
+    """Samples of one dataset of a mixture that take part; opened when they are first needed.
+
+    Args:
+        entry: of the mixture.
+        part: the dataset.
+        rule: of its texts; None without a tokenizer.
+        open_it: `open_origin` of the dataset.
+        described: all that `open_it` depends on beside the dataset.
+
+    Attributes:
+        image: transform of its images; None if images are left out.
+        samples: number that takes part, after `limit`.
+        identity: of the selection and sizes; JSON-compatible.
+    """
+
+    def __init__(
+        self,
+        entry: MixtureDataset,
+        part: DatasetPart,
+        rule: TextRule | None,
+        open_it: Callable[[Dataset], Origin],
+        *,
+        image: ImageTransform | None,
+        described: object,
+        notes: MixtureNotes,
+    ) -> None:
+        self.name = entry.name
+        self.part = part
+        self.key = int.from_bytes(hashlib.sha256(entry.name.encode()).digest()[:8])
+        self.rule = rule
+        self.image = image
+        self._open_it = open_it
+        self._notes = notes
+        self._origin: Origin | None = None
+        self._lock = threading.Lock()
+        self._asked = (part.fingerprint, described)
+        note = notes.get("samples", *self._asked)
+        if note is None:
+            origin = self.origin()
+            note = {"samples": origin.source.count, "identity": origin.identity}
+            notes.put(note, "samples", *self._asked)
+        self._whole = int(note["samples"])
+        self.samples = entry.limited(self._whole)
+        self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
+        self._limit: Permutation | None = None
+        if self.samples < self._whole:
+            self._limit = Permutation(self._whole, derive(self.key, _LIMIT))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker process asks for tokens of images alone, and opens the dataset itself.
+        return {**vars(self), "_origin": None, "_lock": None, "_notes": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
+    def origin(self) -> Origin:
+        """Return the source of the dataset alone, without `limit`."""
+        if self._origin is None:
+            with self._lock:
+                if self._origin is None:
+                    self._origin = self._open_it(self.part.dataset())
+        return self._origin
+
+    def text(self) -> TextSizes:
+        """Return the sizes of its samples; there is a tokenizer."""
+        text = self.origin().text
+        assert text is not None
+        return text
+
+    def image_tokens(self, sample: int) -> Int64:
+        """Return the tokens of each image of a sample of the dataset: int64 [its images]."""
+        return self.text().image_tokens(sample)
+
+    def image_grids(self, sample: int) -> Int64:
+        """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
+        return self.text().image_grids(sample)
+
+    def select(self, indices: Int64) -> Int64:
+        """Return the numbers in the dataset of some samples that take part: int64 [n]."""
+        if self._limit is not None:
+            indices = self._limit(indices)
+        source = self.origin().source
+        return indices if source.select is None else source.select(indices)
+
+    def measure(self, numbers: Int64) -> Sizes:
+        """Return the sizes of samples, by their numbers in the dataset."""
+        return self.text().measure(numbers)
+
+    def mean_tokens(self) -> float:
+        """Return the mean tokens of the samples that take part; looks at all of them once."""
+        asked = ("tokens", *self._asked, self.samples)
+        note = self._notes.get(*asked)
+        if note is None:
+            total = 0
+            for start in range(0, self.samples, _CHUNK):
+                stop = min(start + _CHUNK, self.samples)
+                numbers = self.select(np.arange(start, stop, dtype=np.int64))
+                total += int(self.measure(numbers).tokens.sum())
+            note = total / self.samples
+            self._notes.put(note, *asked)
+        return float(note)
+
+    def shards(self) -> Int64 | None:
+        """Return the samples of each shard that take part; None with a limit."""
+        return None if self._limit is not None else self.origin().source.shards

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import datapipe
 import datapipe.decode.batched as batched
+from datapipe.mixture import MixtureDataset
 from datapipe.profile.job import profile_loader
 
 SECONDS = 5  # on an idle machine
@@ -167,6 +168,8 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "TextSpec": {"tokenizer": vocabulary, "template": "caption"},
         "CacheSpec": {"memory": "1MB", "disk": where},
         "ImageSpec.preset": {"name": "clip"},
+        "Mixture": {"children": (MixtureDataset(name="a", path="a", weight=1),)},
+        "Mixture.of": {"mixture": {"a": 1}},
         "tune_workers": {
             "make": lambda **_: [torch.zeros(2)] * 9,
             "num_workers": (0,),

@@ -66,7 +66,7 @@ class Located:
             )
         for key, item in self.value.items():
             if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
+                near = difflib.get_close_matches(key, known, 1, 0.7)
                 hint = f", do you mean {near[0]!r}?" if near else ""
                 item.refuse(
                     f"{shorten(key)} is no option of {what}{hint}; it has {', '.join(known)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -89,6 +89,7 @@ class _Parser:
         text: SpecFields | None = None,
         image: SpecFields | None = None,
     ) -> Mixture:
+        """Return a mixture or its validation; `known` are the options that it may have."""
         if not isinstance(root.value, dict):
             root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
         entries = _full_form(root, known)
@@ -104,13 +105,13 @@ class _Parser:
             parser = _Parser(self.folder)
             validation = parser.mixture(entries["validation"], VALIDATION_KEYS, text, image)
             options["validation"] = validation
-        made = _at(root, lambda: Mixture(children=children, **options))
-        if "schedule" not in entries:
-            return made
-        schedule = _schedule(entries["schedule"], made)
-        return Mixture(children=children, schedule=schedule, **options)
+        made = Mixture(children=children, **options)
+        if "schedule" in entries:
+            made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
+        return made
 
     def children(self, at: Located, text: SpecFields, image: SpecFields) -> tuple[Child, ...]:
+        """Return the datasets and groups of `datasets`; `text` and `image` are their defaults."""
         if not isinstance(at.value, dict | list):
             raise PlanError(
                 f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
@@ -119,24 +120,11 @@ class _Parser:
         read = [_entry(key, item) for key, item in at.items()]
         if not read:
             at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
-        self.check_shares(read)
+        _check_shares(read)
         weighted = "weight" in read[0][2]
         return tuple(
             self.child(key, item, entries, weighted, text, image) for key, item, entries in read
         )
-
-    def check_shares(self, read: list[Entry]) -> None:
-        """Refuse a weight beside a repeat."""
-        weighted = next((one for one in read if "weight" in one[2]), None)
-        repeated = next((one for one in read if "weight" not in one[2]), None)
-        for key, item, entries in read:
-            if "weight" in entries and "repeat" in entries:
-                item.refuse(f"{shorten(key)} has a weight and a repeat; give one of them")
-        if weighted and repeated:
-            later = max(weighted, repeated, key=read.index)
-            later[1].refuse(
-                mixed_message(*(_name_of(one[0], one[2]) for one in (weighted, repeated)))
-            )
 
     def child(
         self,
@@ -147,15 +135,14 @@ class _Parser:
         text: SpecFields,
         image: SpecFields,
     ) -> Child:
+        """Return a dataset or group with a weight, or with a repeat."""
         name = self.name(key, item, entries)
-        share: dict[str, Any]
+        share: dict[str, Any] = {} if weighted else {"repeat": 1.0}
         if weighted:
             at = entries["weight"]
-            share = {"weight": at.take(ShortForm if at is item else WrittenWeight)}
-        else:
-            share = {
-                "repeat": entries["repeat"].take(WrittenRepeat) if "repeat" in entries else 1.0
-            }
+            share["weight"] = at.take(ShortForm if at is item else WrittenWeight)
+        elif "repeat" in entries:
+            share["repeat"] = entries["repeat"].take(WrittenRepeat)
         text = text.text(entries.get("text"))
         image = image.image(entries.get("image"))
         if "datasets" in entries:
@@ -217,19 +204,31 @@ def _entry(key: str | None, item: Located) -> Entry:
     return key, item, {"weight": item}
 
 
+def _check_shares(read: list[Entry]) -> None:
+    """Refuse a weight beside a repeat."""
+    for key, item, entries in read:
+        if "weight" in entries and "repeat" in entries:
+            item.refuse(f"{shorten(key)} has a weight and a repeat; give one of them")
+    weighted = next((one for one in read if "weight" in one[2]), None)
+    repeated = next((one for one in read if "weight" not in one[2]), None)
+    if weighted and repeated:
+        names = (_name_of(key, entries) for key, _, entries in (weighted, repeated))
+        later = max(weighted, repeated, key=read.index)
+        later[1].refuse(mixed_message(*names))
+
+
 def _name_of(key: str, entries: dict[str, Located]) -> str:
     """Return the name that a dataset or group was given, or its key or path without a slash."""
     given = entries["name"].value if "name" in entries else None
     return given if isinstance(given, str) else key.rstrip("/") or key
 
 
-def _schedule(at: Located, mixture: Mixture) -> tuple[WeightChange, ...]:
+def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
     if not isinstance(at.value, list) or not at.value:
         raise PlanError(
             f"{at.name} {shorten(at.plain())}: give a list of changes with {', '.join(CHANGE_KEYS)}"
         )
     changes: list[WeightChange] = []
-    has_weight = mixture.has_weight
     for number, item in enumerate(at.value):
         entries = item.mapping(CHANGE_KEYS, "a change of a schedule")
         if number and "from" not in entries:

@@ -45,6 +45,8 @@ class RateLine:
     ) -> int | None:
         """Return the fewest draws whose integral of `density` is enough; None if it never is.
 
+        A result above `MOST_DRAWS` is not exact.
+
         Args:
             density: of the rates, linear in them and not negative.
             enough: of the integral from draw 0; false, then true.
@@ -53,10 +55,11 @@ class RateLine:
         for piece in self.pieces:
             begin, end = density(piece.first), density(piece.last)
             if piece.draws is None:
-                most = _reachable(total, begin, enough)
-                if most is None:
+                if not begin and not enough(total):
                     return None
-                length, end = most, begin
+                length = _reachable(total, begin, enough)
+                if length > MOST_DRAWS:
+                    return piece.start + length
             else:
                 length = piece.draws
             slope = (end - begin) / (2 * length)
@@ -73,12 +76,10 @@ class RateLine:
         return None
 
 
-def _reachable(total: float, density: float, enough: Callable[[float], bool]) -> int | None:
-    """Return a number of draws at a constant density that are enough; None if none are."""
+def _reachable(total: float, density: float, enough: Callable[[float], bool]) -> int:
+    """Return a number of draws at a constant density that are enough, or more than may be."""
     draws = 1
-    while not enough(total + draws * density):
-        if draws > 4 * MOST_DRAWS:
-            return None
+    while draws <= MOST_DRAWS and not enough(total + draws * density):
         draws *= 2
     return draws
 

@@ -87,10 +87,10 @@ def resolve(
                 "group, is 0 for the whole run; give it a weight, or leave it out"
             )
     epoch = _epoch(shares, line)
-    if not 1 <= epoch <= MOST_DRAWS:
+    if epoch > MOST_DRAWS:
         raise PlanError(
-            f"an epoch of {epoch:,} draws is impossible; give epoch from 1 to {MOST_DRAWS:,} "
-            "samples, or weights nearer to each other"
+            f"epoch {str(mixture.epoch)!r} has more than {MOST_DRAWS:,} draws; give epoch "
+            "'shortest' or an amount, or weights nearer to each other"
         )
     rates = Rates(
         starts=np.array([piece.start for piece in line.pieces], np.int64),
@@ -234,7 +234,7 @@ def _start(
     step: StepSize | None,
     said: str,
 ) -> int:
-    """Return the draw before which at least an amount has been drawn."""
+    """Return the fewest draws that are at least an amount."""
     number, unit = _samples_or_tokens(amount, means, step, said)
     if unit == "samples":
         return number
@@ -276,8 +276,10 @@ def _samples_or_tokens(
     if amount.unit == "steps":
         if step is None:
             raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
-        number *= step.samples or step.tokens or 1
-        unit = "samples" if step.samples else "tokens"
+        if step.samples is not None:
+            return number * step.samples, "samples"
+        assert step.tokens is not None
+        number, unit = number * step.tokens, "tokens"
     if unit == "tokens" and means is None:
         raise PlanError(
             f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "

@@ -54,6 +54,9 @@ def _name(value: str) -> str:
 
 
 def _image(value: Any) -> ImageSpec:
+    if value is None:  # before torch is imported
+        raise Refused
+
     from datapipe.decode.spec import ImageSpec
 
     if not isinstance(value, ImageSpec):

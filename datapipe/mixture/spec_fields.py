@@ -50,9 +50,8 @@ class SpecFields:
             return SpecFields(at.value, {}, at)
         known = (PRESET, *(f.name for f in fields(ImageSpec)))
         own = at.mapping(known, "image")
-        return SpecFields(None, own, at) if PRESET in own else self._and(own, at)
-
-    def _and(self, own: Mapping[str, Located], at: Located) -> SpecFields:
+        if PRESET in own:
+            return SpecFields(None, own, at)
         return SpecFields(self.spec, {**self.given, **own}, at)
 
 
@@ -102,11 +101,9 @@ def make_image(made: SpecFields) -> Any:
     try:
         if made.spec is not None:
             return replace(made.spec, **values)
-        return (
-            ImageSpec.preset(values.pop(PRESET), **values)
-            if PRESET in values
-            else ImageSpec(**values)
-        )
+        if PRESET in values:
+            return ImageSpec.preset(values.pop(PRESET), **values)
+        return ImageSpec(**values)
     except PlanError as error:
         raise _located(error, made) from None
 

@@ -110,7 +110,7 @@ def _entries(node: yaml.MappingNode, file: str, depth: int) -> dict[str, Located
 
 def _scalar(node: yaml.ScalarNode, kind: str, at: Located) -> Any:
     text = str(node.value)
-    if kind == "str" and node.style is None and _EXPONENT.fullmatch(text):
+    if kind == "str" and node.style in (None, "") and _EXPONENT.fullmatch(text):
         return float(text)
     if kind in ("str", "timestamp"):
         return text

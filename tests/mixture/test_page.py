@@ -1,0 +1,45 @@
+"""The page on mixtures: its examples are parsed and resolved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe import Mixture, PlanError
+from datapipe.mixture import StepSize, resolve
+
+PAGE = (Path(__file__).parents[2] / "docs/mixtures.md").read_text("utf-8")
+FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+LINES = re.findall(r"^    mixture = datapipe\.Mixture\.of\((.*?)\)(?: .*)?$", PAGE, re.MULTILINE)
+
+
+def test_examples_are_found() -> None:
+    assert (len(FILES), len(LINES)) == (2, 2)
+
+
+@pytest.mark.parametrize("content", FILES)
+def test_files_of_the_page_are_read_and_resolved(content: str, tmp_path: Path) -> None:
+    (tmp_path / "mixture.yaml").write_text(content)
+    mixture = Mixture.load(tmp_path / "mixture.yaml")
+    count = len(mixture.datasets)
+    sizes, tokens = np.full(count, 10**6), np.full(count, 512.0)
+    resolved = resolve(mixture, sizes, tokens, StepSize(samples=16))
+    assert resolved.epoch > 10**6
+
+
+@pytest.mark.parametrize("content", LINES)
+def test_lines_of_the_page_are_read(content: str) -> None:
+    mixture = Mixture.of(eval(content, {}))
+    resolved = resolve(mixture, np.full(len(mixture.datasets), 10))
+    assert resolved.epoch > 10
+
+
+def test_messages_of_the_page_are_those_of_the_parser() -> None:
+    for mixture in ({"a": {"wieght": 1}}, {"chats": {"weight": -1}}):
+        with pytest.raises(PlanError) as refused:
+            Mixture.of(mixture)
+        message = str(refused.value).removeprefix('mixture["a"]["wieght"]: ')
+        assert message[:80] in PAGE

@@ -1,0 +1,418 @@
+"""Rates and epochs, against exact fractions and simulated draws."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from datapipe import Mixture, PlanError
+from datapipe.mixture import Resolved, StepSize, resolve
+
+WEIGHT = st.integers(1, 20)
+Segment = tuple[int, int, list[Fraction], list[Fraction]]
+"""First draw, draws (0: without end), rates at both ends."""
+
+
+def sizes_of(*counts: int) -> Any:
+    return np.array(counts, np.int64)
+
+
+def means_of(*tokens: float) -> Any:
+    return np.array(tokens, np.float64)
+
+
+def rates_at(resolved: Resolved, draw: int) -> Any:
+    """Return the rates at a draw, by the definition of `Rates`."""
+    rates = resolved.rates
+    segment = int(np.searchsorted(rates.starts, draw, side="right")) - 1
+    if segment == len(rates.starts) - 1:
+        return rates.last[segment]
+    length = int(rates.starts[segment + 1] - rates.starts[segment])
+    at = (draw - int(rates.starts[segment])) / length
+    return rates.first[segment] * (1 - at) + rates.last[segment] * at
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> tuple[list[int], list[list[int]], list[tuple[int, int]]]:
+    """Draw sizes, weights (one row more than changes) and changes as (start, over) in samples."""
+    datasets = draw(st.integers(1, 4))
+    sizes = draw(st.lists(st.integers(1, 500), min_size=datasets, max_size=datasets))
+    changes = []
+    at = draw(st.sampled_from([0, 3]))
+    for _ in range(draw(st.integers(0, 3))):
+        over = draw(st.sampled_from([0, 0, 1, 7, 100]))
+        changes.append((at, over))
+        at += over + draw(st.integers(1, 300))
+    row = st.lists(st.integers(0, 9), min_size=datasets, max_size=datasets).filter(any)
+    weights = draw(st.lists(row, min_size=len(changes) + 1, max_size=len(changes) + 1))
+    used = weights[1:] if changes[:1] == [(0, 0)] else weights
+    assume(all(any(column) for column in zip(*used, strict=True)))
+    return sizes, weights, changes
+
+
+def mixture_of(
+    weights: list[list[int]], changes: list[tuple[int, int]], epoch: Any = "longest"
+) -> Mixture:
+    names = [f"d{number}" for number in range(len(weights[0]))]
+    content: dict[str, Any] = {"epoch": epoch}
+    content["datasets"] = dict(zip(names, weights[0], strict=True))
+    content["schedule"] = [
+        {"from": start, "over": over, "weights": dict(zip(names, row, strict=True))}
+        for (start, over), row in zip(changes, weights[1:], strict=True)
+    ]
+    if not changes:
+        del content["schedule"]
+    return Mixture.of(content)
+
+
+def exact_segments(weights: list[list[int]], changes: list[tuple[int, int]]) -> list[Segment]:
+    rows = [[Fraction(weight, sum(row)) for weight in row] for row in weights]
+    segments: list[Segment] = []
+    at = 0
+    for (start, over), before, after in zip(changes, rows[:-1], rows[1:], strict=True):
+        if start > at:
+            segments.append((at, start - at, before, before))
+        if over:
+            segments.append((start, over, before, after))
+        at = start + over
+    return [*segments, (at, 0, rows[-1], rows[-1])]
+
+
+def drawn(segments: list[Segment], draws: int) -> list[Fraction]:
+    """Return the exact integrals of the rates over the first draws."""
+    totals = [Fraction(0)] * len(segments[0][2])
+    for start, length, first, last in segments:
+        over = min(draws - start, length or draws)
+        if over <= 0:
+            break
+        for number, (begin, end) in enumerate(zip(first, last, strict=True)):
+            slope = (end - begin) / (2 * length) if length else 0
+            totals[number] += over * (begin + slope * over)
+    return totals
+
+
+@given(schedules())
+def test_rates_follow_the_schedule_and_sum_to_one(case: Any) -> None:
+    sizes, weights, changes = case
+    mixture = mixture_of(weights, changes, epoch="shortest")
+    rates = resolve(mixture, sizes_of(*sizes)).rates
+    segments = exact_segments(weights, changes)
+    assert rates.starts.dtype == np.int64
+    assert rates.starts.tolist() == [segment[0] for segment in segments]
+    for rows, side in ((rates.first, 2), (rates.last, 3)):
+        assert rows.dtype == np.float64
+        for row, segment in zip(rows.tolist(), segments, strict=True):
+            assert math.fsum(row) == pytest.approx(1, abs=1e-15)
+            assert row == pytest.approx([float(rate) for rate in segment[side]], rel=1e-14)
+    assert rates.first[-1].tolist() == rates.last[-1].tolist()
+
+
+@given(schedules())
+def test_longest_and_shortest_agree_with_brute_force(case: Any) -> None:
+    sizes, weights, changes = case
+    segments = exact_segments(weights, changes)
+
+    def complete(draws: int) -> bool:
+        return all(map(lambda got, size: got >= size, drawn(segments, draws), sizes))
+
+    def repeated(draws: int) -> bool:
+        return any(map(lambda got, size: got > size, drawn(segments, draws), sizes))
+
+    end = 30_000
+    shortest = resolve(mixture_of(weights, changes, "shortest"), sizes_of(*sizes)).epoch
+    assert not repeated(shortest)
+    assert repeated(shortest + 1)
+    if not complete(end):
+        with pytest.raises(PlanError, match="'longest' never ends"):
+            resolve(mixture_of(weights, changes), sizes_of(*sizes))
+        return
+    longest = resolve(mixture_of(weights, changes), sizes_of(*sizes)).epoch
+    assert complete(longest)
+    assert not complete(longest - 1)
+
+
+@given(
+    weights=st.lists(WEIGHT, min_size=2, max_size=5),
+    inner=st.lists(WEIGHT, min_size=1, max_size=3),
+    data=st.data(),
+)
+def test_weights_by_tokens_are_shares_of_the_tokens(
+    weights: list[int], inner: list[int], data: st.DataObject
+) -> None:
+    outer = {f"d{number}": weight for number, weight in enumerate(weights[1:])}
+    group = {"weight": weights[0], "datasets": {f"g{n}": weight for n, weight in enumerate(inner)}}
+    mixture = Mixture.of({"weights": "tokens", "datasets": {"group": group, **outer}})
+    count = len(mixture.datasets)
+    means = data.draw(st.lists(st.floats(0.5, 5000), min_size=count, max_size=count))
+    rates = resolve(mixture, sizes_of(*[9] * count), means_of(*means)).rates.first[0]
+    tokens = rates * means
+    shares = tokens / tokens.sum()
+    total = sum(weights)
+    expected = [weights[0] / total * weight / sum(inner) for weight in inner]
+    expected += [weight / total for weight in weights[1:]]
+    assert shares.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_tokens_of_simulated_draws_have_the_shares_of_the_weights() -> None:
+    mixture = Mixture.of({"weights": "tokens", "datasets": {"short": 0.7, "long": 0.3}})
+    means = means_of(20, 500)
+    rates = resolve(mixture, sizes_of(10, 10), means).rates.first[0]
+    rng = np.random.default_rng(0)
+    which = rng.choice(2, size=200_000, p=rates)
+    lengths = rng.poisson(means[which])
+    assert lengths[which == 0].sum() / lengths.sum() == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_group_of_repeats_divides_its_share_by_size() -> None:
+    mixture = Mixture.of({"a": 0.5, "g": {"weight": 0.5, "datasets": {"b": "2x", "c": "1x"}}})
+    assert resolve(mixture, sizes_of(9, 10, 30)).rates.first.tolist() == [[0.5, 0.2, 0.3]]
+
+
+def test_repeats_are_times_each_sample_is_drawn_whatever_weights_count() -> None:
+    datasets = {"a": "2x", "g": {"repeat": "0.5x", "datasets": {"b": 3, "c": 1}}}
+    for weights in ("samples", "tokens"):
+        mixture = Mixture.of({"weights": weights, "datasets": {"a": "2x", "b": "0.5x"}})
+        resolved = resolve(mixture, sizes_of(100, 300), means_of(7, 11))
+        assert resolved.epoch == 350
+        assert resolved.rates.first[0].tolist() == pytest.approx([200 / 350, 150 / 350])
+    rates = resolve(Mixture.of(datasets), sizes_of(100, 100, 300)).rates.first[0]
+    # The group counts all its 400 samples, half of them, and divides these by its weights.
+    assert rates.tolist() == pytest.approx([0.5, 0.375, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("datasets", "sizes", "epoch"),
+    [
+        ({"a": "1x", "b": "1x"}, (3, 7), 10),
+        ({"a": "0.1x", "b": "0.2x"}, (10, 15), 4),
+        ({"a": "0.1x"}, (3,), 1),
+        ({"g": {"repeat": "2x", "datasets": {"a": "3x"}}, "b": "1x"}, (5, 7), 37),
+        # Sums of rates such as 0.1 must not need one draw more.
+        ({"a": 0.22, "b": 0.23}, (220, 230), 450),
+        ({"a": 0.1, "b": 0.6, "c": 0.3}, (10**9, 6 * 10**9, 3 * 10**9), 10**10),
+    ],
+)
+def test_an_epoch_of_all_samples_is_exact(datasets: Any, sizes: Any, epoch: int) -> None:
+    assert resolve(Mixture.of(datasets), sizes_of(*sizes)).epoch == epoch
+
+
+def test_amounts_in_tokens_become_draws() -> None:
+    content = {
+        "epoch": "10k tokens",
+        "datasets": {"short": 1, "long": 0},
+        "schedule": [
+            {"from": "1k tokens", "over": "3k tokens", "weights": {"short": 0, "long": 1}}
+        ],
+    }
+    resolved = resolve(Mixture.of(content), sizes_of(5, 5), means_of(10, 50))
+    # 100 draws of 10 tokens; 100 draws of 30 on average; then 50 tokens each.
+    assert resolved.rates.starts.tolist() == [0, 100, 200]
+    assert resolved.rates.first.tolist() == [[1, 0], [1, 0], [0, 1]]
+    assert resolved.epoch == 200 + (10_000 - 4_000) // 50
+
+
+@given(
+    first=st.integers(1, 50),
+    last=st.integers(1, 50),
+    over=st.integers(1, 200),
+    tokens=st.integers(1, 12_000),
+)
+def test_an_epoch_in_tokens_ends_with_the_draw_that_reaches_them(
+    first: int, last: int, over: int, tokens: int
+) -> None:
+    content = {
+        "epoch": f"{tokens} tokens",
+        "datasets": {"a": 1, "b": 0},
+        "schedule": [{"over": over, "weights": {"a": 0, "b": 1}}],
+    }
+    epoch = resolve(Mixture.of(content), sizes_of(5, 5), means_of(first, last)).epoch
+
+    def total(draws: int) -> Fraction:
+        ramp = min(draws, over)
+        return ramp * (first + Fraction(last - first, 2 * over) * ramp) + (draws - ramp) * last
+
+    assert total(epoch) >= tokens > total(epoch - 1)
+
+
+def test_amounts_in_steps_become_draws() -> None:
+    content = {
+        "datasets": {"a": 1, "b": 1},
+        "schedule": [{"from": "10 steps", "over": "5 steps", "weights": {"a": 3}}],
+    }
+    mixture = Mixture.of(content)
+    by_samples = resolve(mixture, sizes_of(9, 9), None, StepSize(samples=32))
+    assert by_samples.rates.starts.tolist() == [0, 320, 480]
+    by_tokens = resolve(mixture, sizes_of(9, 9), means_of(64, 64), StepSize(tokens=4096))
+    assert by_tokens.rates.starts.tolist() == [0, 640, 960]
+
+
+def test_a_dataset_may_enter_later() -> None:
+    content = {
+        "datasets": {"a": 1, "g": {"weight": 0, "datasets": {"b": 0, "c": 0}}},
+        "schedule": [
+            {"from": 100, "weights": {"g": 3, "b": 1}},
+            {"from": 200, "weights": {"c": 2}},
+        ],
+    }
+    resolved = resolve(Mixture.of(content), sizes_of(10, 10, 10))
+    assert resolved.rates.first.tolist() == [[1, 0, 0], [0.25, 0.75, 0], [0.25, 0.25, 0.5]]
+    assert rates_at(resolved, 150).tolist() == [0.25, 0.75, 0]
+
+
+def test_a_schedule_may_begin_at_once() -> None:
+    content = {"datasets": {"a": 0, "b": 0}, "schedule": [{"weights": {"a": 1, "b": 3}}]}
+    resolved = resolve(Mixture.of(content), sizes_of(10, 10))
+    assert resolved.rates.starts.tolist() == [0]
+    assert resolved.rates.first.tolist() == [[0.25, 0.75]]
+
+
+def test_a_change_added_to_the_schedule_leaves_the_past_as_it_was() -> None:
+    first = {"from": "1k tokens", "over": "700 tokens", "weights": {"a": 0.9}}
+    later = {"from": "9k tokens", "weights": {"b": 0.3}}
+    content = {"epoch": "shortest", "weights": "tokens", "datasets": {"a": 0.1, "b": 0.7}}
+    short, long = (
+        resolve(Mixture.of(content | {"schedule": changes}), sizes_of(50, 70), means_of(3, 7)).rates
+        for changes in ([first], [first, later])
+    )
+    assert len(long.starts) == len(short.starts) + 1
+    for name in ("starts", "first", "last"):
+        before, after = getattr(short, name), getattr(long, name)
+        assert before.tobytes() == after[: len(before)].tobytes()
+
+
+def changing(*changes: dict[str, Any], **options: Any) -> dict[str, Any]:
+    weights = {"weights": {"a": 2}}
+    return {"datasets": {"a": 1, "b": 1}, "schedule": [weights | c for c in changes], **options}
+
+
+NEED_TOKENS = "need the tokens of each dataset; give text=TextSpec(...), or an amount in samples"
+REFUSED: list[tuple[Any, tuple[int, ...], Any, str]] = [
+    (
+        {"a": 1, "b": 1},
+        (0, 5),
+        None,
+        "dataset 'a' has no sample that takes part; change its where or limit, or leave it out",
+    ),
+    (
+        {"a": 1, "b": 0},
+        (5, 5),
+        None,
+        "dataset 'b' is never drawn: its weight, or that of its group, is 0 for the whole run; "
+        "give it a weight, or leave it out",
+    ),
+    (
+        {"a": 0, "b": 0},
+        (5, 5),
+        None,
+        "all weights of the mixture are 0 at the beginning; give one of them a weight",
+    ),
+    (
+        {"a": 1, "g": {"weight": 1, "datasets": {"b": 0}}},
+        (5, 5),
+        None,
+        "all weights of group 'g' are 0 at the beginning; give one of them a weight, or the "
+        "group 0",
+    ),
+    (
+        {"weights": "tokens", "datasets": {"a": 1, "b": 1}},
+        (5, 5),
+        None,
+        "weights by tokens need the tokens of each dataset; give text=TextSpec(...), or weights "
+        "by samples",
+    ),
+    (
+        {"a": 1, "b": 1},
+        (5, 5),
+        (7, 0),
+        "dataset 'b' has 0.0 tokens a sample; leave it out, or leave samples without tokens out "
+        "with where='tokens > 0'",
+    ),
+    (
+        {"epoch": "5k tokens", "datasets": {"a": 1, "b": 1}},
+        (5, 5),
+        None,
+        f"epoch: 5000 tokens {NEED_TOKENS}",
+    ),
+    (
+        changing({"from": "5k tokens"}),
+        (5, 5),
+        None,
+        f"schedule from 5000 tokens: 5000 tokens {NEED_TOKENS}",
+    ),
+    (
+        changing({"from": "5k steps"}),
+        (5, 5),
+        None,
+        "schedule from 5000 steps: the size of a step is not known; give samples or tokens",
+    ),
+    (
+        changing({"from": 50, "over": 60}, {"from": 100}),
+        (5, 5),
+        None,
+        "schedule from 100 samples: it begins at draw 100, and the change before it ends at draw "
+        "110; let it begin later",
+    ),
+    (
+        changing({"from": 50}, {"from": "100 tokens"}),
+        (5, 5),
+        (2, 2),
+        "schedule from 100 tokens: it begins at draw 50, and the change before it ends at draw "
+        "50; let it begin later",
+    ),
+    (
+        {"datasets": {"a": 1, "b": 1}, "schedule": [{"from": 4, "weights": {"b": 0}}]},
+        (5, 50),
+        None,
+        "epoch 'longest' never ends: dataset 'b' is not drawn as often as it has samples (50) "
+        "before its weight is 0; give epoch 'shortest' or an amount such as '2M samples'",
+    ),
+    (
+        {"a": 1e9, "b": 1e-9},
+        (5, 10**3),
+        None,
+        "epoch 'longest' has more than 4,611,686,018,427,387,904 draws; give epoch 'shortest' or "
+        "an amount, or weights nearer to each other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("content", "sizes", "tokens", "message"), REFUSED)
+def test_what_cannot_be_resolved_is_refused(
+    content: Any, sizes: tuple[int, ...], tokens: Any, message: str
+) -> None:
+    means = None if tokens is None else means_of(*tokens)
+    with pytest.raises(PlanError) as refused:
+        resolve(Mixture.of(content), sizes_of(*sizes), means)
+    assert str(refused.value) == message
+
+
+def test_a_thousand_datasets_are_resolved() -> None:
+    weights = {f"d{number}": 1 + number % 7 for number in range(1000)}
+    half = {name: weight / 2 for name, weight in list(weights.items())[:500]}
+    mixture = Mixture.of(
+        {
+            "datasets": weights,
+            "schedule": [{"from": "1M samples", "over": "1B samples", "weights": half}],
+        }
+    )
+    resolved = resolve(mixture, sizes_of(*[10**6] * 1000))
+    assert resolved.rates.first.shape == (3, 1000)
+    assert resolved.epoch > 10**9
+
+
+def test_torch_is_not_imported() -> None:
+    program = (
+        "import sys, json, datapipe, numpy; from datapipe.mixture import resolve; "
+        f"mixture = datapipe.Mixture.of({json.dumps({'a': 1, 'b': 2})}); "
+        "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
@@ -75,6 +76,7 @@ def many(datasets: int, samples: int, *, rounds: int, blocks: int, ranks: int) -
         ("one dataset", whole, 1),
         (f"one dataset, {ranks} ranks", whole, ranks),
     ):
+        print(name, file=sys.stderr, flush=True)
         yield {"of": name, **_measured(given, of_machine, rounds=rounds, blocks=blocks)}
 
 

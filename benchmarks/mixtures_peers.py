@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from shutil import rmtree
 from typing import Any, NamedTuple
 
 from benchmarks.mixtures_data import HOME, small, weights
-from benchmarks.mixtures_ranks import Failed, Memory, Rank, Ranks, megabytes, total
+from benchmarks.mixtures_ranks import Failed, Memory, Rank, Ranks, total
 
 Row = dict[str, Any]
 
@@ -84,6 +85,7 @@ def peers(
             for name, loader in LOADERS.items():
                 if only is not None and name not in only:
                     continue
+                print(f"{name}: {DATASETS * link} datasets, {count} workers", file=sys.stderr)
                 row: Row = {
                     "loader": name,
                     "datasets": DATASETS * link,
@@ -114,10 +116,8 @@ def growth(rows: list[Row]) -> Iterator[Row]:
                 "workers": row["workers"],
                 "samples": f"{before[0]['samples']:,} to {row['samples']:,}",
                 **{
-                    f"{kind}, bytes a sample": round(
-                        1e6 * (row[f"{kind}, all"] - before[0][f"{kind}, all"]) / more, 1
-                    )
-                    for kind in ("PSS", "USS")
+                    f"{kind}, bytes a sample": round(1e6 * (row[kind] - before[0][kind]) / more, 1)
+                    for kind in ("PSS over imports", "USS, all")
                 },
             }
 
@@ -151,14 +151,14 @@ def _measured(loader: Loader, task: dict[str, Any], *, resumed: bool) -> Row:
     ran = _run(loader, task)
     imports, end = ran.memory["imports"], ran.memory["batches"]
     grown = end.less(imports)
-    row = {
+    row: Row = {
         "processes": ran.processes,
         "open, s": round(ran.seconds["open"], 2),
         "first batch, s": round(ran.seconds["open"] + ran.seconds["first batch"], 2),
-        "PSS, all": megabytes(end.pss),
-        "USS, all": megabytes(end.uss),
-        "PSS over imports": megabytes(grown.pss),
-        "PSS over imports, a rank": megabytes(grown.pss / world),
+        "PSS, all": round(end.pss / 1e6, 1),
+        "USS, all": round(end.uss / 1e6, 1),
+        "PSS over imports": round(grown.pss / 1e6, 1),
+        "PSS over imports, a rank": round(grown.pss / 1e6 / world, 1),
         "state, bytes": ran.state,
     }
     if not resumed:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +36,7 @@ class Memory(NamedTuple):
     pss: int = 0
     uss: int = 0
 
-    def __add__(self, other: object) -> Memory:  # type: ignore[override]
+    def __add__(self, other: object) -> Memory:
         assert isinstance(other, Memory)
         return Memory(*(a + b for a, b in zip(self, other, strict=True)))
 
@@ -95,16 +96,19 @@ class Rank:
             )
         self._write(json.dumps({"module": module, "options": options}))
 
-    def wait(self) -> dict[str, Any]:
+    @property
+    def output(self) -> IO[str]:
+        """Stream that can be read once a phase has ended, or the process."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def read(self) -> dict[str, Any]:
         """Return `phase`, `seconds` and the other facts of the phase that ends next.
 
         Raises:
-            Failed: it ended with an error, or takes too long.
+            Failed: it ended with an error.
         """
-        output: IO[str] = self._process.stdout  # type: ignore[assignment]
-        if not select.select([output], [], [], _PATIENCE)[0]:
-            raise Failed(f"no phase ended in {_PATIENCE:.0f} s; see {self._log}")
-        line = output.readline()
+        line = self.output.readline()
         if not line:
             last = self._log.read_text().strip().splitlines()[-1:] or ["no message"]
             raise Failed(f"{last[0][:200]}; see {self._log}")
@@ -174,15 +178,30 @@ class Ranks:
         """Yield name and facts by rank of each phase when all have ended it.
 
         Raises:
-            Failed: a rank ended with an error.
+            Failed: a rank ended with an error, or takes too long.
         """
         while True:
-            facts = [rank.wait() for rank in self._ranks]
+            facts = self._wait()
             yield facts[0]["phase"], facts
             if facts[0]["phase"] == "end":
                 return
             for rank in self._ranks:
                 rank.go_on()
+
+    def _wait(self) -> list[dict[str, Any]]:
+        """Return the facts of all ranks. If one fails, others may wait for it forever."""
+        waiting = {rank.output: number for number, rank in enumerate(self._ranks)}
+        facts: dict[int, dict[str, Any]] = {}
+        end = time.monotonic() + _PATIENCE
+        while waiting:
+            ready, _, _ = select.select(list(waiting), [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                missing = sorted(waiting.values())
+                raise Failed(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
+            for stream in ready:
+                number = waiting.pop(stream)
+                facts[number] = self._ranks[number].read()
+        return [facts[number] for number in range(len(self._ranks))]
 
     def look(self) -> list[Seen]:
         """Return what each rank takes now."""

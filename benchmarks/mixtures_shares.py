@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +143,7 @@ def _read(
         given,
         batch_size=STEP // world,
         image=datapipe.ImageSpec(size=SIDE),
-        meta=("dataset", "key"),
+        meta=("dataset", "key", "sample"),
         rank=rank,
         world_size=world,
         num_workers=workers,
@@ -155,8 +155,9 @@ def _read(
         share = step.share(units_per_rank=STEP // world, rank=rank, world_size=world)
         samples = list(zip(batch["dataset"], batch["key"], strict=True))
         edges = share.units.offsets.tolist()
-        assert len(samples) == edges[-1], "a batch has other samples than the plan says"
-        found.append([samples[a:b] for a, b in zip(edges, edges[1:], strict=False)])
+        planned_here = share.units.samples.tolist()
+        assert list(batch["sample"]) == planned_here, "a batch has other samples than the plan"
+        found.append([samples[a:b] for a, b in pairwise(edges)])
     loader.close()
     return found
 

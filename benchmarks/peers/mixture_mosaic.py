@@ -26,6 +26,7 @@ def run(say: Say, *, convert: bool = False, **task: Any) -> None:
         return
     import benchmarks.peers.no_torchvision  # noqa: F401  # isort: skip
     import numpy as np
+    import torch.distributed
     from PIL import Image
     from streaming import Stream, StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
@@ -38,8 +39,10 @@ def run(say: Say, *, convert: bool = False, **task: Any) -> None:
             with Image.open(io.BytesIO(sample["jpg"])) as image:
                 return np.array(image.convert("RGB")), sample["txt"]
 
+    # Otherwise Streaming makes a group and ends it, twice, and ranks can meet the wrong one.
+    torch.distributed.init_process_group("gloo")
+    clean_stale_shared_memory()
     say("imports")
-    clean_stale_shared_memory()  # of all ranks together
     total = sum(mixture.weights.values())
     streams = [
         Stream(local=str(form(mixture, folder)), proportion=weight / total)

@@ -52,7 +52,7 @@ def arrays_of(task: Task, part: str | None = None) -> Path:
     """Return the photographs, or those in a folder of shards, as arrays; convert missing ones."""
     out = Path(task.forms) / f"arrays-{SIDE}"
     if part is not None:
-        out = Path(part) / f"arrays-{SIDE}"
+        out = Path(part).parent.with_name(f"arrays-{SIDE}") / Path(part).name
     convert_dataset(part or task.shards, out, image=image_spec(task))
     return out
 

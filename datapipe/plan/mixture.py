@@ -70,6 +70,17 @@ class Rates:
         if (first[-1] != last[-1]).any():
             raise PlanError("the last segment of rates has no end, so its rates are constant")
 
+    def after(self, draw: int) -> Rates:
+        """Return the rates from a draw on, which is draw 0 of them."""
+        segment = int(np.searchsorted(self.starts, draw, side="right")) - 1
+        first = self.first[segment:].copy()
+        if segment + 1 < len(self.starts):
+            length = int(self.starts[segment + 1] - self.starts[segment])
+            passed = (draw - int(self.starts[segment])) / length
+            first[0] += (self.last[segment] - self.first[segment]) * passed
+        starts = np.maximum(self.starts[segment:] - draw, 0)
+        return Rates(starts=starts, first=first, last=self.last[segment:])
+
     @staticmethod
     def constant(rates: Sequence[float]) -> Rates:
         """Return rates that never change."""

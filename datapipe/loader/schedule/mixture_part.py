@@ -57,7 +57,7 @@ class PartSource:
     ) -> None:
         self.name = entry.name
         self.part = part
-        self.key = int.from_bytes(hashlib.sha256(entry.name.encode()).digest()[:8])
+        self.key = key_of(entry.name)
         self.rule = rule
         self.image = image
         self._open_it = open_it
@@ -75,6 +75,7 @@ class PartSource:
         self.warnings = [
             f"dataset {entry.name!r} of the mixture: {warning}" for warning in note["warnings"]
         ]
+        self._known = note["identity"]
         self._whole = int(note["samples"])
         self.samples = entry.limited(self._whole)
         self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
@@ -94,7 +95,9 @@ class PartSource:
         if self._origin is None:
             with self._lock:
                 if self._origin is None:
-                    self._origin = self._open_it(self.part.dataset(), of=self._of)
+                    self._origin = self._open_it(
+                        self.part.dataset(), of=self._of, known=self._known
+                    )
         return self._origin
 
     def text(self) -> TextSizes:
@@ -139,3 +142,12 @@ class PartSource:
     def shards(self) -> Int64 | None:
         """Return the samples of each shard that take part; None with a limit."""
         return None if self._limit is not None else self.origin().source.shards
+
+    def has_grown(self, fingerprint: str) -> bool:
+        """Return whether the dataset is one with this fingerprint, to which shards were added."""
+        return self.part.dataset().manifest.extends(fingerprint)
+
+
+def key_of(name: str) -> int:
+    """Return the 64-bit key of a dataset's name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

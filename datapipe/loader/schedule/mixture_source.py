@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -18,13 +20,19 @@ from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, parse_manifest
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
+from datapipe.loader.schedule.mixture_draws import (
+    Draws,
+    Entrant,
+    Leg,
+    Legs,
+    MixedOrigin,
+    mixed_origin,
+)
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
 from datapipe.loader.schedule.sample_source import Origin, TextRule, open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
-from datapipe.plan.epoch import Source
 from datapipe.plan.options import PlanOptions
 from datapipe.quantities import Amount
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
@@ -138,19 +146,21 @@ class OpenedMixture:
         sizes = np.array([part.samples for part in parts], np.int64)
         resolved = resolve(mixture, sizes, tokens, step)
         self._notes.save()
-        draws = Draws(parts, self.dataset.sample_edges, resolved.rates, plan, epoch=resolved.epoch)
-        return MixedOrigin(
-            source=Source(
-                count=resolved.epoch,
-                measure=draws.measure if sized else None,
-                draw=draws.draw,
-                cuts=draws.cuts,
-            ),
-            text=None,
-            identity={"where": None, "selection": None, "text": None, "mixture": draws.identity()},
-            warnings=tuple(warning for part in parts for warning in part.warnings),
-            draws=draws,
+        for part in parts:
+            # Those that lie elsewhere are opened when their first sample comes near.
+            if not part.part.is_remote:
+                part.origin()
+        leg = Leg(
+            start=0,
+            rates=resolved.rates,
+            epoch=resolved.epoch,
+            datasets={part.name: Entrant.of(part) for part in parts},
         )
+        said = hashlib.sha256(json.dumps(mixture.to_dict(), sort_keys=True).encode())
+        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, legs=(leg,))
+        warnings = tuple(warning for part in parts for warning in part.warnings)
+        draws = Draws(parts, self.dataset.sample_edges, legs, plan)
+        return mixed_origin(draws, sized=sized, warnings=warnings)
 
 
 class _Once(Generic[S, T]):
@@ -231,9 +241,10 @@ def _origin_of(
     plan: PlanOptions,
     where: str | None,
     on_error: Literal["raise", "skip"],
+    known: Mapping[str, Any] | None = None,
 ) -> Origin:
     with as_one_of(of):
-        return open_origin(dataset, text, plan, where=where, on_error=on_error)
+        return open_origin(dataset, text, plan, where=where, on_error=on_error, known=known)
 
 
 def _needs_tokens(mixture: Mixture) -> bool:

@@ -115,8 +115,8 @@ class Schedule:
         all_epochs = epochs is not None and run.position.epoch - run.start.epoch >= epochs
         return all_epochs or self._has_reached_limit(run)
 
-    def count(self, start: Position) -> int:
-        """Return the number of steps of a run that begins at a position.
+    def count(self, run: Run) -> int:
+        """Return the number of steps of a run, those that it has had included.
 
         Raises:
             EndlessError: it is not known.
@@ -133,8 +133,11 @@ class Schedule:
                     "epochs=None has no end; give run=RunSpec(max_steps=...) for a length"
                 )
             return options.max_steps
-        steps, most = 0, options.max_steps
-        for epoch in range(start.epoch, start.epoch + options.epochs):
+        steps, most, start = 0, options.max_steps, run.start
+        last = start.epoch + options.epochs
+        if start.epoch < self.origin.first_epoch:  # the plan of its begin is not known any more
+            steps, start = run.steps, run.position
+        for epoch in range(start.epoch, last):
             consumed = start.consumed if epoch == start.epoch else 0
             steps += self._steps_of(epoch, consumed, None if most is None else most - steps)
             if most is not None and steps >= most:
@@ -147,9 +150,9 @@ class Schedule:
 
     def _count_units(self, epoch: int, is_enough: Callable[[int], bool]) -> int:
         """Return the number of units of an epoch, or of as many of its blocks as are enough."""
-        if self.plan.unit == "sample":
-            return self.origin.source.count
         blocks = self.blocks(epoch)
+        if self.plan.unit == "sample":
+            return int(blocks.plan.edges[-1])
         block, units = self._counted.get(epoch, (0, 0))
         if block == blocks.count or is_enough(units):
             return units

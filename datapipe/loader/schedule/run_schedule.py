@@ -135,7 +135,7 @@ class Schedule:
             return options.max_steps
         steps, most, start = 0, options.max_steps, run.start
         last = start.epoch + options.epochs
-        if start.epoch < self.origin.first_epoch:  # the plan of its begin is not known any more
+        if not self.origin.begins_run:
             steps, start = run.steps, run.position
         for epoch in range(start.epoch, last):
             consumed = start.consumed if epoch == start.epoch else 0

@@ -211,9 +211,9 @@ class Origin:
             logger.warning("%s", warning)
 
     @property
-    def first_epoch(self) -> int:
-        """First epoch of which the plan is known."""
-        return 0
+    def begins_run(self) -> bool:
+        """True if the plan is that of the run from its begin, and not of the rest of one."""
+        return True
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""

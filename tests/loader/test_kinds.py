@@ -115,6 +115,7 @@ def build(context: BatchContext, step: StepJob) -> dict[str, Any]:
     builder = BatchBuilder(context, step)
     for piece in range(builder.pieces):
         builder.run(piece, Watch())
+    context.store.close()
     return builder.result()
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         RunSpec,
         WorkerSpec,
     )
+    from datapipe.mixture.spec import Mixture
     from datapipe.monitor.monitor import Monitor
     from datapipe.pack.pack_dataset import pack_dataset
     from datapipe.pack.report import PackReport
@@ -66,6 +67,7 @@ __all__ = [
     "IndexMismatch",
     "Loader",
     "MissingMember",
+    "Mixture",
     "Monitor",
     "PackError",
     "PackReport",
@@ -98,6 +100,7 @@ _LAZY = {
     "DeviceSpec": "datapipe.loader.specs",
     "ImageSpec": "datapipe.decode.spec",
     "Loader": "datapipe.loader.loader",
+    "Mixture": "datapipe.mixture.spec",
     "Monitor": "datapipe.monitor.monitor",
     "PackReport": "datapipe.pack.report",
     "PackSpec": "datapipe.loader.specs",

@@ -1,9 +1,11 @@
-"""Sizes as people write them: `512MB`, `1GiB`."""
+"""Quantities as people write them: `512MB`, `1GiB`, `100k steps`, `1.5B tokens`, `10%`, `2x`."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Literal
 
 from datapipe.declared import Refused, Say
 
@@ -18,6 +20,9 @@ UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+THOUSANDS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+AmountUnit = Literal["samples", "steps", "tokens"]
+_AMOUNT_UNITS: dict[str, AmountUnit] = {"sample": "samples", "step": "steps", "token": "tokens"}
 _SIZE = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)\s*")
 
 
@@ -45,3 +50,66 @@ def take_bytes(value: int | str) -> int:
 
 
 Bytes = Annotated[int | str, take_bytes, Say("a size in bytes, such as 256MB or 1GiB")]
+
+
+@dataclass(frozen=True)
+class Amount:
+    """An amount of training: samples, steps or tokens.
+
+    Examples:
+        >>> str(take_amount("1.5k steps"))
+        '1500 steps'
+    """
+
+    number: int
+    unit: AmountUnit
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.unit}"
+
+
+def take_amount(value: int | str | Amount) -> Amount:
+    """Convert `"100k steps"`, `"2M samples"`, `"1.5B tokens"` or a number of samples.
+
+    Raises:
+        Refused: it is no amount, is negative, is no whole number, or needs more than 63 bits.
+    """
+    if isinstance(value, Amount):
+        return value
+    if isinstance(value, int):
+        number, unit = Fraction(value), "sample"
+    else:
+        written, _, unit = value.strip().rpartition(" ")
+        digits, thousands = split_quantity(written) or ("", "")
+        if not digits or thousands not in THOUSANDS:
+            raise Refused
+        number, unit = Fraction(digits) * THOUSANDS[thousands], unit.lower().removesuffix("s")
+    if unit not in _AMOUNT_UNITS or number.denominator != 1 or not 0 <= number < 2**63:
+        raise Refused
+    return Amount(int(number), _AMOUNT_UNITS[unit])
+
+
+def take_percent(text: str) -> Fraction:
+    """Convert `"10%"` to a share, exactly.
+
+    Raises:
+        Refused: it is no number of percent.
+    """
+    return _before("%", text) / 100
+
+
+def take_times(text: str) -> Fraction:
+    """Convert `"2x"` or `"0.5x"` to a number, exactly.
+
+    Raises:
+        Refused: it is no number of times.
+    """
+    return _before("x", text)
+
+
+def _before(sign: str, text: str) -> Fraction:
+    """Return the number before a sign such as `%`."""
+    number, unit = split_quantity(text.strip().removesuffix(sign)) or ("", "")
+    if not number or unit or not text.strip().endswith(sign):
+        raise Refused
+    return Fraction(number)

@@ -101,6 +101,6 @@ class NextUses:
             mine = np.flatnonzero(numbers % self._share % self._world_size == self._rank)
             taken = units.take(mine)
             steps = np.repeat(numbers[mine] // self._share, np.diff(taken.offsets))
-            uses[taken.samples] = steps
+            uses[taken.numbers] = steps
             before += len(units)
         return uses

@@ -74,7 +74,7 @@ class SampleCache:
                 self.memory = EvictedEntries((NextUse if policy == "next-use" else Lru)(budget))
         if spec.disk is not None:
             about = {
-                "dataset": dataset.manifest.fingerprint,
+                "dataset": dataset.fingerprint,
                 "samples": count,
                 "keep": self._form,
                 # All that the bytes of an entry depend on beside the dataset.

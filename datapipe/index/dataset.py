@@ -58,6 +58,33 @@ class Dataset:
         """Return the number of samples."""
         return self.manifest.samples
 
+    @property
+    def fingerprint(self) -> str:
+        """sha256, in hex, of the content."""
+        return self.manifest.fingerprint
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the shards or arrays."""
+        return self.manifest.bytes
+
+    @property
+    def title(self) -> str:
+        """Name for messages."""
+        return str(self.folder)
+
+    def check_unchanged(self) -> None:
+        """Compare the manifest on the disk with the one that was opened.
+
+        Raises:
+            IndexMismatch: they differ.
+        """
+        if read_manifest(self.home).fingerprint != self.fingerprint:
+            raise IndexMismatch(
+                f"{self.folder} was packed or indexed again after it was opened; call make_loader "
+                "again"
+            )
+
 
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
     """Open the dataset in `folder`, a path or a URL, or a list of tars of someone else.

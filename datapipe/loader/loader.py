@@ -231,7 +231,7 @@ class Loader:
             state,
             self._schedule.fingerprint,
             self._schedule.identity(options),
-            self._schedule.origin.source.count,
+            lambda epoch: self._schedule.blocks(epoch).plan.edges,
         )
         if options.group > 1 and options.group % self.options.share:
             logger.warning(
@@ -284,7 +284,7 @@ class Loader:
     def __repr__(self) -> str:
         options, plan = self.options, self._schedule.plan
         return (
-            f"<Loader of {self.dataset.folder}: {self._schedule.origin.source.count:,} samples, "
+            f"<Loader of {self.dataset.title}: {self._schedule.origin.source.count:,} samples, "
             f"{options.units_per_rank} {'unit' if plan.unit == 'sample' else plan.unit}(s) a step "
             f"on rank {options.rank} of {options.world_size}, epoch {self.epoch}>"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -23,6 +23,7 @@ from datapipe.loader.factories import make_context
 from datapipe.loader.loader import Loader
 from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
+from datapipe.loader.schedule.mixture_source import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
 from datapipe.loader.schedule.run_schedule import Schedule
@@ -39,6 +40,7 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
+from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
@@ -49,12 +51,13 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_IMAGE = ImageSpec()
+_MIXTURE_FILES = (".yaml", ".yml", ".json")
 
 
 @accept_old_names
 @checked(PlanError)
 def make_loader(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Mixture | Mapping[Any, Any],
     *,
     batch_size: int | BatchSpec | None = None,
     image: ImageSpec | None = _DEFAULT_IMAGE,
@@ -221,23 +224,36 @@ def make_loader(
         **worker.loader_options(),
         **vars(run),
     )
-    dataset = _open(path, remote)
+    mixture = _mixture_at(path)
+    opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
+    dataset = _open(path, remote) if opened is None else opened.dataset
     work = work.on(dataset, image_given=image is not _DEFAULT_IMAGE)
-    find_key = partial(tuning_key, dataset.manifest.fingerprint, work.described(plan, options))
+    find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
     image_path = work.choose_path(options, checksums=dataset.columns.checksums)
     image_transform = work.fitting(image_path)
-    origin = open_origin(
-        dataset,
-        text,
-        plan,
-        pad_to=batch.pad_to,
-        where=where,
-        image=image_transform,
-        on_error=on_error,
-    )
+    if opened is None:
+        origin = open_origin(
+            dataset,
+            text,
+            plan,
+            pad_to=batch.pad_to,
+            where=where,
+            image=image_transform,
+            on_error=on_error,
+        )
+    else:
+        origin = opened.origin(
+            text,
+            plan,
+            share=options.global_batch_size or options.share,
+            pad_to=batch.pad_to,
+            where=where,
+            image=lambda own: image_transform,
+            on_error=on_error,
+        )
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
@@ -245,7 +261,7 @@ def make_loader(
         )
     exclusion, excluded_plans = parse_exclude(exclude, dataset)
     schedule = Schedule(
-        fingerprint=dataset.manifest.fingerprint,
+        fingerprint=dataset.fingerprint,
         origin=origin,
         plan=plan,
         options=options,
@@ -274,10 +290,20 @@ def make_loader(
     return loader
 
 
-def _open(path: str | PathLike[str], remote: RemoteSpec) -> Dataset:
+def _open(path: Any, remote: RemoteSpec) -> Dataset:
     """Open the dataset at a path, a list of shards or a URL."""
     if not is_remote(path) or names_shards(path):
         return open_dataset(path)
+    return open_dataset(RemoteFolder(path, _options_of(remote)))
+
+
+def _options_of(remote: RemoteSpec) -> RemoteOptions:
     storage = dict(remote.storage_options or {})
-    options = RemoteOptions(concurrency=remote.concurrency, storage_options=storage)
-    return open_dataset(RemoteFolder(path, options))
+    return RemoteOptions(concurrency=remote.concurrency, storage_options=storage)
+
+
+def _mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixture | None:
+    """Return the mixture that was given, or is in the file at a path; None for a dataset."""
+    if isinstance(path, Mixture | Mapping):
+        return Mixture.of(path)
+    return Mixture.load(path) if Path(path).suffix in _MIXTURE_FILES else None

@@ -6,6 +6,7 @@ again, and ranks may share what one of them has planned. They do not depend on w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,10 @@ class Source:
         select: maps indices among those that take part to sample numbers; None if all do.
         measure: maps sample numbers to sizes; None if no tokens have been counted.
         shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+        draw: for a source that orders itself, as a mixture does: returns the samples at the
+            positions `start` to `stop` of an epoch, as `Units.samples` has them. `select` and
+            `shards` are not used then.
+        cuts: returns positions in an epoch at which a block has to begin, ascending; None for none.
 
     Examples:
         >>> everything = Source(count=1000)
@@ -43,10 +48,15 @@ class Source:
     select: Callable[[Int64], Int64] | None = None
     measure: Callable[[Int64], Sizes] | None = None
     shards: Int64 | None = None
+    draw: Callable[[int, int, int], Int64] | None = None
+    cuts: Callable[[int], Int64] | None = None
 
 
 class EpochPlan:
     """Plan of one epoch.
+
+    Attributes:
+        edges: int64 [blocks + 1], position of the first sample of each block, and their number.
 
     Raises:
         PlanError: the options need what the source does not know.
@@ -70,14 +80,17 @@ class EpochPlan:
         self.epoch = epoch
         self._key = derive(options.seed, epoch)
         self._order = self._make_order(derive(options.seed, epoch, _ORDER))
+        self.edges = self._make_edges()
 
     @property
     def blocks(self) -> int:
         """Return the number of blocks."""
-        return -(-self.source.count // self.options.block)
+        return len(self.edges) - 1
 
     def samples(self, start: int, stop: int) -> Int64:
-        """Return the numbers of the samples at these positions: int64 [stop - start]."""
+        """Return the samples at these positions, as `Units.samples` has them: int64 [n]."""
+        if self.source.draw is not None:
+            return self.source.draw(self.epoch, start, stop)
         chosen = np.arange(start, stop, dtype=np.int64)
         if self._order is not None:
             chosen = self._order(chosen)
@@ -86,8 +99,7 @@ class EpochPlan:
     def form(self, block: int) -> Units:
         """Return the units of a block, before they are laid out."""
         options = self.options
-        start = block * options.block
-        samples = self.samples(start, min(start + options.block, self.source.count))
+        samples = self.samples(*self.edges[block : block + 2].tolist())
         sizes = self.source.measure(samples) if self.source.measure else None
         if options.unit == "sample":
             return Units(samples, np.arange(len(samples) + 1, dtype=np.int64), sizes)
@@ -133,7 +145,15 @@ class EpochPlan:
         )
         return units.take(order)
 
+    def _make_edges(self) -> Int64:
+        cuts: list[int] = [] if self.source.cuts is None else self.source.cuts(self.epoch).tolist()
+        bounds = [0, *(cut for cut in cuts if 0 < cut < self.source.count), self.source.count]
+        starts = [np.arange(*span, self.options.block) for span in itertools.pairwise(bounds)]
+        return np.append(np.concatenate(starts), self.source.count).astype(np.int64)
+
     def _make_order(self, key: int) -> Permutation | ShardOrder | None:
+        if self.source.draw is not None:
+            return None
         if self.options.shuffle == "shards":
             if self.source.shards is None:
                 raise PlanError("shuffle='shards' needs the number of samples of each shard")

@@ -71,7 +71,7 @@ class Exclusion:
     def mark(self, units: Units, out: Bools) -> Bools:
         """Return which samples of these units are left out, given the units that are: bool [n]."""
         marked = np.repeat(out, np.diff(units.offsets))
-        return marked | np.isin(units.samples, self.samples) if len(self.samples) else marked
+        return marked | np.isin(units.numbers, self.samples) if len(self.samples) else marked
 
 
 NOTHING = Exclusion()

@@ -10,6 +10,10 @@ import numpy as np
 from datapipe.array_types import Int64
 from datapipe.plan.ragged import edges, places
 
+PASS_BIT = 40
+"""Bits of a sample's number; the bits above it in `Units.samples` count the passes of its dataset.
+Only mixtures count them there, since their datasets are passed at different rates."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -54,7 +58,7 @@ class Units:
     """U units of n samples in all.
 
     Attributes:
-        samples: int64 [n], numbers of samples, unit after unit.
+        samples: int64 [n], unit after unit: numbers of samples, in a mixture with their passes.
         offsets: int64 [U + 1]; unit u has samples `offsets[u]` to `offsets[u + 1]`.
         sizes: of the samples, in the same order; None if no tokens were counted.
 
@@ -71,6 +75,16 @@ class Units:
     def __len__(self) -> int:
         """Return the number of units."""
         return len(self.offsets) - 1
+
+    @property
+    def numbers(self) -> Int64:
+        """Return the numbers of the samples: int64 [n]."""
+        return self.samples & ((1 << PASS_BIT) - 1)
+
+    @property
+    def passes(self) -> Int64:
+        """Return the pass of each sample's dataset in a mixture, else 0: int64 [n]."""
+        return self.samples >> PASS_BIT
 
     def places(self, numbers: Int64) -> Int64:
         """Return the indices of some units' samples in `samples`: int64, unit after unit."""

@@ -112,7 +112,7 @@ def _processes(loader: Loader, forecast: Forecast) -> Iterator[Remedy]:
 def _page_cache(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
     """Propose the dataset in the page cache, if it fits and is read from storage."""
     measured = forecast.measured
-    size = sum(shard.bytes for shard in loader.dataset.manifest.shards)
+    size = loader.dataset.bytes
     if measured.cold < _STORAGE or size > FITS * free_memory():
         return
     yield forecast.remedy(

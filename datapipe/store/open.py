@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
+from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import ArrayStore
+from datapipe.store.joined import JoinedStore
 from datapipe.store.protocol import Store
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
@@ -17,6 +24,13 @@ def open_store(dataset: Dataset) -> Store:
     Raises:
         PlanError: the arrays are remote.
     """
+    if isinstance(dataset, MixedDataset):
+        shards = [len(part.counts.shard_samples) for part in dataset.parts]
+        return JoinedStore(
+            partial(_open_part, dataset.parts),
+            np.concatenate(([0], np.cumsum(shards, dtype=np.int64))),
+            [part.is_remote for part in dataset.parts],
+        )
     names = [shard.name for shard in dataset.manifest.shards]
     if not isinstance(dataset.folder, RemoteFolder):
         is_array = dataset.manifest.arrays is not None
@@ -27,3 +41,7 @@ def open_store(dataset: Dataset) -> Store:
             "read the shards that they came from"
         )
     return RemoteStore(dataset.folder, names)
+
+
+def _open_part(parts: Sequence[DatasetPart], number: int) -> Store:
+    return open_store(parts[number].dataset())

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from datapipe.array_types import Int64
 from datapipe.index.files.block_checksums import CheckedColumn
+from datapipe.index.files.joined_array import JoinedArray
 from datapipe.index.files.read_at import read_at
 
 _LARGE = 256 << 20  # bytes of a column; smaller ones may stay in memory whole
@@ -24,6 +25,8 @@ def gather(column: Any, numbers: Int64) -> Values:
     this process's memory, and waits for the disk alone. So large columns are read by position,
     and where that is slow, values are asked for before they are read.
     """
+    if isinstance(column, JoinedArray):
+        return column.gather(numbers, gather)
     if isinstance(column, CheckedColumn):
         column.compare(numbers)
         column = column.values
@@ -34,6 +37,8 @@ def gather(column: Any, numbers: Int64) -> Values:
 
 def gather_counts(offsets: Any, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
+    if isinstance(offsets, JoinedArray):
+        return offsets.gather(numbers, gather_counts)
     if isinstance(offsets, CheckedColumn):
         offsets.compare(numbers, width=2)
         offsets = offsets.values

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
@@ -132,10 +134,11 @@ class PlanView:
     def _locate(self, blocks: PlannedBlocks, unit: int) -> Position | None:
         """Return the position of a unit counted from the epoch's start; None if there is none."""
         if self._plan.unit == "sample":
-            block = unit // self._plan.block
-            if unit >= blocks.plan.source.count:
+            edges = blocks.plan.edges
+            if unit >= edges[-1]:
                 return None
-            before = block * self._plan.block
+            block = int(np.searchsorted(edges, unit, side="right")) - 1
+            before = int(edges[block])
             return Position(blocks.epoch, block, unit - before, before)
         before = 0
         for block in range(blocks.count):
@@ -165,13 +168,13 @@ class PlanView:
             rank=rank,
             world_size=self._options.world_size,
         )
-        samples = share.units.samples.tolist()
+        samples = share.units.numbers
         columns, sizes = self._dataset.columns, share.units.sizes
         return RankView(
             rank=rank,
-            keys=columns.keys(share.units.samples),
-            sources=columns.sources(share.units.samples),
-            samples=samples,
+            keys=columns.keys(samples),
+            sources=columns.sources(samples),
+            samples=samples.tolist(),
             valid=share.valid.tolist(),
             units=(share.units.offsets[1:] - share.units.offsets[:-1]).tolist(),
             tokens=sizes.tokens.tolist() if sizes else None,

@@ -153,12 +153,12 @@ class Schedule:
         block, units = self._counted.get(epoch, (0, 0))
         if block == blocks.count or is_enough(units):
             return units
+        edges = blocks.plan.edges
         with Progress("planning", unit="sample", total=self.origin.source.count) as progress:
             while block < blocks.count and not is_enough(units):
                 counted = blocks.count_units(block, units)
+                progress.advance(int(edges[block + 1] - edges[block]))
                 block, units = block + 1, units + counted
-                done = min(block * self.plan.block, self.origin.source.count)
-                progress.advance(done - (block - 1) * self.plan.block)
         self._counted[epoch] = block, units
         return units
 

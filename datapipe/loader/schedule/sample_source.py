@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +26,7 @@ from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
-from datapipe.plan.units import Sizes
+from datapipe.plan.units import Sizes, Units
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 
@@ -168,6 +169,10 @@ class Origin:
     text: TextSizes | None
     identity: dict[str, Any]
 
+    def random_keys(self, units: Units) -> dict[str, Any]:
+        """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""
+        return {}
+
 
 def open_origin(
     dataset: Dataset,
@@ -178,10 +183,13 @@ def open_origin(
     where: str | None,
     image: ImageTransform | None,
     on_error: Literal["raise", "skip"],
+    make_encoder: Callable[[TextSpec], TextEncoder] = TextEncoder,
 ) -> Origin:
     """Select the samples that take part and measure them; count tokens if necessary.
 
-    No sample has more than `pad_to` tokens.
+    Args:
+        pad_to: most tokens of a sample, beside the limits of `text` and `plan`.
+        make_encoder: makes or returns the encoder of `text`.
 
     Raises:
         PlanError: no sample takes part, samples are too long, or options contradict each other.
@@ -191,7 +199,7 @@ def open_origin(
     opened = None
     if text is not None:
         images = image_sizes(text, image)
-        encoder = TextEncoder(text)
+        encoder = make_encoder(text)
         given = text.max_length, plan.pack, plan.max_tokens, pad_to
         limits = [limit for limit in given if limit]
         opened = TextSizes(

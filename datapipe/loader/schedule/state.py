@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
+from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
@@ -99,11 +100,14 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str,
 
 
 def parse_state(
-    state: Mapping[str, Any], fingerprint: str, plan: Mapping[str, Any], samples: int
+    state: Mapping[str, Any],
+    fingerprint: str,
+    plan: Mapping[str, Any],
+    edges: Callable[[int], Int64],
 ) -> Run:
     """Return the run in a state that belongs to this dataset and plan.
 
-    `samples` is the number that take part.
+    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`.
 
     Raises:
         StateMismatch: it is not a state, a newer version wrote it, or dataset or plan differ.
@@ -147,10 +151,10 @@ def parse_state(
             "the options it was saved with"
         )
     for position in (run.position, run.start):
-        if not _is_possible(position, samples, plan["block"]) or min(run.steps, run.tokens) < 0:
+        if not _is_possible(position, edges) or min(run.steps, run.tokens) < 0:
             raise StateMismatch(
-                f"state names epoch {position.epoch}, block {position.block}, unit {position.unit} "
-                f"of {samples} samples; it was changed after it was saved"
+                f"state names epoch {position.epoch}, block {position.block}, unit "
+                f"{position.unit}, which is not possible; it was changed after it was saved"
             )
     return run
 
@@ -170,14 +174,15 @@ def _parse_position(fields: Mapping[str, Any]) -> Position:
     return Position(*(index(fields[name]) for name in _POSITION))
 
 
-def _is_possible(position: Position, samples: int, block: int) -> bool:
+def _is_possible(position: Position, edges: Callable[[int], Int64]) -> bool:
     """Return whether the plan may have such a position: no block has more units than samples."""
-    start = position.block * block
-    return (
-        min(position.epoch, position.block, position.unit, position.before) >= 0
-        and position.unit < min(block, samples - start)
-        and position.before <= start
-    )
+    if min(position.epoch, position.block, position.unit, position.before) < 0:
+        return False
+    bounds = edges(position.epoch)[position.block : position.block + 2].tolist()
+    if len(bounds) < 2:
+        return False
+    start, stop = bounds
+    return bool(position.unit < stop - start and position.before <= start)
 
 
 def differences(

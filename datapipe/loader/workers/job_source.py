@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -115,7 +116,9 @@ class JobSource:
                 rank=options.rank,
                 world_size=options.world_size,
             )
-            samples, epoch = share.units.samples, step.start.epoch
+            epoch, keys = step.start.epoch, schedule.origin.random_keys(share.units)
+            samples = share.units.numbers
+            share = replace(share, units=replace(share.units, samples=samples))
             yield StepJob(
                 share=share,
                 epoch=epoch,
@@ -124,6 +127,7 @@ class JobSource:
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
+                **keys,
             )
             if over:
                 return

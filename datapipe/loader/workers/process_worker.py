@@ -23,8 +23,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import get_worker_info
 
 from datapipe.array_types import UInt8
-from datapipe.errors import DatapipeError, IndexMismatch, SampleError
-from datapipe.index.manifest import read_manifest
+from datapipe.errors import DatapipeError, SampleError
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.stage_clock import StageClock
@@ -127,12 +126,7 @@ class WorkerDataset(TorchDataset[Report]):
     def _open(self) -> BatchContext:
         logging.basicConfig(level=self._level, handlers=[self._log], force=True)
         context: BatchContext = load_recipe(self._recipe, self._pool)
-        dataset = context.dataset
-        if read_manifest(dataset.home).fingerprint != dataset.manifest.fingerprint:
-            raise IndexMismatch(
-                f"{dataset.folder} was packed or indexed again after it was opened; call "
-                "make_loader again"
-            )
+        context.dataset.check_unchanged()
         self._context = context
         return context
 

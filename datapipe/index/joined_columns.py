@@ -1,0 +1,132 @@
+"""Columns of several datasets as those of one: samples, members and images one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.array_types import Int64
+from datapipe.index.columns import DTYPES, Columns
+from datapipe.index.files.joined_array import JoinedArray, split_by_part
+
+_NONE: Any = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnCounts:
+    """Counts of one dataset's columns, known without opening them.
+
+    Attributes:
+        shard_samples: int64 [shards], samples of each shard.
+        members, images: numbers of them.
+        extensions: of members.
+        checksums: whether each member has one.
+    """
+
+    shard_samples: Int64
+    members: int
+    images: int
+    extensions: tuple[str, ...]
+    checksums: bool
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return int(self.shard_samples.sum())
+
+    @staticmethod
+    def of(columns: Columns) -> ColumnCounts:
+        """Return those of opened columns."""
+        return ColumnCounts(
+            shard_samples=np.diff(columns.shard_sample),
+            members=len(columns.member_size),
+            images=len(columns.image_width),
+            extensions=columns.extensions,
+            checksums=columns.checksums,
+        )
+
+
+class JoinedColumns(Columns):
+    """Columns of several datasets, each opened when it is first needed.
+
+    Args:
+        parts: return the columns of each dataset.
+        counts: of each.
+
+    Attributes:
+        sample_edges: int64 [parts + 1], number of the first sample of each dataset.
+    """
+
+    sample_edges: Int64
+    _parts: Sequence[Callable[[], Columns]]
+    _counts: Sequence[ColumnCounts]
+
+    def __init__(
+        self, parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
+    ) -> None:
+        extensions = tuple(dict.fromkeys(ext for count in counts for ext in count.extensions))
+        samples = _edges([count.samples for count in counts])
+        members = _edges([count.members for count in counts])
+        images = _edges([count.images for count in counts])
+
+        @cache
+        def codes(part: int) -> Any:
+            return np.array([extensions.index(ext) for ext in counts[part].extensions], np.uint16)
+
+        def join(name: str, bounds: Int64, **options: Any) -> Any:
+            arrays = [partial(_column, part, name) for part in parts]
+            return JoinedArray(arrays, bounds, DTYPES[name], **options)
+
+        fields: dict[str, Any] = {
+            "extensions": extensions,
+            "checksums": True,  # of all, or the mixture is refused
+            "shard_sample": _edges(np.concatenate([count.shard_samples for count in counts])),
+            "sample_member": join("sample_member", samples, shifts=members[:-1]),
+            "sample_image": join("sample_image", samples, shifts=images[:-1]),
+            "text_bytes": join("text_bytes", samples),
+            "member_ext": join("member_ext", members, codes=codes),
+            # Keys and sources are asked of each dataset.
+            **dict.fromkeys(("sample_key", "sample_source", "key_bytes", "source_bytes"), _NONE),
+        }
+        for name in DTYPES:
+            if name not in fields:
+                fields[name] = join(name, members if name.startswith("member") else images)
+        super().__init__(**fields)
+        object.__setattr__(self, "_parts", parts)
+        object.__setattr__(self, "_counts", counts)
+        object.__setattr__(self, "sample_edges", samples)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JoinedColumns, (self._parts, self._counts)
+
+    def keys(self, samples: Int64) -> list[str]:
+        return self._texts("keys", samples)
+
+    def sources(self, samples: Int64) -> list[str]:
+        return self._texts("sources", samples)
+
+    def strings(self, name: str, start: int, stop: int) -> pa.Array:
+        numbers = np.arange(start, stop, dtype=np.int64)
+        return pa.array(self._texts(f"{name}s", numbers), pa.large_string())
+
+    def _texts(self, name: str, samples: Int64) -> list[str]:
+        found = [""] * len(samples)
+        places = np.arange(len(samples))
+        for part, chosen, own in split_by_part(self.sample_edges, samples):
+            texts = getattr(self._parts[part](), name)(own)
+            for place, text in zip(places[chosen].tolist(), texts, strict=True):
+                found[place] = text
+        return found
+
+
+def _column(part: Callable[[], Columns], name: str) -> Any:
+    return getattr(part(), name)
+
+
+def _edges(counts: Sequence[int] | Int64) -> Int64:
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))

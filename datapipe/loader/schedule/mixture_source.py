@@ -1,0 +1,223 @@
+"""A mixture that was opened: its datasets, and the source of its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from os import fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from datapipe.errors import IndexMismatch, PlanError
+from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.joined_columns import ColumnCounts
+from datapipe.index.manifest import MANIFEST, parse_manifest
+from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+from datapipe.index.tar.listing import names_shards
+from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
+from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
+from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.sample_source import open_origin
+from datapipe.mixture.resolve import StepSize, resolve
+from datapipe.mixture.spec import Mixture, MixtureDataset
+from datapipe.plan.epoch import Source
+from datapipe.plan.options import PlanOptions
+from datapipe.quantities import Amount
+from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.text.encode import TextEncoder
+from datapipe.text.spec import TextSpec
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.spec import ImageSpec
+    from datapipe.decode.transform import ImageTransform
+
+_AT_ONCE = 16  # datasets that are opened together
+
+
+class OpenedMixture:
+    """Mixture whose datasets exist. Those that were opened before are opened when needed.
+
+    Args:
+        mixture: that was asked for.
+        remote: options of datasets behind a URL.
+
+    Attributes:
+        dataset: all datasets as one.
+
+    Raises:
+        IndexMismatch: one is no finished dataset, holds arrays, or has no checksums.
+    """
+
+    def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
+        self._mixture = mixture
+        self._notes = MixtureNotes([fspath(entry.path) for entry in mixture.datasets])
+        with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
+            parts = list(pool.map(partial(_open_part, self._notes, remote), mixture.datasets))
+        self._notes.save()
+        self.dataset = MixedDataset.of(parts)
+
+    def origin(
+        self,
+        text: TextSpec | None,
+        plan: PlanOptions,
+        *,
+        share: int,
+        pad_to: int | None,
+        where: str | None,
+        image: Callable[[ImageSpec | None], ImageTransform | None],
+        on_error: Literal["raise", "skip"],
+    ) -> MixedOrigin:
+        """Return the source of the plan.
+
+        Args:
+            text, where: of all datasets; `text` of those that have none of their own.
+            share: units of a step.
+            image: returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
+
+        Raises:
+            PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
+        """
+        mixture, encoders = self._mixture, _Encoders()
+        parts = []
+        for entry, part in zip(mixture.datasets, self.dataset.parts, strict=True):
+            own = text if entry.text is None else entry.text
+            condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
+            transform = image(entry.image)
+            described: list[object] = [condition, pad_to, plan.pack, plan.max_tokens, on_error]
+            described += [plan.max_images, plan.max_patches]
+            described.append(None if transform is None else repr(transform.spec))
+            if own is not None:
+                described += [encoders.of(own).digest, str(own.image_tokens)]
+                described += [own.max_length, own.overlong]
+            open_it = partial(
+                open_origin,
+                text=own,
+                plan=plan,
+                pad_to=pad_to,
+                where=condition,
+                image=transform,
+                on_error=on_error,
+                make_encoder=encoders.of,
+            )
+            try:
+                parts.append(
+                    PartSource(entry, part, open_it, described=described, notes=self._notes)
+                )
+            except PlanError as error:
+                raise PlanError(f"dataset {entry.name!r} of the mixture: {error}") from error
+        return self._resolved(parts, plan, _step_size(plan, share))
+
+    def _resolved(
+        self, parts: Sequence[PartSource], plan: PlanOptions, step: StepSize
+    ) -> MixedOrigin:
+        mixture = self._mixture
+        sized = any(part.identity["text"] is not None for part in parts)
+        tokens = None
+        if sized and _needs_tokens(mixture):
+            tokens = np.array([part.mean_tokens() for part in parts])
+        sizes = np.array([part.samples for part in parts], np.int64)
+        resolved = resolve(mixture, sizes, tokens, step)
+        self._notes.save()
+        draws = Draws(parts, self.dataset.sample_edges, resolved.rates, plan, epoch=resolved.epoch)
+        return MixedOrigin(
+            source=Source(
+                count=resolved.epoch,
+                measure=draws.measure if sized else None,
+                draw=draws.draw,
+                cuts=draws.cuts,
+            ),
+            text=None,
+            identity={"where": None, "selection": None, "text": None, "mixture": draws.identity()},
+            draws=draws,
+        )
+
+
+class _Encoders:
+    """Encoders by their spec, so that datasets share one."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[TextSpec, TextEncoder]] = []
+
+    def of(self, spec: TextSpec) -> TextEncoder:
+        for made, encoder in self._made:
+            if made is spec or made == spec:
+                return encoder
+        self._made.append((spec, TextEncoder(spec)))
+        return self._made[-1][1]
+
+
+def _open_part(notes: MixtureNotes, remote: RemoteOptions, entry: MixtureDataset) -> DatasetPart:
+    path = fspath(entry.path)
+    open_it = partial(_open, entry, remote)
+    dataset, seen = None, _seen(path, remote)
+    if seen is None:
+        dataset = open_it()
+        seen = dataset.fingerprint
+    note = notes.get("dataset", path, seen)
+    if note is None:
+        dataset = dataset or open_it()
+        counts = dump_counts(ColumnCounts.of(dataset.columns))
+        note = {"counts": counts, "fingerprint": dataset.fingerprint}
+        notes.put(note, "dataset", path, seen)
+    return DatasetPart(
+        entry.name,
+        open_it,
+        parse_counts(note["counts"]),
+        note["fingerprint"],
+        is_remote=is_remote(path) and not names_shards(path),
+    )
+
+
+def _seen(path: str, remote: RemoteOptions) -> object:
+    """Return what changes with the content of a dataset; None if it has to be opened for that."""
+    if is_remote(path) and not names_shards(path):
+        folder = RemoteFolder(path, remote)
+        return parse_manifest(folder.read(MANIFEST), folder.url_of(MANIFEST)).fingerprint
+    try:
+        found = (Path(path) / MANIFEST).stat()
+    except OSError:
+        return None
+    return [str(Path(path).absolute()), found.st_size, found.st_mtime_ns]
+
+
+def _open(entry: MixtureDataset, remote: RemoteOptions) -> Dataset:
+    path = fspath(entry.path)
+    if is_remote(path) and not names_shards(path):
+        dataset = open_dataset(RemoteFolder(path, remote))
+    else:
+        dataset = open_dataset(path)
+    if dataset.manifest.arrays is not None:
+        raise IndexMismatch(
+            f"dataset {entry.name!r} of the mixture, {dataset.folder}, holds arrays, and a mixture "
+            "reads shards; name the shards that they came from"
+        )
+    if not dataset.columns.checksums:
+        raise IndexMismatch(
+            f"dataset {entry.name!r} of the mixture, {dataset.folder}, was indexed by an earlier "
+            f"version, without checksums; run `datapipe index --force {dataset.folder}`"
+        )
+    return dataset
+
+
+def _needs_tokens(mixture: Mixture) -> bool:
+    """Return whether mean tokens of the datasets are needed to resolve a mixture."""
+    amounts: list[object] = [mixture.epoch]
+    amounts += [amount for change in mixture.schedule for amount in (change.start, change.over)]
+    return mixture.weights == "tokens" or any(
+        isinstance(amount, Amount) and amount.unit != "samples" for amount in amounts
+    )
+
+
+def _step_size(plan: PlanOptions, share: int) -> StepSize:
+    """Return the size of a step of `share` units."""
+    if plan.unit == "pack":
+        assert plan.pack is not None
+        return StepSize(tokens=share * plan.pack)
+    if plan.batch_size is not None and plan.max_tokens is None:
+        return StepSize(samples=share * plan.batch_size)
+    if plan.max_tokens is not None:
+        return StepSize(tokens=share * plan.max_tokens)
+    return StepSize(samples=share)

@@ -1,0 +1,346 @@
+"""A mixture as a tree of groups and datasets, and its checks."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from datapipe.declared import Refused, Say, Word, check_fields, check_value, shorten
+from datapipe.errors import PlanError
+from datapipe.quantities import Amount, take_amount, take_percent
+from datapipe.text.spec import TextSpec
+
+if TYPE_CHECKING:
+    from datapipe.decode.spec import ImageSpec
+
+Epoch = Literal["longest", "shortest"] | Amount
+
+
+def _weight(number: float) -> float:
+    return 0.0 if number == 0 else _repeat(number)
+
+
+def _repeat(number: float) -> float:
+    # Rates are quotients and products of these numbers, which must neither vanish nor overflow.
+    if not 1e-9 <= number <= 1e9:
+        raise Refused
+    return float(number)
+
+
+def _limit(value: int | str) -> int | str:
+    if isinstance(value, int):
+        if value < 1:
+            raise Refused
+        return value
+    if "%" not in value:
+        amount = take_amount(value)
+        if amount.unit != "samples" or amount.number < 1:
+            raise Refused
+        return amount.number
+    if not 0 < take_percent(value) <= 1:
+        raise Refused
+    return value.strip()
+
+
+def _name(value: str) -> str:
+    if not value.strip() or "\n" in value:
+        raise Refused
+    return value
+
+
+def _image(value: Any) -> ImageSpec:
+    from datapipe.decode.spec import ImageSpec
+
+    if not isinstance(value, ImageSpec):
+        raise Refused
+    return value
+
+
+Weight = Annotated[float, _weight, Say("a weight: 0, or from 1e-9 to 1e9")]
+Repeat = Annotated[float, _repeat, Say("a number of times from 1e-9 to 1e9")]
+Limit = Annotated[
+    int | str, _limit, Say("a number of samples from 1, such as 5000 or '5k samples', or '10%'")
+]
+Name = Annotated[Word, _name, Say("a name of one line")]
+DatasetPath = Annotated[str | os.PathLike[str], os.fspath, Say("a folder, shards or a URL")]
+WeightsBy = Literal["samples", "tokens"]
+AnyImage = Annotated["ImageSpec", _image, Say("an ImageSpec")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureDataset:
+    """A dataset of a mixture. It has either a weight or a repeat.
+
+    Attributes:
+        name: unique in the mixture. It names the dataset's own order, so a dataset that is renamed
+            is shuffled in another way.
+        path: a folder, a list of shards or a URL.
+        weight: its share among the datasets beside it, which need not sum to 1. 0 is for a dataset
+            that a schedule lets in later.
+        repeat: times that each of its samples is drawn, as compared to the datasets beside it.
+        limit: samples that take part at most, after `where`; or a share of them, such as "10%".
+        where: an expression over the columns of the index; the samples for which it is true.
+        text: None takes the one that `make_loader` was given.
+        image: None takes the one that `make_loader` was given.
+
+    Raises:
+        PlanError: a value is not one of these, or it has a weight and a repeat, or neither.
+    """
+
+    name: Name
+    path: DatasetPath
+    weight: Weight | None = None
+    repeat: Repeat | None = None
+    limit: Limit | None = None
+    where: str | None = None
+    text: TextSpec | None = None
+    image: AnyImage | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        _check_one(self)
+
+    def limited(self, samples: int) -> int:
+        """Return how many of `samples` take part, which is at least 1 of several.
+
+        Examples:
+            >>> MixtureDataset(name="a", path="a/", repeat=1, limit="10%").limited(1234)
+            123
+        """
+        if self.limit is None:
+            return samples
+        if isinstance(self.limit, int):
+            return min(samples, self.limit)
+        share: Fraction = take_percent(self.limit)
+        return min(samples, max(1, int(share * samples)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureGroup:
+    """Datasets and groups that share a weight or a repeat.
+
+    Attributes:
+        name: unique in the mixture.
+        children: datasets and groups, which all have weights or all have repeats.
+        weight: its share among those beside it. `children` divide it by their own weights.
+        repeat: times that each sample of it is drawn, as compared to those beside it.
+
+    Raises:
+        PlanError: a value is not one of these, or weights and repeats are mixed.
+    """
+
+    name: Name
+    children: tuple[Child, ...]
+    weight: Weight | None = None
+    repeat: Repeat | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        _check_one(self)
+        _check_children(self.children)
+
+
+Child = MixtureDataset | MixtureGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightChange:
+    """An entry of a schedule: other weights from some point of the run on.
+
+    Attributes:
+        start: the point of the run, as an amount from its beginning.
+        weights: new weights by name of a dataset or group. The others keep theirs.
+        over: the shares change linearly over this amount; None is at once.
+
+    Raises:
+        PlanError: a value is not one of these.
+    """
+
+    start: Amount
+    weights: Mapping[str, float]
+    over: Amount | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        weights = {
+            name: check_value(f"weight of {shorten(name)}", weight, Weight, PlanError)
+            for name, weight in self.weights.items()
+        }
+        object.__setattr__(self, "weights", weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Datasets that are drawn from by weights: a tree of datasets and groups.
+
+    `Mixture.of` makes one from a dict, `Mixture.load` from a YAML or JSON file.
+
+    Attributes:
+        children: datasets and groups, which all have weights or all have repeats.
+        weights: "samples" or "tokens": a dataset's share of the samples, or of the tokens.
+        epoch: "longest" ends when every dataset was drawn as often as it has samples, "shortest"
+            before the first is drawn more often than that; or an amount of samples or tokens. A
+            mixture of repeats alone ends, with "longest", after the sum of repeats times samples.
+        schedule: changes of weights in the order of their starts.
+        validation: datasets to validate on.
+
+    Raises:
+        PlanError: a value is not one of these, a name is given twice, weights and repeats are
+            mixed, or the schedule names a dataset that has no weight.
+
+    Examples:
+        >>> mixture = datapipe.Mixture.of({"captions/": 0.7, "chats/": 0.3})
+        >>> [(dataset.name, dataset.weight) for dataset in mixture.datasets]
+        [('captions', 0.7), ('chats', 0.3)]
+    """
+
+    children: tuple[Child, ...]
+    weights: WeightsBy = "samples"
+    epoch: Epoch = "longest"
+    schedule: tuple[WeightChange, ...] = ()
+    validation: Mixture | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, PlanError)
+        _check_children(self.children)
+        for name, count in Counter(node.name for node in _walk_tree(self.children)).items():
+            if count > 1:
+                raise PlanError(
+                    f"name {shorten(name)} is given {count} times; give each a name of its own"
+                )
+        has_weight = self.has_weight
+        for change in self.schedule:
+            for name in change.weights:
+                check_changed(name, has_weight)
+
+    @property
+    def datasets(self) -> tuple[MixtureDataset, ...]:
+        """All datasets of the tree, in the order in which they were given."""
+        nodes = _walk_tree(self.children)
+        return tuple(node for node in nodes if isinstance(node, MixtureDataset))
+
+    @property
+    def has_weight(self) -> dict[str, bool]:
+        """Names of all datasets and groups; true for those with a weight, false with a repeat."""
+        return {node.name: node.weight is not None for node in _walk_tree(self.children)}
+
+    @property
+    def only_repeats(self) -> bool:
+        """True if no dataset or group has a weight."""
+        return not any(self.has_weight.values())
+
+    @classmethod
+    def of(cls, mixture: Mixture | Mapping[Any, Any]) -> Mixture:
+        """Return the mixture that a dict describes. A mixture is returned as it is.
+
+        Args:
+            mixture: by path a number (a weight), a string such as "2x" (a repeat) or "70%" (a
+                weight), or a dict of options; or all options of a file, with `datasets`.
+
+        Raises:
+            PlanError: with the keys that lead to what is wrong, such as
+                `mixture["chats"]["weight"]`.
+
+        Examples:
+            >>> mixture = datapipe.Mixture.of(
+            ...     {"captions/": 0.7, "chats": {"weight": 0.3, "datasets": ["short/", "long/"]}}
+            ... )
+            >>> [dataset.path for dataset in mixture.datasets]
+            ['captions/', 'short/', 'long/']
+        """
+        from datapipe.mixture.parse import parse_mapping
+
+        return mixture if isinstance(mixture, Mixture) else parse_mapping(mixture)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Mixture:
+        """Return the mixture that a YAML or JSON file describes.
+
+        Relative paths in the file are relative to its folder. Only mappings, lists and plain values
+        are read; tags, anchors and aliases are refused.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            PlanError: with the line, such as `mixture.yaml:12: `.
+
+        Examples:
+            >>> written = Path("mixture.yaml").write_text("captions/: 2x")
+            >>> datapipe.Mixture.load("mixture.yaml").datasets[0].repeat
+            2.0
+        """
+        from datapipe.mixture.parse import parse_file
+
+        return parse_file(check_value("path", path, os.PathLike[str] | str, PlanError))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dict that JSON can hold and that `Mixture.of` reads back.
+
+        A `TextSpec` with a tokenizer or function instead of names is left out, because JSON cannot
+        hold it; its dataset then takes the one that `make_loader` was given.
+
+        Examples:
+            >>> mixture = datapipe.Mixture.of({"captions/": "2x"})
+            >>> mixture.to_dict()["datasets"]
+            [{'name': 'captions', 'path': 'captions/', 'repeat': 2.0}]
+        """
+        from datapipe.mixture.as_dict import mixture_dict
+
+        return mixture_dict(self)
+
+
+def _walk_tree(children: tuple[Child, ...]) -> Iterator[Child]:
+    """Yield all nodes, parents before their children."""
+    for child in children:
+        yield child
+        if isinstance(child, MixtureGroup):
+            yield from _walk_tree(child.children)
+
+
+def _check_one(node: Child) -> None:
+    if (node.weight is None) == (node.repeat is None):
+        both = "a weight and a repeat" if node.weight is not None else "no weight and no repeat"
+        raise PlanError(f"{shorten(node.name)} has {both}; give one of them")
+
+
+def _check_children(children: tuple[Child, ...]) -> None:
+    if not children:
+        raise PlanError("children (): give at least one dataset")
+    weighted = next((child for child in children if child.weight is not None), None)
+    repeated = next((child for child in children if child.repeat is not None), None)
+    if weighted and repeated:
+        raise PlanError(mixed_message(weighted.name, repeated.name))
+
+
+def mixed_message(weighted: str, repeated: str) -> str:
+    """Return the message about two datasets of one group, by their names."""
+    return (
+        f"{shorten(weighted)} has a weight and {shorten(repeated)} a repeat (1x where none is "
+        "given); give all datasets of a group weights, or all repeats, or put those with repeats "
+        "into a group with a weight"
+    )
+
+
+def check_changed(name: str, has_weight: Mapping[str, bool]) -> None:
+    """Check that a name in a schedule is that of a dataset or group with a weight.
+
+    Raises:
+        PlanError: it is not.
+    """
+    if name not in has_weight:
+        known = ", ".join(map(shorten, list(has_weight)[:8]))
+        near = get_close_matches(name, has_weight, 1)
+        hint = f", do you mean {near[0]!r}?" if near else ""
+        more = "..." if len(has_weight) > 8 else ""
+        raise PlanError(f"the mixture has no {shorten(name)}{hint}; it has {known}{more}")
+    if not has_weight[name]:
+        raise PlanError(
+            f"{shorten(name)} has a repeat, and only weights can change; give it and the datasets "
+            "beside it weights, 0 where one enters later"
+        )

@@ -1,0 +1,252 @@
+"""Order of a mixture: draws from several datasets at given rates, found without walking.
+
+The k-th element of a dataset is placed at the time at which the dataset's ideal count, the integral
+of its rate, is k + u, with u hashed from the dataset and k. Elements are taken in the order of
+their times. This is jittered sampling (Cook: "Stochastic sampling in computer graphics", 1986) of
+each dataset: up to any draw, its count differs from the ideal one by less than 1, and by what the
+number of draws differs from their time. The order within is random, and depends on nothing that
+was drawn before, so any stretch of it is found alone.
+
+Only operations that IEEE 754 rounds exactly are used, so the order is the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from datapipe.array_types import Float64, Int64, UInt64
+from datapipe.errors import PlanError
+from datapipe.plan.order import Permutation, ShardOrder
+from datapipe.plan.ragged import ranges
+from datapipe.plan.rng import derive, mix_array
+
+_STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
+_SLACK = 2  # draws; what rounding may move is far less
+
+Order = Permutation | ShardOrder | Callable[[Int64], Int64]
+"""Order of a pass: places to indices among the samples that take part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Rates of D datasets over the draws of a run, in S segments; linear within each.
+
+    Attributes:
+        starts: int64 [S], draw at which each segment begins; the first is 0.
+        first, last: float64 [S, D], rates at the begin and at the end of each segment; those of all
+            datasets sum to 1. The last segment has no end, so both are equal there.
+
+    Raises:
+        PlanError: the arrays do not fit each other.
+
+    Examples:
+        >>> even = np.array([[0.5, 0.5]])
+        >>> rates = Rates(starts=np.array([0]), first=even, last=even)
+        >>> Interleaving(rates, keys=[1, 2]).counts(1000).tolist()
+        [500, 500]
+    """
+
+    starts: Int64
+    first: Float64
+    last: Float64
+
+    def __post_init__(self) -> None:
+        starts, first, last = self.starts, self.first, self.last
+        if first.shape != last.shape or len(first) != len(starts) or not first.size:
+            raise PlanError(
+                f"rates of shapes {starts.shape}, {first.shape} and {last.shape} do not fit each "
+                "other; give [S], [S, D] and [S, D]"
+            )
+        if starts[0] != 0 or (np.diff(starts) <= 0).any():
+            raise PlanError(f"segments of rates begin at {starts.tolist()}; begin at 0 and ascend")
+        if min(first.min(), last.min()) < 0 or not (
+            np.allclose(first.sum(1), 1) and np.allclose(last.sum(1), 1)
+        ):
+            raise PlanError("rates of all datasets together are 1 at any time, and none is below 0")
+        if (first[-1] != last[-1]).any():
+            raise PlanError("the last segment of rates has no end, so its rates are constant")
+
+    @staticmethod
+    def constant(rates: Sequence[float]) -> Rates:
+        """Return rates that never change."""
+        row = np.array([rates], np.float64)
+        return Rates(starts=np.zeros(1, np.int64), first=row, last=row)
+
+
+class Interleaving:
+    """Order in which several datasets are drawn from.
+
+    Args:
+        rates: of the datasets.
+        keys: 64-bit key of each dataset, from which its part of the order follows.
+    """
+
+    def __init__(self, rates: Rates, keys: Sequence[int]) -> None:
+        self.rates = rates
+        self._keys: UInt64 = np.array(keys, np.uint64)
+        lengths = np.diff(rates.starts).astype(np.float64)
+        # [S, D], so that one segment is one row.
+        self._slope = np.zeros_like(rates.first)
+        self._slope[:-1] = (rates.last[:-1] - rates.first[:-1]) / lengths[:, None]
+        areas = (rates.first[:-1] + rates.last[:-1]) * (lengths[:, None] / 2)
+        self._before = np.concatenate([np.zeros((1, len(keys))), np.cumsum(areas, axis=0)])
+
+    def draws(self, start: int, stop: int) -> tuple[Int64, Int64]:
+        """Return the dataset of each of some draws, and the turn: the how-many-th of its dataset.
+
+        Returns:
+            (int64 [stop - start], int64 [stop - start]).
+        """
+        datasets, turns, first = self._sorted(start, stop)
+        before = int(first.sum())
+        span = slice(start - before, stop - before)
+        return datasets[span], turns[span]
+
+    def counts(self, draw: int) -> Int64:
+        """Return the number of elements of each dataset among the first `draw` draws: int64 [D]."""
+        if draw <= 0:
+            return np.zeros(len(self._keys), np.int64)
+        datasets, _, first = self._sorted(draw - 1, draw)
+        drawn = datasets[: draw - int(first.sum())]
+        return first + np.bincount(drawn, minlength=len(first))
+
+    def _sorted(self, start: int, stop: int) -> tuple[Int64, Int64, Int64]:
+        """Return elements in their order, among which are all of some draws.
+
+        Returns:
+            Datasets and turns of the elements, and the first turn of each dataset; elements before
+            these turns are drawn before `start`.
+        """
+        first, last = self._around(start, stop)
+        counts = last - first
+        datasets = np.repeat(np.arange(len(counts)), counts)
+        turns = ranges(first, counts)
+        # Equal times are ordered by dataset and turn: the sort is stable.
+        order = np.argsort(self._times(datasets, turns), kind="stable")
+        return datasets[order], turns[order], first
+
+    def _around(self, start: int, stop: int) -> tuple[Int64, Int64]:
+        """Return, for each dataset, a range of turns that has all of its turns in some draws.
+
+        All turns below the ranges are drawn before `start`: up to a time t there are t - D to
+        t + D elements, and an element is within 1 of its place in the ideal count.
+        """
+        margin = len(self._keys) + _SLACK
+        first = np.floor(self._ideal(max(0, start - margin))).astype(np.int64) - 1
+        last = np.ceil(self._ideal(stop + margin)).astype(np.int64) + 2
+        return np.maximum(first, 0), last
+
+    def _ideal(self, time: int) -> Float64:
+        """Return the ideal count of each dataset up to a time: float64 [D]."""
+        segment = int(np.searchsorted(self.rates.starts, time, side="right")) - 1
+        passed = float(time - int(self.rates.starts[segment]))
+        found: Float64 = self._before[segment] + passed * (
+            self.rates.first[segment] + self._slope[segment] * (passed / 2)
+        )
+        return found
+
+    def _times(self, datasets: Int64, turns: Int64) -> Float64:
+        """Return the times of elements; infinite for those that never come."""
+        hashed = mix_array(self._keys[datasets] + turns.astype(np.uint64) * _STREAM)
+        # 52 bits and a half, so that the fraction is inside (0, 1).
+        counts = turns + ((hashed >> np.uint64(12)) + 0.5) * 2.0**-52
+        segments = np.zeros(len(turns), np.int64)
+        for before in self._before[1:]:
+            segments += counts >= before[datasets]
+        rate = self.rates.first[segments, datasets]
+        slope = self._slope[segments, datasets]
+        rest = counts - self._before[segments, datasets]
+        root = np.sqrt(np.maximum(rate * rate + 2 * slope * rest, 0))
+        with np.errstate(divide="ignore"):
+            passed = 2 * rest / (rate + root)
+        times: Float64 = self.rates.starts[segments] + passed
+        return times
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cursor:
+    """Place of a dataset in its own order, from which turns are counted.
+
+    Attributes:
+        number: of the pass.
+        place: in the pass.
+        samples: that took part in that pass; the next one may have others.
+    """
+
+    number: int = 0
+    place: int = 0
+    samples: int = 0
+
+
+class DatasetOrder:
+    """Order of one dataset of a mixture, pass after pass. It depends on no other dataset.
+
+    Args:
+        samples: that take part.
+        key: 64-bit key of the seed and the dataset.
+        shuffle: as in `PlanOptions`.
+        shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+        shards_mixed: as in `PlanOptions`.
+        start: place of turn 0.
+
+    Examples:
+        >>> order = DatasetOrder(3, key=7)
+        >>> passes, indices = order(np.arange(6))
+        >>> passes.tolist(), sorted(indices[3:].tolist())
+        ([0, 0, 0, 1, 1, 1], [0, 1, 2])
+    """
+
+    def __init__(
+        self,
+        samples: int,
+        key: int,
+        *,
+        shuffle: bool | str = True,
+        shards: npt.ArrayLike | None = None,
+        shards_mixed: int = 16,
+        start: Cursor | None = None,
+    ) -> None:
+        self._samples = samples
+        self._key = key
+        self._shuffle = shuffle
+        self._shards = shards
+        self._shards_mixed = shards_mixed
+        self._start = start or Cursor(samples=samples)
+
+    def cursor(self, turn: int) -> Cursor:
+        """Return the place of a turn."""
+        start, rest = self._start, self._start.samples - self._start.place
+        if turn < rest:
+            return Cursor(number=start.number, place=start.place + turn, samples=start.samples)
+        passes, place = divmod(turn - rest, self._samples)
+        return Cursor(number=start.number + 1 + passes, place=place, samples=self._samples)
+
+    def __call__(self, turns: Int64) -> tuple[Int64, Int64]:
+        """Return the pass of each turn, and the index of its sample among those that take part."""
+        start, rest = self._start, self._start.samples - self._start.place
+        after = turns - rest
+        later = after >= 0
+        passes = start.number + np.where(later, 1 + after // self._samples, 0)
+        places = np.where(later, after % self._samples, start.place + turns)
+        indices = np.empty_like(turns)
+        for number in np.unique(passes).tolist():
+            chosen = passes == number
+            whole = start.samples if number == start.number else self._samples
+            indices[chosen] = self._order(number, whole)(places[chosen])
+        return passes, indices
+
+    def _order(self, number: int, samples: int) -> Order:
+        if not self._shuffle:
+            return _in_order
+        key = derive(self._key, number)
+        if self._shuffle == "shards" and self._shards is not None and samples == self._samples:
+            return ShardOrder(self._shards, key, shards_mixed=self._shards_mixed)
+        return Permutation(samples, key)
+
+
+def _in_order(places: Int64) -> Int64:
+    return places

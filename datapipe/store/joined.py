@@ -1,0 +1,94 @@
+"""Stores of several datasets as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from datapipe.array_types import Int64
+from datapipe.index.rows import Member
+from datapipe.store.protocol import Fetch, Store
+
+
+class JoinedStore(Store):
+    """Reader of the samples of several datasets, whose shards are numbered one after the other.
+
+    Args:
+        open_part: opens the store of a dataset, by its number; called when it is first needed.
+        shard_edges: int64 [datasets + 1], number of the first shard of each.
+        is_remote: whether reads gain from beginning early, by dataset.
+    """
+
+    def __init__(
+        self, open_part: Callable[[int], Store], shard_edges: Int64, is_remote: Sequence[bool]
+    ) -> None:
+        self._open_part = open_part
+        self._is_remote = is_remote
+        self._edges = shard_edges
+        self._stores: dict[int, Store] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return JoinedStore, (self._open_part, self._edges, self._is_remote)
+
+    def name(self, shard: int) -> str:
+        store, own = self._at(shard)
+        return store.name(own)
+
+    def read(self, shard: int, members: Sequence[Member]) -> list[memoryview]:
+        store, own = self._at(shard)
+        return store.read(own, members)
+
+    def begin(self, samples: Sequence[tuple[int, Sequence[Member]]]) -> Fetch | None:
+        if not any(self._is_remote):
+            return None
+        by_part: dict[int, list[int]] = {}
+        parts, own = self._split([shard for shard, _ in samples])
+        for number, part in enumerate(parts):
+            if self._is_remote[part]:
+                by_part.setdefault(part, []).append(number)
+        fetches: dict[int, tuple[Fetch, int]] = {}  # by sample, with its number in the fetch
+        size = 0
+        for part, numbers in by_part.items():
+            fetch = self._store(part).begin([(own[n], samples[n][1]) for n in numbers])
+            if fetch is not None:
+                size += fetch.bytes
+                fetches |= {number: (fetch, at) for at, number in enumerate(numbers)}
+        return JoinedFetch(fetches, size)
+
+    def close(self) -> None:
+        for store in list(self._stores.values()):
+            store.close()
+
+    def _at(self, shard: int) -> tuple[Store, int]:
+        (part,), (own,) = self._split([shard])
+        return self._store(part), own
+
+    def _split(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the dataset of each shard, and its number there."""
+        numbers = np.array(shards, np.int64)
+        parts = np.searchsorted(self._edges, numbers, side="right") - 1
+        own = numbers - self._edges[parts]
+        return parts.tolist(), own.tolist()
+
+    def _store(self, part: int) -> Store:
+        store = self._stores.get(part)
+        if store is None:
+            # Two threads may open it; one of the two is kept, and neither has an open file yet.
+            store = self._stores.setdefault(part, self._open_part(part))
+        return store
+
+
+class JoinedFetch(Fetch):
+    """Members of samples of several datasets on their way."""
+
+    def __init__(self, fetches: dict[int, tuple[Fetch, int]], size: int) -> None:
+        self.bytes = size
+        self._fetches = fetches
+
+    def contents(self, number: int) -> list[memoryview]:
+        """Return the members of a sample; none if its dataset is read when it is asked for."""
+        if number not in self._fetches:
+            return []
+        fetch, own = self._fetches[number]
+        return fetch.contents(own)

@@ -26,6 +26,8 @@ from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.specs import BatchSpec, DeviceSpec
+from datapipe.loader.work import Work
 from datapipe.plan.steps import Share
 from datapipe.plan.units import Sizes, Units
 from datapipe.text.encode import SampleText
@@ -441,6 +443,79 @@ def test_what_works_on_all_images_alike_refuses_several_kinds(make: Make) -> Non
         replace(images, decoder=object())  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="2 different ones"):
         DeviceCache(None, images, 0.0)  # type: ignore[arg-type]
+
+
+def work_on(**options: Any) -> Work:
+    options = {"device": DeviceSpec("cpu"), "decoder": "auto", "cache": None} | options
+    nothing: dict[str, Any] = {"image": None, "text": None, "transform": None, "where": None}
+    return Work(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
+
+
+@pytest.mark.parametrize(
+    ("pair", "sent"),
+    [
+        ("fixed", torch.float32),
+        ("fixed and tiles", torch.uint8),
+        ("bfloat16", torch.bfloat16),
+        ("shortest", torch.float32),
+        ("shortest and dynamic", torch.uint8),
+    ],
+)
+def test_a_device_normalises_what_has_one_mean_and_std(
+    make: Make, pair: str, sent: torch.dtype
+) -> None:
+    specs = PAIRS[pair]
+    loaders = [make(image=spec) for spec in specs]
+    context = together(loaders)
+    expected = build(context, job(loaders, SAMPLES))["pixel_values"]
+    path, transforms = work_on().choose_shared_path(
+        [*specs, specs[0]], ["one", "other", "third"], loaders[0].options, checksums=True
+    )
+    assert transforms[0] is transforms[2]
+    assert context.images is not None
+    images = replace(context.images, transforms=tuple(transforms[:2]))
+    batch = build(replace(context, images=images), job(loaders, SAMPLES))
+    assert batch["pixel_values"].dtype == sent
+    assert path.prefetcher is not None
+    there = path.prefetcher.receive(path.prefetcher.send(batch))
+    assert torch.equal(there["pixel_values"], expected)
+
+
+def test_one_spec_of_all_datasets_is_as_without_a_mixture(make: Make) -> None:
+    spec = ImageSpec(size=24, flip=0.5, normalize="clip")
+    work = work_on(cache=CacheSpec(device=1 << 20))
+    path, transforms = work.choose_shared_path(
+        [spec] * 3, ["one", "other", "third"], make(image=spec).options, checksums=True
+    )
+    assert len(set(map(id, transforms))) == 1
+    alone = work_on(cache=work.cache, image=spec)
+    assert path.made == alone.choose_path(make(image=spec).options, checksums=True).made
+    assert transforms[0].spec == replace(spec, normalize=None, dtype=torch.uint8, flip=0.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"decoder": "dali"}, "decoder='dali' .* ImageSpecs of one and third differ"),
+        ({"cache": CacheSpec(device=1 << 20)}, "those of one and third differ"),
+        ({"other": ImageSpec(size=32)}, r"\[3, 32, 32\] of third"),
+        (
+            {"batch": BatchSpec(4, sample_images=2), "both": PAIRS["fixed and tiles"]},
+            "sample_images=2",
+        ),
+    ],
+    ids=["dali", "device cache", "size", "shapes"],
+)
+def test_images_of_several_specs_that_cannot_be_made_are_refused(
+    make: Make, options: dict[str, Any], told: str
+) -> None:
+    given = dict(options)
+    one, third = given.pop("both", PAIRS["fixed"])
+    third = given.pop("other", third)
+    with pytest.raises(PlanError, match=told):
+        work_on(**given).choose_shared_path(
+            [one, one, third], ["one", "second", "third"], make().options, checksums=True
+        )
 
 
 def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:

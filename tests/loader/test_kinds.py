@@ -48,6 +48,7 @@ PAIRS = {
         ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
         ImageSpec(size=24, normalize="siglip", flip=0.5, dtype=torch.bfloat16),
     ),
+    "scaled": (ImageSpec(size=24), ImageSpec(size=24, scaled_decode=True)),
     "tiles": (
         ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
         ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False, normalize="clip"),
@@ -150,6 +151,9 @@ def check_images(
             found = found[:, :, :height, :width]
         assert torch.equal(found, rows)
     assert row == len(batch["pixel_values"])
+    if padded and row:
+        sizes = [one["pixel_values"].shape[1:] for one in expected if one["images_per_sample"]]
+        assert batch["pixel_values"].shape[1:] == torch.Size(map(max, *sizes))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -159,7 +163,7 @@ def test_images_are_those_of_each_dataset(make: Make, pair: str, meta: tuple[str
     loaders = [make(image=spec, meta=meta) for spec in specs]
     references = [alone(make, spec, meta=meta) for spec in specs]
     # One of them alone, a few, and samples without images only.
-    for samples in (SAMPLES, SAMPLES[:9], np.arange(5), np.arange(5, 9), np.array([19, 29])):
+    for samples in map(np.array, (SAMPLES, SAMPLES[:9], [0, 1], [5, 6], [1, 2, 19], [19, 29])):
         batch = build(together(loaders), job(loaders, samples))
         kinds = kinds_of(samples).tolist()
         expected = [references[k][s] for k, s in zip(kinds, samples.tolist(), strict=True)]

@@ -37,6 +37,18 @@ class Blocked:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetShare:
+    """Samples that a loop was given of a dataset of a mixture, and those that the plan gives it."""
+
+    name: str
+    samples: int  # without repeats at the end of an epoch
+    tokens: int  # of these, without padding; 0 if batches have none
+    share: float  # of all samples, 0 to 1
+    planned: float  # share of all samples in the plan
+    chance: float = 0.0  # standard deviation of `share` if all is as planned
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopFigures:
     """Measured shares of a training loop. Shares are of the loop's time, 0 to 1."""
 
@@ -64,6 +76,7 @@ class LoopFigures:
     marked: bool = True  # whether the loop marks its steps
     limit: Limit | None = None  # of a datapipe loader
     hints: tuple[str, ...] = ()  # on another loader
+    datasets: tuple[DatasetShare, ...] = ()  # of a mixture
 
     @property
     def waiting(self) -> float:

@@ -9,9 +9,10 @@ is one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
-from datapipe.diagnosis.loop_figures import Kind, LoopFigures, Verdict
+from datapipe.diagnosis.loop_figures import DatasetShare, Kind, LoopFigures, Verdict
 from datapipe.diagnosis.step_roofline import StepRoofline
 from datapipe.report.page import Level
 
@@ -34,9 +35,14 @@ SYNCHRONISATION_LIMIT = 0.1
 if the device is not known to be busy meanwhile."""
 LOOP_LIMIT = 0.25
 """Share of time outside of step, transfer and waiting from which on a loop is loop-bound."""
+SHARE_LIMIT = 0.01
+"""Most that a dataset's share of the samples may differ from that in the plan."""
+ENOUGH_SAMPLES = 10_000
+"""Samples without which shares of datasets are not compared."""
 ENOUGH = 3
 """Turns without which there is no verdict."""
 
+_DEVIATIONS = 4  # standard deviations that no share is off by chance
 _MOSTLY = 0.5  # share from which on a cause is the cause
 
 _TUNE = "let the loader find its settings: `datapipe tune-workers SHARDS`"
@@ -53,6 +59,10 @@ class _Loss(NamedTuple):
 
 def judge(figures: LoopFigures) -> Verdict:
     """Conclude what holds a loop back. A pure function: equal figures, equal verdict."""
+    return _with_shares(_judge_time(figures), figures)
+
+
+def _judge_time(figures: LoopFigures) -> Verdict:
     if figures.turns < ENOUGH:
         return _verdict(
             "unknown",
@@ -84,6 +94,31 @@ def judge_waiting(figures: LoopFigures) -> Verdict:
 
 def _verdict(kind: Kind, sentence: str, *actions: str, level: Level = "bad") -> Verdict:
     return Verdict(kind=kind, sentence=sentence, actions=actions, level=level)
+
+
+def _with_shares(verdict: Verdict, figures: LoopFigures) -> Verdict:
+    """Add the dataset whose share of the samples is furthest from the plan's, if it is too far."""
+
+    def off(dataset: DatasetShare) -> float:
+        return abs(dataset.share - dataset.planned)
+
+    if sum(dataset.samples for dataset in figures.datasets) < ENOUGH_SAMPLES:
+        return verdict
+    found = [d for d in figures.datasets if off(d) > max(SHARE_LIMIT, _DEVIATIONS * d.chance)]
+    if not found:
+        return verdict
+    most = max(found, key=off)
+    return replace(
+        verdict,
+        sentence=f"{verdict.sentence}; {most.share:.1%} of the samples are of the dataset "
+        f"{most.name!r}, and the plan gives it {most.planned:.1%}",
+        actions=(
+            *verdict.actions,
+            "find what is missing: samples that `on_error='skip'` or `exclude=` leaves out count "
+            "in the plan, and are not `valid` in batches",
+        ),
+        level="warn" if verdict.level == "good" else verdict.level,
+    )
 
 
 def _losses(figures: LoopFigures) -> list[_Loss]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns, open_columns
 from datapipe.index.files.derived import cache_folder
@@ -84,6 +85,21 @@ class Dataset:
                 f"{self.folder} was packed or indexed again after it was opened; call make_loader "
                 "again"
             )
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Last part of the folder or URL, such as "captions" of "s3://data/captions/"."""
+        # A Path keeps "..", which names nothing.
+        path = os.path.normpath(self.folder) if isinstance(self.folder, Path) else self.folder.url
+        return path.rsplit("/", 1)[-1] or path
+
+    def dataset_names(self, samples: Int64) -> list[str]:
+        """Return the name of the dataset of each sample: here the folder's, for all.
+
+        Args:
+            samples: int64 [n], numbers of samples.
+        """
+        return [self.name] * len(samples)
 
 
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:

@@ -15,7 +15,6 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
-from datapipe.index.files.joined_array import split_by_part
 from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
 from datapipe.index.manifest import Manifest
 
@@ -127,9 +126,11 @@ class MixedDataset(Dataset):
     def check_unchanged(self) -> None:
         """Do nothing: each dataset is compared when it is opened."""
 
+    def kinds(self, samples: Int64) -> Int64:
+        """Return the number of the dataset of each sample: int64 [n] in and out."""
+        found: Int64 = np.searchsorted(self.sample_edges, samples, side="right") - 1
+        return found
+
     def dataset_names(self, samples: Int64) -> list[str]:
         """Return the name of the dataset of each sample; `samples` is int64 [n]."""
-        names = np.empty(len(samples), object)
-        for part, chosen, _ in split_by_part(self.sample_edges, samples):
-            names[chosen] = self.parts[part].name
-        return names.tolist()
+        return [self.parts[number].name for number in self.kinds(samples).tolist()]

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datapipe.array_types import Int64
+from datapipe.cache.factory import kept_together, kept_transform, make_cache, make_device_rows
 from datapipe.decode.array_spec import array_spec
+from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import load_soon
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
+from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.image_context import ImageContext
-from datapipe.loader.batch.token_batch import TextKind, TokenContext
+from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
+from datapipe.loader.schedule.mixture_draws import MixedOrigin
+from datapipe.loader.schedule.mixture_part import PartSource
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.sample_source import TextSizes
+from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
 from datapipe.loader.work import ImagePath, Work
 from datapipe.plan.options import PlanOptions
 from datapipe.store.arrays import open_images, open_token_arrays
@@ -23,7 +34,7 @@ from datapipe.store.open import open_store
 
 def make_context(
     dataset: Dataset,
-    text: TextSizes | None,
+    origin: Origin,
     plan: PlanOptions,
     options: LoaderOptions,
     *,
@@ -34,7 +45,7 @@ def make_context(
     """Make the context of the batches, and the cache of images on the device.
 
     Args:
-        text: of the samples; None without a tokenizer.
+        origin: of the samples.
         transform: of images in the workers; None if images are left out.
 
     Raises:
@@ -42,13 +53,19 @@ def make_context(
     """
     arrays, prefetcher = dataset.manifest.arrays, path.prefetcher
     kept = rows = cache = images = device_cache = None
+    forms = None if transform is None else ImageKinds.of(origin, dataset, transform)
     if work.cache is not None:
-        kept = kept_transform(
-            work.cache,
-            path.made,
-            decoder=path.decoder is not None,
-            transform=work.transform is not None,
-        )
+        specs = [path.made] if forms is None else [form.spec for form in forms.transforms]
+        each = [
+            kept_transform(
+                work.cache,
+                spec,
+                decoder=path.decoder is not None,
+                transform=work.transform is not None,
+            )
+            for spec in specs
+        ]
+        kept = kept_together(work.cache, each, [""] if forms is None else forms.names)
         rows = make_device_rows(
             work.cache,
             dataset,
@@ -59,7 +76,7 @@ def make_context(
     if arrays is not None and arrays.image and path.made is not None:
         kept = make_transform(array_spec(path.made))
         load_soon()  # there is nothing to decode that would hide how long torch takes
-    if transform is not None:
+    if forms is not None:
         assert path.made is not None
         most = None
         if work.static_shapes:
@@ -69,7 +86,8 @@ def make_context(
         on_gpu = prefetcher is not None and prefetcher.device.type == "cuda"
         pin = (work.device.pin_memory and can_pin()) or on_gpu
         images = ImageContext(
-            transforms=(transform,),
+            transforms=forms.transforms,
+            kinds=forms.kinds,
             columns=dataset.columns,
             # Prepared batches, the one in use, the one before it and one on its way to a device.
             pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
@@ -97,7 +115,7 @@ def make_context(
         arrays=open_images(dataset),
         images=images,
         transform=work.transform,
-        tokens=_token_context(text, plan, options, work=work),
+        tokens=_token_context(dataset, origin, plan, options, work=work),
         meta=options.meta,
         seed=plan.seed,
         verify=options.verify,
@@ -110,11 +128,11 @@ def make_context(
 
 
 def _token_context(
-    text: TextSizes | None, plan: PlanOptions, options: LoaderOptions, *, work: Work
+    dataset: Dataset, origin: Origin, plan: PlanOptions, options: LoaderOptions, *, work: Work
 ) -> TokenContext | None:
-    if text is None:
+    texts, kinds = _text_kinds(dataset, origin)
+    if not texts:
         return None
-    arrays = open_token_arrays(text.dataset, text.encoder.digest)
     total, segments = work.batch.pad_to, None
     if work.static_shapes:
         assert plan.pack is not None
@@ -122,18 +140,97 @@ def _token_context(
         total = plan.pack * options.units_per_rank
         segments = plan.max_samples * options.units_per_rank + 1  # the last one is the rest
     return TokenContext(
-        texts=(
-            TextKind(
-                encoder=text.encoder,
-                stored=None if arrays is None else (arrays, text.columns),
-                image_tokens=text.image_tokens,
-                image_grids=text.image_grids if text.images.grids is not None else None,
-                limit=text.limit,
-            ),
-        ),
+        texts=texts,
+        kinds=kinds,
         pack=plan.unit == "pack",
         # One of the two is 1: packs are not padded.
         multiple_of=plan.pack_multiple_of * work.batch.multiple_of,
         total=total,
         segments=segments,
     )
+
+
+def _text_kinds(
+    dataset: Dataset, origin: Origin
+) -> tuple[tuple[TextKind, ...], Callable[[Int64], Int64] | None]:
+    """Return the texts of each dataset, and which are those of a sample; none without a tokenizer.
+
+    Raises:
+        PlanError: texts of two datasets cannot be in one batch.
+    """
+    if not isinstance(origin, MixedOrigin):
+        text = origin.text
+        if text is None:
+            return (), None
+        arrays = open_token_arrays(text.dataset, text.encoder.digest)
+        stored = None if arrays is None else (arrays, text.columns)
+        return (_text_kind(text, text, stored=stored),), None
+    assert isinstance(dataset, MixedDataset)
+    parts = [(part, part.rule) for part in origin.draws.parts]
+    texts = tuple(
+        _text_kind(rule, part, first=first)
+        for (part, rule), first in zip(parts, dataset.sample_edges.tolist(), strict=False)
+        if rule is not None
+    )
+    if texts:
+        check_texts(texts, [part.name for part, _ in parts])
+    return texts, dataset.kinds
+
+
+def _text_kind(rule: TextRule, images: TextSizes | PartSource, **options: Any) -> TextKind:
+    return TextKind(
+        encoder=rule.encoder,
+        image_tokens=images.image_tokens,
+        image_grids=images.image_grids if rule.images.grids is not None else None,
+        limit=rule.limit,
+        **{"stored": None, **options},
+    )
+
+
+@dataclass(frozen=True)
+class ImageKinds:
+    """Different transforms of the images of a loader.
+
+    Attributes:
+        transforms: each of them once.
+        kinds: returns the index in `transforms` of each sample; None if there is one transform.
+        names: of a dataset that has each transform.
+    """
+
+    transforms: tuple[ImageTransform, ...]
+    kinds: Callable[[Int64], Int64] | None
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(origin: Origin, dataset: Dataset, transform: ImageTransform) -> ImageKinds:
+        """Find the transforms of all datasets; `transform` is that of a loader of one.
+
+        Raises:
+            PlanError: images of two datasets cannot be in one batch.
+        """
+        if not isinstance(origin, MixedOrigin):
+            return ImageKinds((transform,), None, (dataset.title,))
+        assert isinstance(dataset, MixedDataset)
+        found: dict[str, tuple[ImageTransform, str]] = {}
+        table = []
+        for part in origin.draws.parts:
+            assert part.image is not None
+            name = repr(part.image.spec)
+            found.setdefault(name, (part.image, part.name))
+            table.append(list(found).index(name))
+        transforms, names = zip(*found.values(), strict=True)
+        check_together(transforms, names)
+        kinds = KindTable(dataset, np.array(table, np.int64)) if len(transforms) > 1 else None
+        return ImageKinds(transforms, kinds, names)
+
+
+@dataclass(frozen=True)
+class KindTable:
+    """Kind of each sample of a mixture, by its dataset: `table` is int64 [datasets]."""
+
+    dataset: MixedDataset
+    table: Int64
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Return the kind of each sample: int64 [n] in and out."""
+        return self.table[self.dataset.kinds(samples)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -27,7 +28,7 @@ from datapipe.loader.schedule.mixture_source import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.sample_source import open_origin
+from datapipe.loader.schedule.sample_source import open_origin, text_rule
 from datapipe.loader.specs import (
     BatchSpec,
     DeviceSpec,
@@ -130,9 +131,9 @@ def make_loader(
             skipped.
         epochs: epochs of a run, which is one iteration over the loader; None for no end.
         run: other ends of a run, in steps or tokens, and accumulation of steps: a `RunSpec`.
-        meta: further keys of each batch: "key", "source", "sample" (its number), "text", "valid",
-            "images_per_sample", "num_items_in_batch" (labels of the step over all ranks), and
-            fields of the samples' JSON members, as lists.
+        meta: further keys of each batch: "key", "source", "dataset" (its name), "sample" (its
+            number), "text", "valid", "images_per_sample", "num_items_in_batch" (labels of the step
+            over all ranks), and fields of the samples' JSON members, as lists.
         decoder: "cpu" for the CPU kernels, "dali" for NVIDIA DALI, on a GPU if `device` is one;
             "auto" is DALI on a GPU if it is installed and supports the options, else "cpu". A
             `DaliOptions` is "dali" with its options.
@@ -227,6 +228,8 @@ def make_loader(
     mixture = _mixture_at(path)
     opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
     dataset = _open(path, remote) if opened is None else opened.dataset
+    if opened is not None and opened.has_images_of_their_own and decoder == "auto":
+        work = replace(work, decoder="cpu")  # DALI makes images of one kind
     work = work.on(dataset, image_given=image is not _DEFAULT_IMAGE)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
@@ -235,15 +238,10 @@ def make_loader(
     image_path = work.choose_path(options, checksums=dataset.columns.checksums)
     image_transform = work.fitting(image_path)
     if opened is None:
-        origin = open_origin(
-            dataset,
-            text,
-            plan,
-            pad_to=batch.pad_to,
-            where=where,
-            image=image_transform,
-            on_error=on_error,
-        )
+        rule = None
+        if text is not None:
+            rule = text_rule(text, plan, pad_to=batch.pad_to, image=image_transform)
+        origin = open_origin(dataset, rule, plan, where=where, on_error=on_error)
     else:
         origin = opened.origin(
             text,
@@ -251,7 +249,7 @@ def make_loader(
             share=options.global_batch_size or options.share,
             pad_to=batch.pad_to,
             where=where,
-            image=lambda own: image_transform,
+            image=lambda own: work.fitting_own(own, image_path),
             on_error=on_error,
         )
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
@@ -271,7 +269,7 @@ def make_loader(
     if ranks_found:
         check_agreement(schedule.digest(), mesh)
     context, device_cache = make_context(
-        dataset, origin.text, plan, options, work=work, path=image_path, transform=image_transform
+        dataset, origin, plan, options, work=work, path=image_path, transform=image_transform
     )
     loader = Loader(
         dataset,

@@ -13,7 +13,6 @@ import torch
 from datapipe.cache.spec import CacheSpec
 from datapipe.decode.array_spec import image_identity, spec_of
 from datapipe.decode.dali.options import DaliOptions
-from datapipe.decode.forms.together import check_together
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
@@ -185,7 +184,7 @@ class Work:
         if device is not None:
             there = None if dali and on_gpu else spec
             if there is not None:
-                made = _as_sent(there)
+                made = _without_normalising(there)
             prefetcher = DevicePrefetcher(
                 device,
                 mean_std=there.mean_std if there is not None else None,
@@ -213,73 +212,6 @@ class Work:
                     "workers='threads', or decoder='cpu'"
                 )
         return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
-
-    def choose_shared_path(
-        self,
-        images: Sequence[ImageSpec],
-        names: Sequence[str],
-        options: LoaderOptions,
-        *,
-        checksums: bool,
-    ) -> tuple[ImagePath, list[ImageTransform]]:
-        """Choose the decoder and the device for the images of several datasets.
-
-        Args:
-            images: of each dataset.
-            names: of the datasets, for messages.
-            checksums: whether all datasets have them.
-
-        Returns:
-            The path, made for the first dataset, and the transform of each dataset in the workers;
-            equal specs share one.
-
-        Raises:
-            PlanError: images cannot be in one batch, or something is asked for that takes one
-                `ImageSpec`; or as `choose_path` and `check_shapes`.
-        """
-        specs: list[ImageSpec] = []
-        for spec in images:
-            if spec not in specs:
-                specs.append(spec)
-        if len(specs) == 1:
-            path = replace(self, image=specs[0]).choose_path(options, checksums=checksums)
-            transform = self.fitting(path)
-            assert transform is not None
-            return path, [transform] * len(images)
-        first, other = names[0], names[images.index(specs[1])]
-        if isinstance(self.decoder, DaliOptions) or self.decoder == "dali":
-            raise PlanError(
-                "decoder='dali' makes all images of a batch alike, and the ImageSpecs of "
-                f"{first} and {other} differ; give all the same one, or decoder='cpu'"
-            )
-        if self.keeps_on_device:
-            raise PlanError(
-                f"cache device=... keeps images of one ImageSpec, and those of {first} and {other} "
-                "differ; give all the same one, or CacheSpec(memory=...)"
-            )
-        for spec in specs:
-            replace(self, image=spec).check_shapes()
-        check_together(
-            [make_transform(spec) for spec in specs],
-            [names[images.index(spec)] for spec in specs],
-        )
-        path = replace(self, image=specs[0], decoder="cpu").choose_path(
-            options, checksums=checksums
-        )
-        made = specs
-        if path.prefetcher is not None and len({spec.mean_std for spec in specs}) == 1:
-            made = [_as_sent(spec) for spec in specs]
-        elif path.prefetcher is not None:
-            _log_once(
-                "workers normalise images: the device normalises a batch by one mean and std, and "
-                "datasets differ in them"
-            )
-            there = DevicePrefetcher(
-                path.prefetcher.device, channels_last=self.device.channels_last
-            )
-            path = replace(path, made=specs[0], prefetcher=there)
-        transforms = [make_transform(spec) for spec in made]
-        return path, [transforms[specs.index(spec)] for spec in images]
 
     def _takes_dali(self, *, on_gpu: bool) -> bool:
         """Return whether DALI decodes: if asked for, and by "auto" on a GPU if it can.
@@ -328,20 +260,58 @@ class Work:
             made = replace(made, flip=0.0)  # on the device, so that kept images are always the same
         return make_transform(made) if made is not None else None
 
+    def fitting_own(self, own: ImageSpec | None, path: ImagePath) -> ImageTransform | None:
+        """Return the transform of images of a dataset of a mixture.
+
+        Args:
+            own: images of the dataset; None for those of the others.
+            path: of the other images.
+
+        Raises:
+            PlanError: DALI, a cache on the device or the device itself work on all images alike,
+                and these are others; or as `check_shapes`.
+        """
+        if own is None or self.image is None or own == self.image:
+            return self.fitting(path)
+        replace(self, image=own).check_shapes()
+        alike = "and this dataset has another ImageSpec than image=; give both the same, or"
+        if path.decoder is not None:
+            raise PlanError(f"DALI makes all images of a batch alike, {alike} decoder='cpu'")
+        if self.keeps_on_device:
+            raise PlanError(
+                f"cache device=... keeps images of one ImageSpec, {alike} CacheSpec(memory=...)"
+            )
+        if path.prefetcher is not None:
+            here, there = self.image, own
+            padded = ("shortest", "dynamic")
+            if (here.resize in padded) != (there.resize in padded):
+                raise PlanError(
+                    f"the device pads images of resize={here.resize!r} and of "
+                    f"resize={there.resize!r} differently, {alike} leave device= out"
+                )
+            if (here.mean_std, here.out_dtype) != (there.mean_std, there.out_dtype):
+                raise PlanError(
+                    f"images are normalised on the device, with mean and std {here.mean_std} to "
+                    f"{here.out_dtype}, and this dataset asks for {there.mean_std} to "
+                    f"{there.out_dtype}; give both the same, or leave device= out"
+                )
+            own = _without_normalising(own)
+        return self.fitting(replace(path, made=own))
+
     @property
     def keeps_on_device(self) -> bool:
         """True if images stay on the device that batches go to."""
         return self.cache is not None and self.cache.device is not None
 
 
-def _as_sent(spec: ImageSpec) -> ImageSpec:
-    """Return the images that workers make for a device that normalises them: uint8."""
-    if spec.out_dtype == torch.uint8:
-        return spec
+def _without_normalising(image: ImageSpec) -> ImageSpec:
+    """Return the images that are copied to a device, which normalises them."""
+    if image.out_dtype == torch.uint8:
+        return image
     # A quarter of the bytes cross the bus. The default colour of padding is the mean.
-    padded = spec.resize == "pad" or spec.grids is not None
-    fill = spec.fill_color if padded else None
-    return replace(spec, normalize=None, dtype=torch.uint8, fill=fill)
+    padded = image.resize == "pad" or image.grids is not None
+    fill = image.fill_color if padded else None
+    return replace(image, normalize=None, dtype=torch.uint8, fill=fill)
 
 
 def _check_same_images(arrays: Arrays, image: ImageSpec) -> None:

@@ -230,6 +230,8 @@ class _Pass(Iterator[T]):
                 meter.look()
         else:
             meter.got()
+        if meter.datasets.counts:
+            meter.datasets.add(batch)
         return batch
 
     def _with_care(self) -> T:
@@ -243,6 +245,8 @@ class _Pass(Iterator[T]):
             meter.stopped()
             raise
         meter.got()
+        if meter.datasets.counts:
+            meter.datasets.add(batch)
         return batch
 
     def __getattr__(self, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from datapipe.monitor.durations import Bucket, Timing
-from datapipe.monitor.report import LoopReport, gpu_text, parts, time_table
+from datapipe.monitor.report import LoopReport, dataset_table, gpu_text, parts, time_table
 from datapipe.report.charts import COLOURS, legend, plot, stacked
 from datapipe.report.page import Page
 from datapipe.report.table import Table, time_text
@@ -47,6 +47,8 @@ def save_page(report: LoopReport, path: str | os.PathLike[str]) -> None:
                 _histogram(report.step_times, report.step),
                 f"histogram of step times, half of them under {time_text(report.step.p50)}",
             )
+    if report.datasets:
+        page.table("Datasets of the mixture", *dataset_table(report))
     if report.stages:
         page.figure(
             "What the loader's threads do",

@@ -9,9 +9,10 @@ from typing import Any
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_figures import Blocked, LoopFigures, Verdict
+from datapipe.diagnosis.loop_figures import Blocked, DatasetShare, LoopFigures, Verdict
 from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
+from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
@@ -21,6 +22,8 @@ from datapipe.monitor.syncs import Probe, SyncShares
 from datapipe.progress import readable_size
 from datapipe.report.table import Table, aligned, time_text
 from datapipe.report.trace import TraceEvent
+
+_MOST_DATASETS = 20  # in the text of a report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class LoopReport:
         verdict: on the limit of the loop.
         sampled: exchange with other ranks and the roofline, from steps that torch's profiler
             recorded; None before the first one.
+        datasets: of a mixture, from all batches so far whose `meta` has "dataset", on this rank.
     """
 
     turns: int
@@ -80,6 +84,7 @@ class LoopReport:
     device: OnDevice | None = None
     gpu: GpuUsage | None = None
     sampled: SampledSteps | None = None
+    datasets: tuple[DatasetShare, ...] = ()
     stages: Mapping[str, Stage] = field(default_factory=lambda: MappingProxyType({}))
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,6 +101,9 @@ class LoopReport:
         lines = [str(self.verdict), ""]
         header, rows = time_table(self)
         lines += aligned((header[:-1], [row[:-1] for row in rows]))
+        if self.datasets:
+            header, rows = dataset_table(self)
+            lines += ["", *aligned((header, rows[:_MOST_DATASETS])), ""]
         left_out = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
         left_out = f"left out: {left_out}" if left_out else "none left out"
         lines += [f"{self.turns:,} steps in {self.seconds:,.1f} s; {left_out}"]
@@ -139,6 +147,15 @@ def time_table(report: LoopReport) -> Table:
             _row("GPU idle between steps", "", report.device.idle),
         ]
     return ["", "share", "P50", "P90", "P99", "longest"], rows
+
+
+def dataset_table(report: LoopReport) -> Table:
+    """List the datasets of a mixture, those with the largest shares in the plan first."""
+    rows = []
+    for each in sorted(report.datasets, key=lambda each: -each.planned):
+        counts = (f"{each.samples:,}", f"{each.tokens:,}")
+        rows.append([each.name, *counts, f"{each.share:.1%}", f"{each.planned:.1%}"])
+    return ["dataset", "samples", "tokens", "share of samples", "in the plan"], rows
 
 
 def _row(name: str, share: str, timing: Timing | None) -> list[str]:
@@ -213,6 +230,7 @@ class Counted:
     loader: LoopLoader
     device: DeviceTimes | None
     sampler: GpuSampler | None
+    datasets: DatasetCounter
 
     def sampled(self, *, thoroughly: bool) -> SampledSteps | None:
         """Return the figures of the recorded steps, see `look_at_samples`."""
@@ -249,12 +267,14 @@ class Counted:
             marked=loop.steps.each.count > 0,
             limit=limit,
             hints=self.loader.hints,
+            datasets=self.datasets.figures(),
         )
 
     def report(self) -> LoopReport:
         """Make the report."""
         loop, reading = self.loop, self.loader.reading()
         sampled = self.sampled(thoroughly=True)
+        figures = self.figures(sampled)
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
@@ -269,8 +289,9 @@ class Counted:
             lines=self.probe.lines(),
             timeline=loop.timeline.stretches(),
             step_times=loop.steps.each.buckets(),
-            verdict=judge(self.figures(sampled)),
+            verdict=judge(figures),
             sampled=sampled,
+            datasets=figures.datasets,
             device=None if self.device is None else _on_device(self.device),
             gpu=self.sampler.usage() if self.sampler is not None else None,
             stages=MappingProxyType({} if reading is None else reading.all_stages),

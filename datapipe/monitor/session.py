@@ -13,6 +13,7 @@ from typing import Any
 
 from datapipe.diagnosis.loop_rules import WAIT_LIMIT, judge_waiting
 from datapipe.errors import PlanError
+from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.gpu import GpuSampler, find_gpu
 from datapipe.monitor.loop_timer import PARTS, LoopClock
@@ -53,6 +54,7 @@ class LoopMeter:
             right after a step.
         noted: times of plain turns, as `LoopClock.replay` takes them.
         device: receives steps and transfers.
+        datasets: receives batches of mixtures.
         number: of the pass whose turn it is; None between passes.
         thread: that runs the loop.
         begun: turns so far, those noted included.
@@ -74,6 +76,7 @@ class LoopMeter:
         self._sampler: GpuSampler | None = None
         self._equipped = False
         self._source = LoopLoader()
+        self.datasets = DatasetCounter()
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
         self._order: TraceOrder | None = None
@@ -95,6 +98,7 @@ class LoopMeter:
         """Return the counters; in another thread, those of some dozens of turns ago."""
         if self.mine():
             self._add_up()
+            self.datasets.read()
             if self.number is None:
                 self._finish_trace()
         return self._counted()
@@ -142,6 +146,7 @@ class LoopMeter:
             events=self._order is not None,
             ranges=self._options.ranges,
         )
+        self.datasets.begin(loader)
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
@@ -157,6 +162,7 @@ class LoopMeter:
         if self.device is not None:
             self.device.end_turn(self.plain)
         self._add_up()
+        self.datasets.read()  # not in a probed turn, whose calls are timed
         self._loop.end(number, now)
         self._warn_of_waiting()
         self._turn_trace()
@@ -278,7 +284,9 @@ class LoopMeter:
             self.device.read()
 
     def _counted(self) -> Counted:
-        return Counted(self._loop, self._probe, self._source, self.device, self._sampler)
+        return Counted(
+            self._loop, self._probe, self._source, self.device, self._sampler, self.datasets
+        )
 
     def _warn_of_waiting(self) -> None:
         """Warn once if the loop waits too much, judged by the turns so far."""

@@ -86,7 +86,7 @@ def make_loader(
         **{
             "epochs": None,
             "run": datapipe.RunSpec(global_batch_size=options.global_batch_size),
-            "meta": ("key", "num_items_in_batch"),
+            "meta": ("key", "num_items_in_batch", "dataset", "valid"),
             "mesh": ranks.mesh,
         }
         | more,
@@ -141,7 +141,7 @@ def make_resident(
             )
     if options.on_error != "raise":
         raise ValueError("--resident reads all samples at the start; --on-error must be raise")
-    meta = ("key", "sample", "valid", "images_per_sample")
+    meta = ("key", "dataset", "sample", "valid", "images_per_sample")
     every = ordered_loader(options, vocabulary, ranks, options.shards, samples=64, meta=meta)
     with every:
         packed, limit = options.pack is not None, take_bytes(options.resident)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import datapipe
 from examples.vlm.accumulate import Batch, groups_of, labels_of
+from examples.vlm.by_dataset import DatasetSums, sums_by_dataset
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
 from examples.vlm.inputs import IGNORE, make_inputs
@@ -36,7 +37,8 @@ class Run:
 
     Attributes:
         model: that learns.
-        loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end.
+        loader: of batches with `text=`, `meta=("key", "num_items_in_batch")`, and no end; of a
+            mixture with "dataset" and "valid" too.
         techniques: how steps are computed; `techniques.apply(model)` was called.
         optimizer, scaler: from `techniques`.
         ranks: which of how many processes this is.
@@ -112,7 +114,8 @@ def train(
     start = run.step + min(warm_up, steps - run.step - 1)
     peak = peak_flops or find_peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32)
     meter = Meter(run.model)
-    counts = Counts(run.ranks, start, meter, peak)
+    datasets = sums_by_dataset(run.loader, run.ranks)
+    counts = Counts(run.ranks, start, meter, peak, datasets)
     groups = groups_of(
         monitor(run.loader),
         count=techniques.accumulate,
@@ -125,7 +128,7 @@ def train(
     run.mark(DATA, run.step + 1)
     for group in islice(groups, steps - run.step):
         with monitor.step():
-            loss = train_step(run, group)
+            loss = train_step(run, group, datasets)
             if not techniques.keep_losses:
                 loss = torch.tensor(loss.item())
         run.step += 1
@@ -161,11 +164,11 @@ def epoch_ended(loader: datapipe.Loader | Resident) -> Callable[[], bool]:
     return ended
 
 
-def train_step(run: Run, group: list[Batch]) -> Tensor:
+def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None) -> Tensor:
     """Learn from some batches together; the loss in nats a label, over this rank's share of them.
 
     Gradients are those of the mean over all labels that the ranks have in these batches, whatever
-    batches they are in.
+    batches they are in. `datasets` gets the losses of the step, if it is given.
     """
     techniques, ranks = run.techniques, run.ranks
     techniques.zero(run.optimizer)
@@ -182,7 +185,8 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
         # With CUDA graphs: the outputs of the batch before may be overwritten.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         run.mark("in the forward pass", step)
-        inputs = make_inputs(_here(batch, ranks.device), run.model.config, run.model.kernel)
+        here = _here(batch, ranks.device)
+        inputs = make_inputs(here, run.model.config, run.model.kernel)
         learnt += (inputs.targets != IGNORE).sum()
         with exchange.sending(number == len(group)):
             with exchange.autocast(techniques, ranks.device):
@@ -190,7 +194,9 @@ def train_step(run: Run, group: list[Batch]) -> Tensor:
             loss = losses.sum() * share
             run.mark("in the backward pass and the exchange of gradients", step)
             run.scaler.scale(loss).backward()
-        total += loss.detach()
+        if datasets is not None:
+            datasets.add(here, inputs.targets, losses)
+        total = total + loss.detach()
     exchange.finish()
     total = whole_loss(total, ranks)
     own = exchange.norms.take()

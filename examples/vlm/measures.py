@@ -13,6 +13,7 @@ from torch import Tensor
 
 import datapipe
 from examples.vlm.accumulate import Batch
+from examples.vlm.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.compiling import Compiled
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
@@ -49,6 +50,7 @@ class Line(NamedTuple):
         norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
         ranks: figures of each, if there are several.
         flops_per_s, mfu: since the line before, see `Report`.
+        datasets: of a mixture, since the line before.
     """
 
     step: int
@@ -59,6 +61,7 @@ class Line(NamedTuple):
     ranks: tuple[RankFigures, ...] = ()
     flops_per_s: float = 0.0
     mfu: float | None = None
+    datasets: tuple[DatasetFigures, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +90,7 @@ class Report:
         compiled: what `torch.compile` took, the steps of the warm-up included.
         evaluations: losses over the held-out dataset; their time is in no rate.
         ranks: figures of each at the last line of the log, if there are several.
+        datasets: of a mixture, over all steps, the warm-up included.
     """
 
     steps: int
@@ -109,6 +113,7 @@ class Report:
     compiled: Compiled
     evaluations: list[Evaluation]
     ranks: tuple[RankFigures, ...] = ()
+    datasets: tuple[DatasetFigures, ...] = ()
     memory_phases: list[Phase] = field(default_factory=list)
     stages: dict[str, float] | None = None
 
@@ -119,6 +124,7 @@ class Report:
             "compiled": self.compiled._asdict(),
             "evaluations": [one._asdict() for one in self.evaluations],
             "ranks": [rank._asdict() for rank in self.ranks],
+            "datasets": [dataset._asdict() for dataset in self.datasets],
             "memory_phases": {phase.name: phase.bytes for phase in self.memory_phases},
         }
 
@@ -135,8 +141,16 @@ def with_costs(report: Report, phases: list[Phase], seen: Stages | None) -> Repo
 class Counts:
     """Sums over steps, kept on the device until they are read."""
 
-    def __init__(self, ranks: Ranks, start: int, meter: Meter, peak: float | None) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        start: int,
+        meter: Meter,
+        peak: float | None,
+        datasets: DatasetSums | None = None,
+    ) -> None:
         self._ranks = ranks
+        self._datasets = datasets
         self._meter, self._peak = meter, peak
         self._start = start  # the last step that no figure is of
         self._step = 0
@@ -196,7 +210,8 @@ class Counts:
             if self._ranks.world_size > 1:
                 self._by_rank = by_rank(self._ranks, own, waiting)
         share = self._share(made)
-        return Line(self._step, losses, rate, waiting, norm, self._by_rank, made, share)
+        datasets = () if self._datasets is None else self._datasets.since_last()
+        return Line(self._step, losses, rate, waiting, norm, self._by_rank, made, share, datasets)
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         """Return the figures of the whole run."""
@@ -230,6 +245,7 @@ class Counts:
             compiled=Compiled.so_far().since(self._compiled),
             evaluations=self._evaluations,
             ranks=self._by_rank,
+            datasets=() if self._datasets is None else self._datasets.of_run(),
         )
 
     def _flops(self) -> tuple[float, float]:

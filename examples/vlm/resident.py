@@ -55,8 +55,8 @@ class Resident:
 
     Args:
         loader: whose plan is followed.
-        every: all samples of the dataset once, as padded batches with `key`, `sample`, `valid` and
-            `images_per_sample`.
+        every: all samples of the dataset once, as padded batches with `key`, `dataset`, `sample`,
+            `valid` and `images_per_sample`.
         device: that holds them.
         packed: whether batches are packs.
         limit: most bytes of them.
@@ -83,6 +83,7 @@ class Resident:
         self.epoch = self._consumed = 0
         parts: dict[str, list[Tensor | None]] = {"ids": [], "labels": [], "pixels": [], "grids": []}
         self._keys: list[str] = []
+        self._datasets: list[str] = []
         numbers: list[int] = []
         self._pad_id = size = 0
         for batch in every:
@@ -91,6 +92,7 @@ class Resident:
             # Repeats at the end fill the last batch, without labels.
             count = int(batch["valid"].sum())
             self._keys += batch["key"][:count]
+            self._datasets += batch["dataset"][:count]
             numbers += torch.as_tensor(batch["sample"]).tolist()[:count]
             for name, rows in _by_sample(batch):
                 parts[name] += rows[:count]
@@ -160,7 +162,8 @@ class Resident:
         )
         owners = torch.repeat_interleave(lengths, output_size=total)
         labels = torch.where(valid[owners], labels, IGNORE)
-        batch: Batch = {"key": [self._keys[slot] for slot in slots.tolist()]}
+        batch: Batch = {"key": [self._keys[slot] for slot in slots.tolist()], "valid": valid}
+        batch["dataset"] = [self._datasets[slot] for slot in slots.tolist()]
         longest = int(sizes.tokens.max())
         positions = torch.arange(total, device=self._device) - (lengths.cumsum(0) - lengths)[owners]
         if self._packed:

@@ -23,6 +23,7 @@ import torch
 import datapipe
 from examples.vlm.accumulate import samples_of_step
 from examples.vlm.attention import AUTO, Table, choose, choose_by, why_not
+from examples.vlm.by_dataset import dataset_table
 from examples.vlm.checkpoint import load, save
 from examples.vlm.compiling import check_compiler
 from examples.vlm.config import MODELS, ModelConfig
@@ -284,6 +285,8 @@ def log_line(line: Line) -> None:
             text += f"  MFU {line.mfu:.1%}"
     if line.ranks:
         text += "\n" + spread(line.ranks)
+    if line.datasets:
+        text += "\n" + dataset_table(line.datasets)
     print(text, file=sys.stderr, flush=True)
 
 
@@ -291,6 +294,7 @@ def show(report: Report, options: argparse.Namespace) -> None:
     """Print what was measured, and write it as JSON where that was asked for."""
     memory = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in report.memory.items())
     phases = table_of(report.memory_phases) + "\n" if report.memory_phases else ""
+    datasets = dataset_table(report.datasets) + "\n" if report.datasets else ""
     mfu = "" if report.mfu is None else f", MFU {report.mfu:.1%}, HFU {report.hfu:.1%}"
     print(
         f"{report.steps} steps, loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f}; "
@@ -298,7 +302,7 @@ def show(report: Report, options: argparse.Namespace) -> None:
         f"({report.fill:.1%} of what was computed); step {report.step_p50 * 1e3:,.0f} ms, "
         f"P99 {report.step_p99 * 1e3:,.0f} ms; waiting {report.wait_share:.1%}; "
         f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{mfu}\n"
-        f"memory: {memory}\n{phases}{report.verdict}",
+        f"memory: {memory}\n{phases}{datasets}{report.verdict}",
         file=sys.stderr if options.json == "-" else sys.stdout,
     )
     if options.json is None:

@@ -150,8 +150,7 @@ def check_steps(
     for step, batch in enumerate(batches):
         wanted = train_step(alone, joined_batches([each[step] for each in everyone]))
         loss = ranks.total(train_step(run, [batch]))
-        # The loop adds losses in float32.
-        torch.testing.assert_close(loss, wanted, rtol=1e-6, atol=1e-6)
+        same(loss, wanted, "loss")
         found = dict(run.model.named_parameters())
         for key, parameter in alone.model.named_parameters():
             gradient = found[key].grad

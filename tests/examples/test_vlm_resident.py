@@ -15,7 +15,12 @@ from .test_vlm_model import FORMS, load
 from .vlm_runs import PACKED, fit
 
 CPU = torch.device("cpu")
-ALL = {"batch_size": 8, "shuffle": False, "meta": ("key", "sample", "valid", "images_per_sample")}
+ALL = {
+    "batch_size": 8,
+    "shuffle": False,
+    "meta": ("key", "dataset", "sample", "valid", "images_per_sample"),
+}
+META = ("key", "dataset", "valid", "num_items_in_batch")
 SHAPES: list[dict[str, Any]] = [
     {"batch_size": 4},
     {"batch_size": 6, "buckets": 2},
@@ -36,7 +41,7 @@ def resident(shards: Path, form: str, limit: int = 10**9, **options: Any) -> Res
 def test_they_are_those_of_the_loader_over_epochs(
     shards: Path, form: str, options: dict[str, Any], rank: int
 ) -> None:
-    wanted = load(shards, FORMS[form], epochs=3, meta=("key", "num_items_in_batch"), **options)
+    wanted = load(shards, FORMS[form], epochs=3, meta=META, **options)
     count = 0
     for one, other in zip(wanted, resident(shards, form, **options), strict=False):
         assert one.keys() == other.keys()

@@ -455,71 +455,48 @@ def work_on(**options: Any) -> Work:
     return Work(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
 
 
-@pytest.mark.parametrize(
-    ("pair", "sent"),
-    [
-        ("fixed", torch.float32),
-        ("fixed and tiles", torch.uint8),
-        ("bfloat16", torch.bfloat16),
-        ("shortest", torch.float32),
-        ("shortest and dynamic", torch.uint8),
-    ],
-)
-def test_a_device_normalises_what_has_one_mean_and_std(
-    make: Make, pair: str, sent: torch.dtype
-) -> None:
-    specs = PAIRS[pair]
-    loaders = [make(image=spec) for spec in specs]
-    context = together(loaders)
+@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
+def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
+    first, other = PAIRS[pair]
+    loaders = [make(image=spec) for spec in (first, other)]
+    context, work = together(loaders), work_on(image=first)
     expected = build(context, job(loaders, SAMPLES))["pixel_values"]
-    path, transforms = work_on().choose_shared_path(
-        [*specs, specs[0]], ["one", "other", "third"], loaders[0].options, checksums=True
-    )
-    assert transforms[0] is transforms[2]
+    path = work.choose_path(loaders[0].options, checksums=True)
+    transforms = [work.fitting_own(spec, path) for spec in (None, other)]
     assert context.images is not None
-    images = replace(context.images, transforms=tuple(transforms[:2]))
+    images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
     batch = build(replace(context, images=images), job(loaders, SAMPLES))
-    assert batch["pixel_values"].dtype == sent
+    assert batch["pixel_values"].dtype == torch.uint8
     assert path.prefetcher is not None
     there = path.prefetcher.receive(path.prefetcher.send(batch))
     assert torch.equal(there["pixel_values"], expected)
 
 
-def test_one_spec_of_all_datasets_is_as_without_a_mixture(make: Make) -> None:
-    spec = ImageSpec(size=24, flip=0.5, normalize="clip")
-    work = work_on(cache=CacheSpec(device=1 << 20))
-    path, transforms = work.choose_shared_path(
-        [spec] * 3, ["one", "other", "third"], make(image=spec).options, checksums=True
-    )
-    assert len(set(map(id, transforms))) == 1
-    alone = work_on(cache=work.cache, image=spec)
-    assert path.made == alone.choose_path(make(image=spec).options, checksums=True).made
-    assert transforms[0].spec == replace(spec, normalize=None, dtype=torch.uint8, flip=0.0)
-
-
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "changes", "told"),
     [
-        ({"decoder": "dali"}, "decoder='dali' .* ImageSpecs of one and third differ"),
-        ({"cache": CacheSpec(device=1 << 20)}, "those of one and third differ"),
-        ({"other": ImageSpec(size=32)}, r"\[3, 32, 32\] of third"),
-        (
-            {"batch": BatchSpec(4, sample_images=2), "both": PAIRS["fixed and tiles"]},
-            "sample_images=2",
-        ),
+        ({}, {"normalize": "siglip"}, "normalised on the device"),
+        ({}, {"resize": "shortest"}, "pads images of resize='stretch'"),
+        ({"cache": CacheSpec(device=1 << 20)}, {"flip": 0.5}, "keeps images of one ImageSpec"),
+        ({"batch": BatchSpec(4, sample_images=2)}, {"resize": "tiles"}, "sample_images=2"),
     ],
-    ids=["dali", "device cache", "size", "shapes"],
+    ids=["normalised", "padded", "device cache", "shapes"],
 )
-def test_images_of_several_specs_that_cannot_be_made_are_refused(
-    make: Make, options: dict[str, Any], told: str
+def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused(
+    make: Make, options: dict[str, Any], changes: dict[str, Any], told: str
 ) -> None:
-    given = dict(options)
-    one, third = given.pop("both", PAIRS["fixed"])
-    third = given.pop("other", third)
+    image = ImageSpec(size=24, normalize="clip")
+    work = work_on(image=image, **options)
+    path = work.choose_path(make().options, checksums=True)
+    same = work.fitting_own(replace(image), path), work.fitting(path)
+    assert len({repr(transform.spec) for transform in same if transform}) == 1
     with pytest.raises(PlanError, match=told):
-        work_on(**given).choose_shared_path(
-            [one, one, third], ["one", "second", "third"], make().options, checksums=True
-        )
+        work.fitting_own(replace(image, **changes), path)
+    if not options:
+        return
+    dali = replace(path, decoder=object())  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="DALI makes all images of a batch alike"):
+        work_on(image=image).fitting_own(replace(image, flip=0.5), dali)
 
 
 def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
@@ -115,8 +116,23 @@ def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
     length = _length(path, dtype, row)
     if not length:
         return np.zeros((0, *row), dtype)
+    return map_values(path, dtype, HEADER, (length, *row))
+
+
+def map_values(
+    path: str | os.PathLike[str], dtype: npt.DTypeLike, start: int, shape: tuple[int, ...]
+) -> Any:
+    """Map values of a file for reading, from byte `start` on. The file does not stay open.
+
+    NumPy's own map keeps it open, and a mixture of a thousand datasets has some 20,000 files.
+    """
+    with pa.memory_map(os.fspath(path)) as file:
+        buffer = file.read_buffer()
+    # The class by which `gather` and other processes find the file again.
+    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), buffer, start)
+    values.filename, values.offset, values.mode, values._mmap = path, start, "r", buffer
     # A plain array over the map: indexing numpy's memmap subclass costs several times more.
-    return np.asarray(np.memmap(path, dtype, "r", HEADER, (length, *row)))
+    return np.asarray(values)
 
 
 def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[mmap.mmap, Any]:

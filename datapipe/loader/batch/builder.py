@@ -106,7 +106,7 @@ class BatchBuilder:
         start = piece * self._piece
         stop = min(start + self._piece, len(self._samples))
         watch.at(self, start, "read")
-        self._metadata.name(self._context.dataset.columns, self._samples[start:stop], start)
+        self._metadata.name(self._context.dataset, self._samples[start:stop], start)
         texts: dict[int, SampleText] = {}
         slots = list(range(start, stop))
         decoded = self._reader.decoded

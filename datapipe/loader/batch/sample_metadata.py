@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapipe.array_types import Int64
-from datapipe.index.columns import Columns
+from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.text.sample_text import sample_text
 
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 FACTS = frozenset(
     {
-        *("images_per_sample", "text", "key", "valid", "source", "sample", "num_items_in_batch"),
-        GEOMETRY,
+        *("images_per_sample", "text", "key", "valid", "source", "dataset", "sample"),
+        *("num_items_in_batch", GEOMETRY),
     }
 )
 """Names in `meta` that are not fields of a JSON member."""
@@ -38,7 +38,7 @@ class SampleMetadata:
         self.keys: list[str] = [""] * size
         self.text: list[str] = [""] * size
         self._texts = texts or "text" in meta
-        self._source: list[str] | None = [""] * size if "source" in meta else None
+        self._origins = {name: [""] * size for name in ("source", "dataset") if name in meta}
         self._fields: dict[str, list[Any]] = {
             name: [None] * size for name in meta if name not in FACTS
         }
@@ -52,14 +52,16 @@ class SampleMetadata:
     @property
     def facts(self) -> dict[str, list[Any]]:
         """Lists over all slots, by name."""
-        facts: dict[str, list[Any]] = {"text": self.text, "key": self.keys, **self._fields}
-        return facts if self._source is None else {**facts, "source": self._source}
+        return {"text": self.text, "key": self.keys, **self._fields, **self._origins}
 
-    def name(self, columns: Columns, samples: Int64, start: int) -> None:
+    def name(self, dataset: Dataset, samples: Int64, start: int) -> None:
         """Set the names of the samples from the slot `start` on."""
-        self.keys[start : start + len(samples)] = columns.keys(samples)
-        if self._source is not None:
-            self._source[start : start + len(samples)] = columns.sources(samples)
+        slots = slice(start, start + len(samples))
+        self.keys[slots] = dataset.columns.keys(samples)
+        if "source" in self._origins:
+            self._origins["source"][slots] = dataset.columns.sources(samples)
+        if "dataset" in self._origins:
+            self._origins["dataset"][slots] = dataset.dataset_names(samples)
 
     def set(self, slot: int, caption: str | None, record: Any) -> None:
         """Set the text and the fields of a sample."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from datapipe.array_types import Int64
 from datapipe.index.dataset import Dataset
 from datapipe.index.mixed_dataset import DatasetPart
 from datapipe.loader.schedule.mixture_notes import MixtureNotes
-from datapipe.loader.schedule.sample_source import Origin, TextSizes
+from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive
 from datapipe.plan.units import Sizes
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.transform import ImageTransform
 
 _LIMIT = 3  # purpose of a derived key
 _CHUNK = 1 << 16  # samples that are added up at a time
@@ -29,10 +32,12 @@ class PartSource:
     Args:
         entry: of the mixture.
         part: the dataset.
-        open_origin: selects and measures its samples.
-        described: all that `open_origin` depends on beside the dataset.
+        rule: of its texts; None without a tokenizer.
+        open_it: `open_origin` of the dataset.
+        described: all that `open_it` depends on beside the dataset.
 
     Attributes:
+        image: transform of its images; None if images are left out.
         samples: number that takes part, after `limit`.
         identity: of the selection and sizes; JSON-compatible.
     """
@@ -41,15 +46,19 @@ class PartSource:
         self,
         entry: MixtureDataset,
         part: DatasetPart,
-        open_origin: Callable[[Dataset], Origin],
+        rule: TextRule | None,
+        open_it: Callable[[Dataset], Origin],
         *,
+        image: ImageTransform | None,
         described: object,
         notes: MixtureNotes,
     ) -> None:
         self.name = entry.name
         self.part = part
         self.key = int.from_bytes(hashlib.sha256(entry.name.encode()).digest()[:8])
-        self._open_origin = open_origin
+        self.rule = rule
+        self.image = image
+        self._open_it = open_it
         self._notes = notes
         self._origin: Origin | None = None
         self._lock = threading.Lock()
@@ -66,20 +75,34 @@ class PartSource:
         if self.samples < self._whole:
             self._limit = Permutation(self._whole, derive(self.key, _LIMIT))
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker process asks for tokens of images alone, and opens the dataset itself.
+        return {**vars(self), "_origin": None, "_lock": None, "_notes": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.Lock())
+
     def origin(self) -> Origin:
         """Return the source of the dataset alone, without `limit`."""
         if self._origin is None:
             with self._lock:
                 if self._origin is None:
-                    self._origin = self._open_origin(self.part.dataset())
+                    self._origin = self._open_it(self.part.dataset())
         return self._origin
 
-    @property
     def text(self) -> TextSizes:
-        """Sizes of its samples; there is a tokenizer."""
+        """Return the sizes of its samples; there is a tokenizer."""
         text = self.origin().text
         assert text is not None
         return text
+
+    def image_tokens(self, sample: int) -> Int64:
+        """Return the tokens of each image of a sample of the dataset: int64 [its images]."""
+        return self.text().image_tokens(sample)
+
+    def image_grids(self, sample: int) -> Int64:
+        """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
+        return self.text().image_grids(sample)
 
     def select(self, indices: Int64) -> Int64:
         """Return the numbers in the dataset of some samples that take part: int64 [n]."""
@@ -90,7 +113,7 @@ class PartSource:
 
     def measure(self, numbers: Int64) -> Sizes:
         """Return the sizes of samples, by their numbers in the dataset."""
-        return self.text.measure(numbers)
+        return self.text().measure(numbers)
 
     def mean_tokens(self) -> float:
         """Return the mean tokens of the samples that take part; looks at all of them once."""

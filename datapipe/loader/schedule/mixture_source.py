@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
-from datapipe.loader.schedule.sample_source import open_origin
+from datapipe.loader.schedule.sample_source import open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.epoch import Source
@@ -33,6 +33,9 @@ from datapipe.text.spec import TextSpec
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.spec import ImageSpec
     from datapipe.decode.transform import ImageTransform
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 _AT_ONCE = 16  # datasets that are opened together
 
@@ -59,6 +62,11 @@ class OpenedMixture:
         self._notes.save()
         self.dataset = MixedDataset.of(parts)
 
+    @property
+    def has_images_of_their_own(self) -> bool:
+        """True if a dataset has an `ImageSpec`."""
+        return any(entry.image is not None for entry in self._mixture.datasets)
+
     def origin(
         self,
         text: TextSpec | None,
@@ -80,31 +88,33 @@ class OpenedMixture:
         Raises:
             PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
         """
-        mixture, encoders = self._mixture, _Encoders()
+        mixture, make_encoder, image = self._mixture, _Once(TextEncoder), _Once(image)
         parts = []
         for entry, part in zip(mixture.datasets, self.dataset.parts, strict=True):
-            own = text if entry.text is None else entry.text
+            own, transform = text if entry.text is None else entry.text, image(entry.image)
             condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
-            transform = image(entry.image)
-            described: list[object] = [condition, pad_to, plan.pack, plan.max_tokens, on_error]
-            described += [plan.max_images, plan.max_patches]
-            described.append(None if transform is None else repr(transform.spec))
-            if own is not None:
-                described += [encoders.of(own).digest, str(own.image_tokens)]
-                described += [own.max_length, own.overlong]
-            open_it = partial(
-                open_origin,
-                text=own,
-                plan=plan,
-                pad_to=pad_to,
-                where=condition,
-                image=transform,
-                on_error=on_error,
-                make_encoder=encoders.of,
-            )
             try:
+                rule = None
+                if own is not None:
+                    rule = text_rule(
+                        own, plan, pad_to=pad_to, image=transform, make_encoder=make_encoder
+                    )
+                open_it = partial(
+                    open_origin, text=rule, plan=plan, where=condition, on_error=on_error
+                )
+                described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
+                if rule is not None and own is not None:
+                    described += [rule.identity, own.overlong]
                 parts.append(
-                    PartSource(entry, part, open_it, described=described, notes=self._notes)
+                    PartSource(
+                        entry,
+                        part,
+                        rule,
+                        open_it,
+                        image=transform,
+                        described=described,
+                        notes=self._notes,
+                    )
                 )
             except PlanError as error:
                 raise PlanError(f"dataset {entry.name!r} of the mixture: {error}") from error
@@ -135,17 +145,18 @@ class OpenedMixture:
         )
 
 
-class _Encoders:
-    """Encoders by their spec, so that datasets share one."""
+class _Once(Generic[S, T]):
+    """Function that is called once for arguments that are equal, which need not be hashable."""
 
-    def __init__(self) -> None:
-        self._made: list[tuple[TextSpec, TextEncoder]] = []
+    def __init__(self, make: Callable[[S], T]) -> None:
+        self._make = make
+        self._made: list[tuple[S, T]] = []
 
-    def of(self, spec: TextSpec) -> TextEncoder:
-        for made, encoder in self._made:
-            if made is spec or made == spec:
-                return encoder
-        self._made.append((spec, TextEncoder(spec)))
+    def __call__(self, spec: S) -> T:
+        for known, made in self._made:
+            if known is spec or known == spec:
+                return made
+        self._made.append((spec, self._make(spec)))
         return self._made[-1][1]
 
 

@@ -21,7 +21,7 @@ class RankView:
     """Samples of one rank at a step.
 
     Attributes:
-        keys, sources, samples: of each sample, in the order of the batch.
+        keys, sources, datasets, samples: of each sample, in the order of the batch.
         valid: false for repeats at the end of an epoch, and for excluded samples.
         units: number of samples in each unit, such as each pack.
         tokens, labels, images: of each sample; None if no tokens were counted.
@@ -30,6 +30,7 @@ class RankView:
     rank: int
     keys: list[str]
     sources: list[str]
+    datasets: list[str]
     samples: list[int]
     valid: list[bool]
     units: list[int]
@@ -71,13 +72,15 @@ class StepView:
 
     def __str__(self) -> str:
         lines = [f"epoch {self.epoch}, step {self.step}: units {self.start:,} to {self.stop - 1:,}"]
+        several = len({name for view in self.ranks for name in view.datasets}) > 1
         for view in self.ranks:
             total = "" if view.tokens is None else f", {sum(view.tokens):,} tokens"
             lines.append(f"  rank {view.rank}: {len(view.keys)} samples{total}")
             for number, key in enumerate(view.keys):
                 size = view._size(number)
                 out = "" if view.valid[number] else "  (not valid)"
-                lines.append(f"    {key}{size}  {view.sources[number]}{out}")
+                dataset = f"  {view.datasets[number]}:" if several else ""
+                lines.append(f"    {key}{size}{dataset}  {view.sources[number]}{out}")
         return "\n".join(lines)
 
 
@@ -174,6 +177,7 @@ class PlanView:
             rank=rank,
             keys=columns.keys(samples),
             sources=columns.sources(samples),
+            datasets=self._dataset.dataset_names(samples),
             samples=samples.tolist(),
             valid=share.valid.tolist(),
             units=(share.units.offsets[1:] - share.units.offsets[:-1]).tolist(),

@@ -37,19 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSizes:
-    """Sizes of the samples of a dataset with a tokenizer.
+class TextRule:
+    """Rule by which samples get tokens, with a tokenizer.
 
     Attributes:
-        columns: tokens of the texts alone.
         images: tokens and rows of images.
         limit: tokens that a sample may have, images included; None for no limit.
     """
 
-    dataset: Dataset
     spec: TextSpec
     encoder: TextEncoder
-    columns: TokenColumns
     images: ImageSizes
     limit: int | None
 
@@ -63,6 +60,43 @@ class TextSizes:
             # Dropped samples show in the selection.
             "truncate": self.spec.overlong == "truncate",
         }
+
+
+def text_rule(
+    text: TextSpec,
+    plan: PlanOptions,
+    *,
+    pad_to: int | None,
+    image: ImageTransform | None,
+    make_encoder: Callable[[TextSpec], TextEncoder] = TextEncoder,
+) -> TextRule:
+    """Return the rule of a `TextSpec`. No sample has more than `pad_to` tokens.
+
+    Args:
+        make_encoder: makes the encoder, or returns one that was made.
+
+    Raises:
+        PlanError: options contradict each other.
+    """
+    limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens, pad_to) if limit]
+    return TextRule(
+        images=image_sizes(text, image),
+        spec=text,
+        encoder=make_encoder(text),
+        limit=min(limits) if limits else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSizes(TextRule):
+    """Sizes of the samples of a dataset with a tokenizer.
+
+    Attributes:
+        columns: tokens of the texts alone.
+    """
+
+    dataset: Dataset
+    columns: TokenColumns
 
     def where_columns(self) -> ExtraColumns:
         """Return the columns of tokens, by their names in `where=`."""
@@ -176,20 +210,13 @@ class Origin:
 
 def open_origin(
     dataset: Dataset,
-    text: TextSpec | None,
+    text: TextRule | None,
     plan: PlanOptions,
     *,
-    pad_to: int | None,
     where: str | None,
-    image: ImageTransform | None,
     on_error: Literal["raise", "skip"],
-    make_encoder: Callable[[TextSpec], TextEncoder] = TextEncoder,
 ) -> Origin:
     """Select the samples that take part and measure them; count tokens if necessary.
-
-    Args:
-        pad_to: most tokens of a sample, beside the limits of `text` and `plan`.
-        make_encoder: makes or returns the encoder of `text`.
 
     Raises:
         PlanError: no sample takes part, samples are too long, or options contradict each other.
@@ -198,18 +225,8 @@ def open_origin(
         raise PlanError(f"{dataset.folder} holds no samples")
     opened = None
     if text is not None:
-        images = image_sizes(text, image)
-        encoder = make_encoder(text)
-        given = text.max_length, plan.pack, plan.max_tokens, pad_to
-        limits = [limit for limit in given if limit]
-        opened = TextSizes(
-            dataset=dataset,
-            spec=text,
-            encoder=encoder,
-            columns=count_tokens(dataset, encoder),
-            images=images,
-            limit=min(limits) if limits else None,
-        )
+        columns = count_tokens(dataset, text.encoder)
+        opened = TextSizes(dataset=dataset, columns=columns, **vars(text))
         _refuse_failures(opened, on_error)
         _warn_of_lost_images(opened)
     selection, digest = _select(dataset, opened, plan, where)

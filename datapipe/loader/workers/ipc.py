@@ -25,6 +25,7 @@ from datapipe.array_types import UInt8
 from datapipe.cache.memory import SharedBytes
 from datapipe.cache.stats import Counts
 from datapipe.errors import PlanError
+from datapipe.index.files.npy import map_values
 from datapipe.loader.batch.buffer_pool import BufferPool
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions, Tally
@@ -242,4 +243,4 @@ def _mapped_from(array: Any) -> tuple[str, int, str, tuple[int, ...]] | None:
 
 
 def _map_again(name: str, start: int, dtype: str, shape: tuple[int, ...]) -> Any:
-    return np.asarray(np.memmap(name, dtype, "r", start, shape))
+    return map_values(name, dtype, start, shape)

@@ -1,0 +1,200 @@
+"""Loss, labels, tokens and samples by dataset of a mixture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import PackSpec
+from examples.vlm import data
+from examples.vlm import train as program
+from examples.vlm.accumulate import labels_of
+from examples.vlm.by_dataset import MOST, DatasetFigures, dataset_table
+from examples.vlm.inputs import IGNORE, following, make_inputs
+from examples.vlm.loop import train_step
+from examples.vlm.measures import Line
+from examples.vlm.ranks import Ranks
+
+from .dataset_ranks import CASES, RANKS, SHARES, check_total, dataset_of, groups, named, sums_of
+from .mesh_ranks import CONFIG, make_run
+from .test_vlm_model import FIXED, load, losses_of, make_model
+from .test_vlm_model import by_key as losses_by_key
+from .vlm_runs import PACKED, fit
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+SHAPES: list[dict[str, Any]] = [
+    {"batch_size": 4},
+    {"pack": 300},
+    {"pack": 300, "batch_size": 2},
+    {"pack": PackSpec(256, multiple_of=16)},
+    {"pack": PackSpec(300, static_shapes=True, max_images=9)},
+]
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_losses_by_dataset_sum_to_that_of_the_step(shards: Path, options: dict[str, Any]) -> None:
+    run, sums = make_run(CONFIG, ALONE, "plain", "ddp"), sums_of(ALONE)
+    steps = 0
+    for group in groups(shards, **options):
+        loss = train_step(run, group, sums)
+        check_total(sums.since_last(), loss.item(), labels_of(group))
+        steps += 1
+    assert steps > 1
+    figures = sums.of_run()
+    assert sum(each.samples for each in figures) == 25  # without the repeats of the last step
+    assert sum(each.share for each in figures) == pytest.approx(1)
+    assert {each.name: each.planned for each in figures} == SHARES
+    assert figures[0]._replace(planned=0) == DatasetFigures("never", None, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_they_are_those_of_the_samples_alone(shards: Path, options: dict[str, Any]) -> None:
+    model, sums = make_model("plain"), sums_of(ALONE)
+    losses: dict[str, float] = defaultdict(float)
+    labels: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    with torch.no_grad():
+        for batch in load(shards, FIXED, batch_size=1):
+            name = dataset_of(batch["key"][0])
+            labels[name] += int((batch["labels"] != -100).sum())
+            tokens[name] += batch["input_ids"].numel()
+            losses[name] += sum(part.sum().item() for _, part in losses_by_key(model, batch))
+        for batch in map(named, load(shards, FIXED, **options)):
+            targets = make_inputs(batch, model.config, model.kernel).targets
+            sums.add(batch, targets, losses_of(model, batch))
+    padded = isinstance(options.get("pack"), PackSpec) and options["pack"].multiple_of > 1
+    for each in sums.since_last()[1:]:
+        assert each.loss == pytest.approx(losses[each.name] / labels[each.name], rel=1e-9)
+        assert each.labels == labels[each.name]
+        assert padded or each.tokens == tokens[each.name]
+
+
+def test_every_token_counts_for_the_dataset_of_its_own_segment() -> None:
+    """Also the first and the last of a segment, which chat templates seldom let learn."""
+    sums, losses = sums_of(ALONE), 2.0 ** torch.arange(12)
+    batch = {
+        "dataset": ["odd", "", "even", "odd", "ninth"],
+        "valid": torch.tensor([True, False, True, True, False]),
+        # An empty slot, and two segments of padding behind the samples.
+        "cu_seq_lens_q": torch.tensor([0, 2, 2, 5, 6, 8, 12, 12], dtype=torch.int32),
+    }
+    targets = torch.zeros(12, dtype=torch.int64)
+    targets[3] = IGNORE
+    losses[3] = 0
+    sums.add(batch, targets, losses)
+    none, even, odd, ninth = sums.since_last()
+    assert (even.loss, even.labels, even.tokens, even.samples) == ((4 + 16) / 2, 2, 3, 1)
+    assert (odd.loss, odd.labels, odd.tokens, odd.samples) == ((1 + 2 + 32) / 3, 3, 3, 2)
+    assert odd.share == pytest.approx(2 / 3)
+    assert [none[1:], ninth[1:]] == [
+        (None, 0, 0, 0, 0, SHARES[name]) for name in ("never", "ninth")
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -> None:
+    gpu = Ranks(0, 1, torch.device("cuda"))
+    here, there = sums_of(ALONE), sums_of(gpu)
+    for batch in map(named, load(shards, FIXED, **options)):
+        targets = following(batch["labels"]).flatten()
+        losses = torch.rand(len(targets)) * (targets != IGNORE)
+        moved = {
+            name: value.cuda() if isinstance(value, torch.Tensor) else value
+            for name, value in batch.items()
+        }
+        arguments = targets.cuda(), losses.cuda()
+        here.add(batch, targets, losses)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            there.add(moved, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(here.since_last(), there.since_last(), strict=True):
+        assert one._replace(loss=None) == other._replace(loss=None)
+        assert one.loss == pytest.approx(other.loss, rel=1e-9)
+
+
+@pytest.mark.campaign
+def test_two_processes_have_the_sums_of_one(shards: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.examples.dataset_ranks", str(shards), str(tmp_path)]
+    processes = [subprocess.Popen([*command, str(rank)]) for rank in range(RANKS)]
+    try:
+        assert [process.wait(timeout=240) for process in processes] == [0] * RANKS
+    finally:
+        for process in processes:
+            process.kill()
+    for rank in range(RANKS):
+        errors = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert not errors, f"rank {rank}, of {list(CASES)}: " + "\n".join(errors.values())
+
+
+class Mixture:
+    """A loader whose samples are of several datasets."""
+
+    def __init__(self, loader: datapipe.Loader) -> None:
+        self._loader = loader
+        self.plan = SimpleNamespace(shares=lambda: SHARES, steps=loader.plan.steps)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(named, self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_run_logs_and_reports_them(
+    shards: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make, log = data.make_loader, program.log_line
+    lines: list[Line] = []
+    monkeypatch.setattr(program, "make_loader", lambda *args: Mixture(make(*args)))
+
+    def note(line: Line) -> None:
+        lines.append(line)
+        log(line)
+
+    monkeypatch.setattr(program, "log_line", note)
+    report = fit(shards, *PACKED, "--steps", 5, "--log-every", 2, "--accumulate", 2)
+    assert [line.step for line in lines] == [2, 4, 5]
+    # Steps of the warm-up are in the losses, and so they are here.
+    for name in SHARES:
+        parts = [each for line in lines for each in line.datasets if each.name == name]
+        (whole,) = (each for each in report.datasets if each.name == name)
+        assert [whole.labels, whole.tokens, whole.samples] == [
+            sum(getattr(part, field) for part in parts) for field in ("labels", "tokens", "samples")
+        ]
+    # The last line is of one step.
+    labels = sum(each.labels for each in lines[-1].datasets)
+    total = sum((each.loss or 0) * each.labels for each in lines[-1].datasets)
+    assert total / labels == pytest.approx(report.losses[-1], rel=1e-5)
+    assert "    even   loss " in capfd.readouterr().err
+    assert report.to_dict()["datasets"][1]["name"] == "even"
+
+
+@pytest.mark.usefixtures("small_model")
+def test_a_run_on_one_folder_has_no_figures_by_dataset(shards: Path) -> None:
+    assert fit(shards, *PACKED, "--steps", 1).datasets == ()
+
+
+def test_tables_show_the_largest_of_many_datasets() -> None:
+    figures = tuple(
+        DatasetFigures(f"set {n}", None if n % 2 else 2.5, n, 10 * n, n, 0.25, n / 1000)
+        for n in range(50)
+    )
+    lines = dataset_table(figures).splitlines()
+    assert len(lines) == MOST + 1
+    wanted = "set 49 loss - 49 labels 490 tokens 25.0% of samples (plan 4.9%)"
+    assert " ".join(lines[0].split()) == wanted
+    assert lines[-1].strip() == f"and {50 - MOST} more datasets"

@@ -1,0 +1,92 @@
+"""The dataset of each sample of a batch, of each segment of a pack, and in the view of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import PackSpec
+from datapipe.array_types import Int64
+from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.remote.folder import RemoteFolder
+
+Make = Callable[..., datapipe.Loader]
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
+    """Datasets hold samples of two names, as a mixture does; returns the name by number."""
+
+    def name(sample: int) -> str:
+        return "thirds" if sample % 3 == 0 else "others"
+
+    def names(dataset: Dataset, samples: Int64) -> list[str]:
+        return [name(sample) for sample in samples.tolist()]
+
+    monkeypatch.setattr(Dataset, "dataset_names", names)
+    return name
+
+
+def test_a_folder_has_its_own_name(make: Make) -> None:
+    assert next(iter(make(meta="dataset", batch_size=9)))["dataset"] == ["shards"] * 9
+    assert "dataset" not in next(iter(make()))
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        (Path("/data/captions"), "captions"),
+        (Path("/data/captions/chats/.."), "captions"),
+        (Path("/"), "/"),
+        (RemoteFolder("memory://bucket/captions/"), "captions"),
+    ],
+    ids=str,
+)
+def test_the_name_is_the_last_part_of_the_folder(
+    packed: Path, folder: Path | RemoteFolder, name: str
+) -> None:
+    assert replace(open_dataset(packed), folder=folder).name == name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 5},
+        {"pack": 256},
+        {"pack": PackSpec(256, static_shapes=True), "batch_size": 2},
+        {"pack": 256, "exclude": [4, 6]},
+        {"pack": 256, "rank": 1, "world_size": 2},
+    ],
+    ids=str,
+)
+def test_names_are_aligned_with_keys(
+    make: Make, text: Callable[..., Any], two: Callable[[int], str], options: dict[str, Any]
+) -> None:
+    seen = set()
+    for batch in make(text=text(), meta=("key", "dataset", "sample"), **options):
+        assert len(batch["dataset"]) == len(batch["key"])
+        assert batch["dataset"] == [two(sample) for sample in batch["sample"].tolist()]
+        seen.update(batch["dataset"])
+        if "pack" in options:
+            parts = datapipe.unpack(
+                batch["labels"], batch["cu_seq_lens_q"], samples=len(batch["dataset"])
+            )
+            assert len(parts) == len(batch["dataset"])
+    assert seen == {"thirds", "others"}
+
+
+def test_views_of_steps_name_datasets(make: Make, two: Callable[[int], str]) -> None:
+    view = make(rank=0, world_size=2).plan.step(1)
+    for rank in view.ranks:
+        assert rank.datasets == [two(sample) for sample in rank.samples]
+    assert view.to_dict()["ranks"][1]["datasets"] == view.ranks[1].datasets
+    assert "  thirds:  " in str(view)
+
+
+def test_views_of_one_dataset_do_not_repeat_its_name(make: Make) -> None:
+    assert "shards" not in str(make().plan.step(0))

@@ -67,7 +67,7 @@ def resolve(
         step: size of a step; None if it is not known.
 
     Raises:
-        PlanError: a dataset is empty or never drawn, an amount needs tokens or steps that are not
+        PlanError: a dataset is empty, an amount needs tokens or steps that are not
             known, changes of the schedule overlap, or an epoch has no end.
 
     Examples:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
 from datapipe.loader.schedule.mixture_draws import (
@@ -81,6 +83,11 @@ def resume_mixture(
             origin=mixed_origin(draws, sized=sized), changes=(), position=position
         )
     change, problem = _change(legs, given, plan, position, (start, stop))
+    if unchanged and legs.begins_run:
+        shared = _shared(origin, before, plan, position, edges, change)
+        if shared is not None:
+            later = ("weights change at other times, all of them later than this step",)
+            return ResumedMixture(origin=origin, changes=later, position=shared)
     places = Draws(given.parts, given.edges, legs, plan).places(position.epoch, change)
     known = {**legs.absent, **before.datasets}
     entrants, changes = {}, [] if problem is None else [problem]
@@ -126,6 +133,33 @@ def resume_mixture(
     return ResumedMixture(
         origin=mixed_origin(draws, sized=sized), changes=tuple(changes), position=position
     )
+
+
+def _shared(
+    origin: MixedOrigin,
+    before: Leg,
+    plan: PlanOptions,
+    position: Position,
+    edges: Int64,
+    change: int,
+) -> Position | None:
+    """Return the position in a mixture whose plan is the same until there; None if it is not.
+
+    Args:
+        edges: of the blocks of the epoch in the state.
+        change: place in the epoch until which the state's plan is fixed.
+    """
+    legs = origin.draws.legs
+    here = legs.legs[-1]
+    draw = position.epoch * before.epoch + change
+    if before.epoch != here.epoch or not before.rates.same_until(here.rates, draw):
+        return None
+    now = _plan_of(origin, legs, plan, position.epoch).edges
+    if plan.unit == "sample" and plan.group == 1:
+        block = int(np.searchsorted(now, change, side="right")) - 1
+        return Position(position.epoch, block, change - int(now[block]), int(now[block]))
+    blocks = slice(position.block + (2 if position.unit else 1))
+    return position if np.array_equal(now[blocks], edges[blocks]) else None
 
 
 def _change(

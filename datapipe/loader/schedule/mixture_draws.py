@@ -257,7 +257,8 @@ class Draws:
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
         """Return the place of each dataset in its own order, before a position of an epoch."""
         draw = self.legs.span(epoch)[0] + position
-        return self._drawn[self.legs.at(max(0, draw - 1))].places(draw)
+        last = max(draw - 1, self.legs.legs[0].start)
+        return self._drawn[self.legs.at(last)].places(draw)
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each dataset is drawn from in an epoch."""
@@ -349,6 +350,9 @@ class MixedOrigin(Origin):
     @property
     def begins_run(self) -> bool:
         return self.draws.legs.begins_run
+
+    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
+        return list(self.draws.places(epoch, position).items())
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}

@@ -101,7 +101,8 @@ def make_loader(
         path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
             in WebDataset format, or a list of these ("data/train-{000..099}.tar"); they are indexed
             once, on first use. Or the URL of a dataset that `datapipe pack` wrote: http(s)://,
-            s3://, gs://, hf://; its index is fetched once.
+            s3://, gs://, hf://; its index is fetched once. Or a mixture of these: a dict of weights
+            by path, a `.yaml` or `.json` file, or a `Mixture`.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
             shapes of padded batches.
@@ -176,6 +177,10 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
         (4, 3, 336, 336) (4, 19)
     """
+    mixture = _mixture_at(path)
+    if mixture is not None:
+        text = mixture.text_for(text)
+        image = mixture.image_for(image, given=image is not _DEFAULT_IMAGE)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
@@ -225,7 +230,6 @@ def make_loader(
         **worker.loader_options(),
         **vars(run),
     )
-    mixture = _mixture_at(path)
     opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
     dataset = _open(path, remote) if opened is None else opened.dataset
     if opened is not None and opened.has_images_of_their_own and decoder == "auto":

@@ -237,6 +237,34 @@ class Mixture:
         """True if no dataset or group has a weight."""
         return not any(self.has_weight.values())
 
+    def text_for(self, text: TextSpec | None) -> TextSpec | None:
+        """Return the `TextSpec` of datasets without their own, or one of theirs if all have one.
+
+        Raises:
+            PlanError: some have one, others none.
+        """
+        without = [dataset.name for dataset in self.datasets if dataset.text is None]
+        own = [dataset for dataset in self.datasets if dataset.text is not None]
+        if text is not None or not own:
+            return text
+        if without:
+            raise PlanError(
+                f"dataset {shorten(own[0].name)} has a text of its own and {shorten(without[0])} "
+                "none; give text=TextSpec(...) for those that have none"
+            )
+        return own[0].text
+
+    def image_for(self, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
+        """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one.
+
+        Args:
+            image: of the loader.
+            given: whether a person gave it.
+        """
+        if given or any(dataset.image is None for dataset in self.datasets):
+            return image
+        return self.datasets[0].image
+
     @classmethod
     def of(cls, mixture: Mixture | Mapping[Any, Any]) -> Mixture:
         """Return the mixture that a dict describes. A mixture is returned as it is.

@@ -419,3 +419,18 @@ def test_parts_made_by_hand_are_checked_too() -> None:
 )
 def test_limits_are_counts_or_shares(limit: Any, samples: int, taken: int) -> None:
     assert MixtureDataset(name="a", path="a", repeat=1, limit=limit).limited(samples) == taken
+
+
+def test_specs_of_datasets_are_those_of_the_loader_if_all_have_their_own() -> None:
+    own, others = TextSpec(tokenizer="own.json"), TextSpec(tokenizer="others.json")
+    large = ImageSpec(size=448)
+    some = Mixture.of({"a/": {"text": own, "image": large}, "b/": "1x"})
+    all_of_them = Mixture.of({"a/": {"text": own, "image": large}})
+    assert some.text_for(others) is others
+    assert all_of_them.text_for(None) is own
+    assert Mixture.of({"a/": "1x"}).text_for(None) is None
+    with pytest.raises(PlanError, match=r"'a' has a text of its own and 'b' none"):
+        some.text_for(None)
+    assert some.image_for(ImageSpec(), given=False) == ImageSpec()
+    assert all_of_them.image_for(ImageSpec(), given=False) is large
+    assert all_of_them.image_for(None, given=True) is None

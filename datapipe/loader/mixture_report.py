@@ -212,6 +212,8 @@ def _segments(draws: Draws) -> Iterator[tuple[int, dict[str, float], dict[str, f
         ):
             if end is None or leg.start + at < end:
                 names = leg.datasets
-                yield leg.start + at, dict(zip(names, first, strict=True)), dict(
-                    zip(names, last, strict=True)
+                yield (
+                    leg.start + at,
+                    dict(zip(names, first, strict=True)),
+                    dict(zip(names, last, strict=True)),
                 )

@@ -21,13 +21,21 @@ REASONS = {
     "overlong": "overlong",
     "images": "more images or patches than a pack may have",
     "empty": "no token",
-    "limit": "over the limit",
+    "limit": "more than limit",
     "last_step": "dropped with the last step",
 }
 """Reasons of `LeftOut`, and that of a dropped last step."""
 
-_SHORT = {"where": "where", "images": "images", "unusable": "unusable"}
+_SHORT = {
+    "where": "by where",
+    "unusable": "unusable",
+    "overlong": "overlong",
+    "images": "with many images",
+    "empty": "empty",
+    "limit": "over limit",
+}
 _MOST = 30  # datasets of a table, and phases
+_LONGEST = 48  # characters of a name
 _MOST_SHARES = 8  # of a phase
 
 
@@ -89,9 +97,13 @@ def datasets_table(plan: MixturePlan) -> Table:
         header += ["drawn in run"] + (["tokens in run"] if has_tokens else [])
     header += ["passes", "left out"]
     rows = []
-    for row in [*_rows(plan.datasets), _Row(0, "all", total)]:
+    ends = [_Row(0, "all", total)] if len(plan.datasets) > 1 else []
+    for row in [*_rows(plan.datasets), *ends]:
         one = row.plan
-        cells = ["  " * row.depth + shown(row.label), f"{one.samples:,}"]
+        name = shown(row.label)
+        if len(name) > _LONGEST:  # paths differ at their ends
+            name = f"...{name[3 - _LONGEST :]}"
+        cells = ["  " * row.depth + name, f"{one.samples:,}"]
         cells += [f"{one.dataset_samples:,}", _share(one.asked, total.asked)]
         cells += [_share(one.drawn, total.drawn), f"{one.drawn:,}"]
         if one.tokens is not None and total.tokens is not None:
@@ -137,11 +149,7 @@ def _share(part: float, whole: float) -> str:
 
 def _left_out(plan: DatasetPlan) -> str:
     counts = plan.left_out.to_dict()
-    return ", ".join(
-        f"{count:,} {_SHORT.get(reason, REASONS[reason])}"
-        for reason, count in counts.items()
-        if count
-    )
+    return ", ".join(f"{count:,} {_SHORT[reason]}" for reason, count in counts.items() if count)
 
 
 def phase_lines(phases: Sequence[Phase]) -> list[str]:

@@ -421,16 +421,10 @@ def test_limits_are_counts_or_shares(limit: Any, samples: int, taken: int) -> No
     assert MixtureDataset(name="a", path="a", repeat=1, limit=limit).limited(samples) == taken
 
 
-def test_specs_of_datasets_are_those_of_the_loader_if_all_have_their_own() -> None:
-    own, others = TextSpec(tokenizer="own.json"), TextSpec(tokenizer="others.json")
+def test_images_are_those_of_the_datasets_if_all_have_their_own() -> None:
     large = ImageSpec(size=448)
-    some = Mixture.of({"a/": {"text": own, "image": large}, "b/": "1x"})
-    all_of_them = Mixture.of({"a/": {"text": own, "image": large}})
-    assert some.text_for(others) is others
-    assert all_of_them.text_for(None) is own
-    assert Mixture.of({"a/": "1x"}).text_for(None) is None
-    with pytest.raises(PlanError, match=r"'a' has a text of its own and 'b' none"):
-        some.text_for(None)
+    some = Mixture.of({"a/": {"image": large}, "b/": "1x"})
+    all_of_them = Mixture.of({"a/": {"image": large}})
     assert some.image_for(ImageSpec(), given=False) == ImageSpec()
     assert all_of_them.image_for(ImageSpec(), given=False) is large
     assert all_of_them.image_for(None, given=True) is None

@@ -5,11 +5,12 @@ No time, host, path or worker count stands in it: the same input and options giv
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,19 @@ class Manifest:
             return sum(self.arrays.files.values())
         return sum(shard.bytes for shard in self.shards)
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """sha256, in hex, of the content: equal wherever the dataset is."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def extends(self, fingerprint: str) -> bool:
+        """Return whether packs have appended to a dataset whose fingerprint begins so."""
+        for count in range(1, len(self.parts)):
+            parts = self.parts[:count]
+            shards = self.shards[: sum(part.shards for part in parts)]
+            if replace(self, shards=shards, parts=parts).fingerprint.startswith(fingerprint):
+                return True
+        return False
 
     def to_json(self) -> str:
         document = {

@@ -23,9 +23,10 @@ from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
 from datapipe.loader.schedule.exclude import SeenIn
 from datapipe.loader.schedule.plan_view import PlanView
+from datapipe.loader.schedule.resume import resume
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import History, Run, dump_state, parse_state, saved_group
+from datapipe.loader.schedule.state import History, Run, dump_state, saved_group
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
 
@@ -112,7 +113,7 @@ class Loader:
         """
         self._check_exclusion()
         # The next run begins there: after `max_steps`, within an epoch.
-        return self._schedule.count(self._run.position if self._finished else self._run.start)
+        return self._schedule.count(Run.at(self._run.position) if self._finished else self._run)
 
     def __iter__(self) -> LoaderIterator:
         """Start the run over, or resume at a state that was just loaded.
@@ -201,7 +202,8 @@ class Loader:
         """Return the position of the loader: a small dict for JSON.
 
         It counts batches that were yielded, not those that were prefetched, and is the same on
-        every rank.
+        every rank. With a mixture it says the epoch and position of each dataset in its own order,
+        under `datasets`; of packs and batches at the begin of the block of 65,536 draws at hand.
 
         Args:
             step: position after that many batches of the newest iterator, for wrappers that fetch
@@ -211,13 +213,17 @@ class Loader:
             PlanError: the newest iterator has not yielded `step` batches, or over a thousand more.
         """
         run = self._run if step is None else self._history.after(step)
-        return dump_state(run, self._schedule.fingerprint, self._schedule.identity())
+        schedule = self._schedule
+        facts = schedule.facts(run.position)
+        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter(loader)` resume where `state` was taken.
 
         Rank, world size, workers and a fixed batch size may differ from those it was taken with.
+        A mixture may be another one: the rest of the run is drawn from it, and the log says what
+        has changed.
 
         Raises:
             StateMismatch: the state belongs to another dataset, other plan options or a newer
@@ -227,12 +233,8 @@ class Loader:
         group = saved_group(state)
         if group is not None and not self._group_given:
             options = replace(options, group=group)
-        run = parse_state(
-            state,
-            self._schedule.fingerprint,
-            self._schedule.identity(options),
-            lambda epoch: self._schedule.blocks(epoch).plan.edges,
-        )
+        schedule = replace(self._schedule, plan=options)
+        run, schedule = resume(schedule, state)
         if options.group > 1 and options.group % self.options.share:
             logger.warning(
                 "the run was planned for steps of %d units, and one takes %d here, which does not "
@@ -240,7 +242,7 @@ class Loader:
                 "sizes that avoid it are those for which world_size times batch_size divides %d",
                 *(options.group, self.options.share, options.group),
             )
-        self._schedule = replace(self._schedule, plan=options)
+        self._schedule = schedule
         self._end_iterator()
         self._start_at(run)
         self._resumes = True

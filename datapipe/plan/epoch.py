@@ -37,7 +37,8 @@ class Source:
         draw: for a source that orders itself, as a mixture does: returns the samples at the
             positions `start` to `stop` of an epoch, as `Units.samples` has them. `select` and
             `shards` are not used then.
-        cuts: returns positions in an epoch at which a block has to begin, ascending; None for none.
+        bounds: returns positions in an epoch at which a block has to begin, ascending from 0 to the
+            number of positions; None for 0 and `count`.
 
     Examples:
         >>> everything = Source(count=1000)
@@ -49,7 +50,7 @@ class Source:
     measure: Callable[[Int64], Sizes] | None = None
     shards: Int64 | None = None
     draw: Callable[[int, int, int], Int64] | None = None
-    cuts: Callable[[int], Int64] | None = None
+    bounds: Callable[[int], list[int]] | None = None
 
 
 class EpochPlan:
@@ -146,10 +147,10 @@ class EpochPlan:
         return units.take(order)
 
     def _make_edges(self) -> Int64:
-        cuts: list[int] = [] if self.source.cuts is None else self.source.cuts(self.epoch).tolist()
-        bounds = [0, *(cut for cut in cuts if 0 < cut < self.source.count), self.source.count]
+        source = self.source
+        bounds = [0, source.count] if source.bounds is None else source.bounds(self.epoch)
         starts = [np.arange(*span, self.options.block) for span in itertools.pairwise(bounds)]
-        return np.append(np.concatenate(starts), self.source.count).astype(np.int64)
+        return np.append(np.concatenate(starts), bounds[-1]).astype(np.int64)
 
     def _make_order(self, key: int) -> Permutation | ShardOrder | None:
         if self.source.draw is not None:

@@ -70,6 +70,29 @@ class Rates:
         if (first[-1] != last[-1]).any():
             raise PlanError("the last segment of rates has no end, so its rates are constant")
 
+    def after(self, draw: int) -> Rates:
+        """Return the rates from a draw on, which is draw 0 of them."""
+        segment = int(np.searchsorted(self.starts, draw, side="right")) - 1
+        first = self.first[segment:].copy()
+        if segment + 1 < len(self.starts):
+            length = int(self.starts[segment + 1] - self.starts[segment])
+            passed = (draw - int(self.starts[segment])) / length
+            first[0] += (self.last[segment] - self.first[segment]) * passed
+        starts = np.maximum(self.starts[segment:] - draw, 0)
+        return Rates(starts=starts, first=first, last=self.last[segment:])
+
+    def same_until(self, other: Rates, draw: int) -> bool:
+        """Return whether these rates are those of `other` up to a draw."""
+        ends = []
+        for rates in (self, other):
+            count = int(np.searchsorted(rates.starts, draw))
+            slopes = (rates.first != rates.last).any(1)
+            # Of a segment that is constant it does not matter where it ends.
+            stops = [int(rates.starts[n + 1]) if slopes[n] else 0 for n in range(count)]
+            parts = rates.starts[:count], rates.first[:count], rates.last[:count]
+            ends.append((stops, *(part.tolist() for part in parts)))
+        return ends[0] == ends[1]
+
     @staticmethod
     def constant(rates: Sequence[float]) -> Rates:
         """Return rates that never change."""
@@ -113,6 +136,10 @@ class Interleaving:
         datasets, _, first = self._sorted(draw - 1, draw)
         drawn = datasets[: draw - int(first.sum())]
         return first + np.bincount(drawn, minlength=len(first))
+
+    def ideal(self, start: int, stop: int) -> Float64:
+        """Return the draws of each dataset that its rates ask for in a stretch: float64 [D]."""
+        return self._ideal(stop) - self._ideal(start)
 
     def _sorted(self, start: int, stop: int) -> tuple[Int64, Int64, Int64]:
         """Return elements in their order, among which are all of some draws.

@@ -112,10 +112,10 @@ class CheckedFiles:
         Raises:
             IndexMismatch: the file is not the one that was written.
         """
-        path, kind = self._folder / name, self._dtypes[name]
+        path, kind = os.path.join(self._folder, name), self._dtypes[name]
         if self._is_small:
-            return _map(path, kind, self._remedy)
-        return CheckedColumn(str(path), kind, self._sizes[name], self._sums[name], self._remedy)
+            return _map(Path(path), kind, self._remedy)
+        return CheckedColumn(path, kind, self._sizes[name], self._sums[name], self._remedy)
 
     def _compare(self, name: str) -> None:
         at = 0

@@ -1,17 +1,22 @@
-"""Draws of a mixture: the samples of any stretch of a run, and their sizes."""
+"""Draws of a mixture: the samples of any stretch of a run, and their sizes.
+
+A run whose mixture was changed has a leg for each mixture since the epoch in which it was changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
+from datapipe.errors import PlanError
 from datapipe.index.files.joined_array import split_by_part
-from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.mixture_part import PartSource, key_of
 from datapipe.loader.schedule.sample_source import Origin
+from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving, Rates
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
@@ -21,56 +26,230 @@ _TIMES, _ORDERS = 1, 2  # purposes of derived keys
 _MIXTURE = 7
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """Dataset of a leg.
+
+    Attributes:
+        fingerprint: of the dataset.
+        identity: of the selection and sizes of its samples.
+        samples: that take part.
+        start: place of the dataset in its own order where the leg begins.
+    """
+
+    fingerprint: str
+    identity: dict[str, Any]
+    samples: int
+    start: Cursor
+
+    @staticmethod
+    def of(part: PartSource) -> Entrant:
+        """Return a dataset that begins."""
+        return Entrant(
+            fingerprint=part.part.fingerprint[:16],
+            identity={name: value for name, value in part.identity.items() if value is not None},
+            samples=part.samples,
+            start=Cursor(samples=part.samples),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        start = [self.start.number, self.start.place, self.start.samples]
+        facts = {"fingerprint": self.fingerprint, "samples": self.samples, "start": start}
+        return {**facts, **self.identity}
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Entrant:
+        """Return the dataset of `to_dict`, whose fields are taken out of the dict.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        number, place, samples = fields.pop("start")
+        return Entrant(
+            fingerprint=fields.pop("fingerprint"),
+            samples=fields.pop("samples"),
+            start=Cursor(number=number, place=place, samples=samples),
+            identity=fields,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """Part of a run in which the mixture stays the same.
+
+    Attributes:
+        start: draw of the run at which it begins.
+        rates: of the datasets from there on.
+        epoch: draws of an epoch.
+        datasets: by name, in the order of the rates.
+    """
+
+    start: int
+    rates: Rates
+    epoch: int
+    datasets: Mapping[str, Entrant]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        rates = self.rates
+        return {
+            "start": self.start,
+            "epoch": self.epoch,
+            "segments": rates.starts.tolist(),
+            "datasets": {
+                name: {
+                    "rates": [rates.first[:, number].tolist(), rates.last[:, number].tolist()],
+                    **entrant.to_dict(),
+                }
+                for number, (name, entrant) in enumerate(self.datasets.items())
+            },
+        }
+
+    @staticmethod
+    def parse(fields: Mapping[str, Any]) -> Leg:
+        """Return the leg of `to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError, PlanError: it is none.
+        """
+        given = {name: dict(entrant) for name, entrant in fields["datasets"].items()}
+        rates = [entrant.pop("rates") for entrant in given.values()]
+        return Leg(
+            start=int(fields["start"]),
+            epoch=int(fields["epoch"]),
+            rates=Rates(
+                starts=np.array(fields["segments"], np.int64),
+                first=np.array([first for first, _ in rates], np.float64).T,
+                last=np.array([last for _, last in rates], np.float64).T,
+            ),
+            datasets={name: Entrant.parse(entrant) for name, entrant in given.items()},
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Legs:
+    """Legs of a run from some draw on.
+
+    Attributes:
+        said: digest of the mixture as it was said, for the last leg.
+        epoch, base: number of the first epoch, and the draw at which it begins here.
+        first: draws of this epoch from there on.
+        before: draws of this epoch before.
+        absent: datasets that were left out, by name, with their places.
+        legs: in order; all but the last are of the first epoch alone.
+    """
+
+    said: str
+    epoch: int
+    base: int
+    first: int
+    legs: tuple[Leg, ...]
+    before: int = 0
+    absent: Mapping[str, Entrant] = field(default_factory=dict)
+
+    @property
+    def begins_run(self) -> bool:
+        """True if the mixture was never changed."""
+        return (self.epoch, self.base, len(self.legs)) == (0, 0, 1)
+
+    def span(self, epoch: int) -> tuple[int, int]:
+        """Return the first draw of an epoch and of the next one.
+
+        Raises:
+            PlanError: it was planned with another mixture.
+        """
+        if epoch < self.epoch:
+            raise PlanError(
+                f"epoch {epoch} was drawn from another mixture, which was changed in epoch "
+                f"{self.epoch}; look at it with the mixture and a state of that time"
+            )
+        end = self.base + self.first
+        if epoch == self.epoch:
+            return self.base, end
+        length = self.legs[-1].epoch
+        start = end + (epoch - self.epoch - 1) * length
+        return start, start + length
+
+    def epoch_of(self, draw: int) -> int | None:
+        """Return the epoch of a draw; None if it was planned with another mixture."""
+        if draw < self.base:
+            return None
+        _, end = self.span(self.epoch)
+        if draw < end:
+            return self.epoch
+        return self.epoch + 1 + (draw - end) // self.legs[-1].epoch
+
+    def at(self, draw: int) -> int:
+        """Return the index of the leg of a draw."""
+        return max(number for number, leg in enumerate(self.legs) if leg.start <= draw)
+
+    def bounds(self, epoch: int) -> list[int]:
+        """Return positions in an epoch at which a leg begins, or rates begin or cease to change."""
+        start, stop = self.span(epoch)
+        ends = [leg.start for leg in self.legs[1:]] + [stop]
+        cuts = {start, stop, *ends}
+        for leg, end in zip(self.legs, ends, strict=True):
+            cuts |= {cut for at in leg.rates.starts.tolist() if (cut := leg.start + at) < end}
+        return sorted(cut - start for cut in cuts if start <= cut <= stop)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        return {
+            "said": self.said,
+            "epoch": self.epoch,
+            "base": self.base,
+            "first": self.first,
+            "before": self.before,
+            "legs": [leg.to_dict() for leg in self.legs],
+            "absent": {name: entrant.to_dict() for name, entrant in self.absent.items()},
+        }
+
+    @staticmethod
+    def parse(fields: Mapping[str, Any]) -> Legs:
+        """Return the legs of `to_dict`.
+
+        Raises:
+            KeyError, TypeError, ValueError, PlanError: it is none.
+        """
+        legs = tuple(Leg.parse(leg) for leg in fields["legs"])
+        if not legs:
+            raise ValueError("no leg")
+        numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
+        absent = {name: Entrant.parse(dict(one)) for name, one in fields["absent"].items()}
+        return Legs(said=fields["said"], legs=legs, absent=absent, **numbers)
+
+
 class Draws:
     """Draws of a mixture over all epochs of a run.
 
     Args:
-        parts: the datasets.
+        parts: the datasets that are there.
         edges: int64 [datasets + 1], number of the first sample of each.
-        rates: of the datasets over the draws of the run.
-        epoch: draws of an epoch.
+        legs: of the run.
     """
 
     def __init__(
-        self,
-        parts: Sequence[PartSource],
-        edges: Int64,
-        rates: Rates,
-        plan: PlanOptions,
-        *,
-        epoch: int,
+        self, parts: Sequence[PartSource], edges: Int64, legs: Legs, plan: PlanOptions
     ) -> None:
         self.parts = parts
-        self.epoch = epoch
-        self.rates = rates
-        self._edges = edges
-        self._plan = plan
-        keys = [derive(plan.seed, _MIXTURE, _TIMES, part.key) for part in parts]
-        self._interleaving = Interleaving(rates, keys)
-        self._orders: dict[int, DatasetOrder] = {}
+        self.legs = legs
+        self.edges = edges
+        self._drawn = [_DrawnLeg(leg, parts, edges, plan) for leg in legs.legs]
 
     def draw(self, epoch: int, start: int, stop: int) -> Int64:
-        """Return the samples at some positions of an epoch, with their passes: int64 [n]."""
-        before = epoch * self.epoch
-        datasets, turns = self._interleaving.draws(before + start, before + stop)
-        samples = np.empty(len(turns), np.int64)
-        order = np.argsort(datasets, kind="stable")
-        held, starts = np.unique(datasets[order], return_index=True)
-        for number, chosen in zip(held.tolist(), np.split(order, starts[1:]), strict=True):
-            passes, indices = self._order(number)(turns[chosen])
-            own = self.parts[number].select(indices)
-            samples[chosen] = self._edges[number] + own + (passes << PASS_BIT)
-        return samples
+        """Return the samples at some positions of an epoch, with their passes: int64 [n].
 
-    def cuts(self, epoch: int) -> Int64:
-        """Return the positions in an epoch at which rates begin to change, or cease to."""
-        return self.rates.starts - epoch * self.epoch
+        The positions are of one leg.
+        """
+        before, _ = self.legs.span(epoch)
+        return self._drawn[self.legs.at(before + start)].draw(before + start, before + stop)
 
     def measure(self, samples: Int64) -> Sizes:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
         numbers = samples & ((1 << PASS_BIT) - 1)
         sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
-        for number, chosen, own in split_by_part(self._edges, numbers):
+        for number, chosen, own in split_by_part(self.edges, numbers):
             found = self.parts[number].measure(own)
             for column, values in zip(sizes.columns, found.columns, strict=True):
                 column[chosen] = values
@@ -79,50 +258,112 @@ class Draws:
     def identities(self, numbers: Int64) -> Int64:
         """Return numbers of samples that other datasets do not change: int64 [n]."""
         found = np.empty(len(numbers), np.int64)
-        for number, chosen, own in split_by_part(self._edges, numbers):
+        for number, chosen, own in split_by_part(self.edges, numbers):
             keys = own.astype(np.uint64) + np.uint64(self.parts[number].key)
             found[chosen] = keys >> np.uint64(1)
         return found
 
-    def identity(self) -> dict[str, Any]:
-        """Return all that the draws depend on beside options of the plan: JSON-compatible."""
-        rates = self.rates
-        return {
-            "epoch": self.epoch,
-            "starts": rates.starts.tolist(),
-            "datasets": {
-                part.name: {
-                    "fingerprint": part.part.fingerprint[:16],
-                    "samples": part.samples,
-                    "rates": [first, last],
-                    **{name: value for name, value in part.identity.items() if value is not None},
-                }
-                for part, first, last in zip(
-                    self.parts, rates.first.T.tolist(), rates.last.T.tolist(), strict=True
-                )
-            },
-        }
-
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
-        """Return the place of each dataset in its own order, at a position of an epoch."""
-        turns = self._interleaving.counts(epoch * self.epoch + position).tolist()
+        """Return the place of each dataset in its own order, before a position of an epoch."""
+        draw = self.legs.span(epoch)[0] + position
+        last = max(draw - 1, self.legs.legs[0].start)
+        return self._drawn[self.legs.at(last)].places(draw)
+
+    def counts(self, epoch: int) -> dict[str, int]:
+        """Return how often each dataset is drawn from in an epoch."""
+        counts = {part.name: 0 for part in self.parts}
+        for leg, start, stop in self._stretches(epoch):
+            for name, count in leg.counts(start, stop).items():
+                counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def asked(self, epoch: int) -> dict[str, float]:
+        """Return how often the rates ask for each dataset in an epoch."""
+        asked = {part.name: 0.0 for part in self.parts}
+        for leg, start, stop in self._stretches(epoch):
+            for name, draws in leg.asked(start, stop).items():
+                asked[name] = asked.get(name, 0.0) + draws
+        return asked
+
+    def _stretches(self, epoch: int) -> Iterator[tuple[_DrawnLeg, int, int]]:
+        """Yield each leg in an epoch, and its first draw there and that behind its last."""
+        start, stop = self.legs.span(epoch)
+        ends = [leg.start for leg in self.legs.legs[1:]] + [stop]
+        for leg, drawn, end in zip(self.legs.legs, self._drawn, ends, strict=True):
+            first, end = max(start, leg.start), min(end, stop)
+            if first < end:
+                yield drawn, first, end
+
+
+class _DrawnLeg:
+    """Draws of one leg."""
+
+    def __init__(
+        self, leg: Leg, parts: Sequence[PartSource], edges: Int64, plan: PlanOptions
+    ) -> None:
+        self._leg = leg
+        self._plan = plan
+        self._edges = edges
+        there = {part.name: (number, part) for number, part in enumerate(parts)}
+        # A leg is only followed as long as its datasets are there.
+        self._parts = [there[name] for name in leg.datasets if name in there]
+        keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.datasets]
+        self._interleaving = Interleaving(leg.rates, keys)
+        self._entrants = list(leg.datasets.values())
+        self._orders: dict[int, DatasetOrder] = {}
+
+    def draw(self, start: int, stop: int) -> Int64:
+        first = self._leg.start
+        datasets, turns = self._interleaving.draws(start - first, stop - first)
+        samples = np.empty(len(turns), np.int64)
+        order = np.argsort(datasets, kind="stable")
+        held, starts = np.unique(datasets[order], return_index=True)
+        for number, chosen in zip(held.tolist(), np.split(order, starts[1:]), strict=True):
+            at, part = self._parts[number]
+            passes, indices = self._order(number, part)(turns[chosen])
+            samples[chosen] = self._edges[at] + part.select(indices) + (passes << PASS_BIT)
+        return samples
+
+    def places(self, draw: int) -> dict[str, Cursor]:
+        turns = self._interleaving.counts(draw - self._leg.start).tolist()
         return {
-            part.name: self._order(number).cursor(turns[number])
-            for number, part in enumerate(self.parts)
+            name: DatasetOrder(entrant.samples, 0, start=entrant.start).cursor(turn)
+            for (name, entrant), turn in zip(self._leg.datasets.items(), turns, strict=True)
         }
 
-    def _order(self, number: int) -> DatasetOrder:
+    def counts(self, start: int, stop: int) -> dict[str, int]:
+        first = self._leg.start
+        drawn = self._interleaving.counts(stop - first) - self._interleaving.counts(start - first)
+        return dict(zip(self._leg.datasets, drawn.tolist(), strict=True))
+
+    def asked(self, start: int, stop: int) -> dict[str, float]:
+        first = self._leg.start
+        asked = self._interleaving.ideal(start - first, stop - first)
+        return dict(zip(self._leg.datasets, asked.tolist(), strict=True))
+
+    def _order(self, number: int, part: PartSource) -> DatasetOrder:
         order = self._orders.get(number)
         if order is None:
-            part, plan = self.parts[number], self._plan
+            plan, entrant = self._plan, self._entrants[number]
             order = self._orders[number] = DatasetOrder(
-                part.samples,
+                entrant.samples,
                 derive(plan.seed, _MIXTURE, _ORDERS, part.key),
                 shuffle=plan.shuffle,
                 shards=part.shards() if plan.shuffle == "shards" else None,
                 shards_mixed=plan.shards_mixed,
+                start=entrant.start,
             )
         return order
+
+
+def continues(entrant: Entrant, part: PartSource) -> bool:
+    """Return whether the samples that took part are there still: all, or the first of more."""
+    now = Entrant.of(part)
+    if entrant == replace(now, start=entrant.start):
+        return True
+    # The digest of a selection is that of all samples, so it changes as they become more.
+    before, here = ({**each.identity, "selection": None} for each in (entrant, now))
+    return before == here and "limit" not in before and part.has_grown(entrant.fingerprint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +374,35 @@ class MixedOrigin(Origin):
         draws: of its datasets.
     """
 
-    draws: Draws
+    draws: Draws = field(repr=False)
+
+    @property
+    def begins_run(self) -> bool:
+        return self.draws.legs.begins_run
+
+    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
+        return list(self.draws.places(epoch, position).items())
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}
+
+
+def mixed_origin(draws: Draws, *, sized: bool, warnings: tuple[str, ...] = ()) -> MixedOrigin:
+    """Return the source of a plan of these draws; `sized` says whether tokens were counted."""
+    return MixedOrigin(
+        source=Source(
+            count=draws.legs.legs[-1].epoch,
+            measure=draws.measure if sized else None,
+            draw=draws.draw,
+            bounds=draws.legs.bounds,
+        ),
+        text=None,
+        identity={
+            "where": None,
+            "selection": None,
+            "text": None,
+            "mixture": draws.legs.to_dict(),
+        },
+        warnings=warnings,
+        draws=draws,
+    )

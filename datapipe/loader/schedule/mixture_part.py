@@ -34,11 +34,13 @@ class PartSource:
         rule: of its texts; None without a tokenizer.
         open_it: `open_origin` of the dataset, as one of so many.
         of: datasets of the mixture, which share the limits of memory of one.
+        groups: names of the groups that the dataset is in, outermost first.
         described: all that `open_it` depends on beside the dataset.
 
     Attributes:
         image: transform of its images; None if images are left out.
         samples: number that takes part, after `limit`.
+        whole: number that takes part but for `limit`.
         warnings: about its samples.
         identity: of the selection and sizes; JSON-compatible.
     """
@@ -51,13 +53,15 @@ class PartSource:
         open_it: Callable[..., Origin],
         *,
         of: int,
+        groups: tuple[str, ...],
         image: ImageTransform | None,
         described: object,
         notes: MixtureNotes,
     ) -> None:
         self.name = entry.name
+        self.groups = groups
         self.part = part
-        self.key = int.from_bytes(hashlib.sha256(entry.name.encode()).digest()[:8])
+        self.key = key_of(entry.name)
         self.rule = rule
         self.image = image
         self._open_it = open_it
@@ -75,12 +79,13 @@ class PartSource:
         self.warnings = [
             f"dataset {entry.name!r} of the mixture: {warning}" for warning in note["warnings"]
         ]
-        self._whole = int(note["samples"])
-        self.samples = entry.limited(self._whole)
+        self._known = note["identity"]
+        self.whole = int(note["samples"])
+        self.samples = entry.limited(self.whole)
         self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
         self._limit: Permutation | None = None
-        if self.samples < self._whole:
-            self._limit = Permutation(self._whole, derive(self.key, _LIMIT))
+        if self.samples < self.whole:
+            self._limit = Permutation(self.whole, derive(self.key, _LIMIT))
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker process asks for tokens of images alone, and opens the dataset itself.
@@ -94,7 +99,9 @@ class PartSource:
         if self._origin is None:
             with self._lock:
                 if self._origin is None:
-                    self._origin = self._open_it(self.part.dataset(), of=self._of)
+                    self._origin = self._open_it(
+                        self.part.dataset(), of=self._of, known=self._known
+                    )
         return self._origin
 
     def text(self) -> TextSizes:
@@ -139,3 +146,12 @@ class PartSource:
     def shards(self) -> Int64 | None:
         """Return the samples of each shard that take part; None with a limit."""
         return None if self._limit is not None else self.origin().source.shards
+
+    def has_grown(self, fingerprint: str) -> bool:
+        """Return whether the dataset is one with this fingerprint, to which shards were added."""
+        return self.part.dataset().manifest.extends(fingerprint)
+
+
+def key_of(name: str) -> int:
+    """Return the 64-bit key of a dataset's name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])

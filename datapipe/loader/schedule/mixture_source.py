@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from datapipe.errors import IndexMismatch, PlanError
+from datapipe.declared import shorten
+from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, parse_manifest
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
+from datapipe.loader.schedule.mixture_draws import (
+    Draws,
+    Entrant,
+    Leg,
+    Legs,
+    MixedOrigin,
+    mixed_origin,
+)
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
 from datapipe.loader.schedule.sample_source import Origin, TextRule, open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
-from datapipe.plan.epoch import Source
 from datapipe.plan.options import PlanOptions
 from datapipe.quantities import Amount
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
@@ -91,11 +101,11 @@ class OpenedMixture:
             PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
         """
         mixture, make_encoder, image = self._mixture, _Once(TextEncoder), _Once(image)
-        parts = []
+        parts, groups = [], mixture.groups
         for entry, part in zip(mixture.datasets, self.dataset.parts, strict=True):
             own, transform = text if entry.text is None else entry.text, image(entry.image)
             condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
-            try:
+            with _named(entry):
                 rule = None
                 if own is not None:
                     rule = text_rule(
@@ -118,13 +128,12 @@ class OpenedMixture:
                         rule,
                         open_it,
                         of=len(mixture.datasets),
+                        groups=groups[entry.name],
                         image=transform,
                         described=described,
                         notes=self._notes,
                     )
                 )
-            except PlanError as error:
-                raise PlanError(f"dataset {entry.name!r} of the mixture: {error}") from error
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(
@@ -138,19 +147,21 @@ class OpenedMixture:
         sizes = np.array([part.samples for part in parts], np.int64)
         resolved = resolve(mixture, sizes, tokens, step)
         self._notes.save()
-        draws = Draws(parts, self.dataset.sample_edges, resolved.rates, plan, epoch=resolved.epoch)
-        return MixedOrigin(
-            source=Source(
-                count=resolved.epoch,
-                measure=draws.measure if sized else None,
-                draw=draws.draw,
-                cuts=draws.cuts,
-            ),
-            text=None,
-            identity={"where": None, "selection": None, "text": None, "mixture": draws.identity()},
-            warnings=tuple(warning for part in parts for warning in part.warnings),
-            draws=draws,
+        for part in parts:
+            # Those that lie elsewhere are opened when their first sample comes near.
+            if not part.part.is_remote:
+                part.origin()
+        leg = Leg(
+            start=0,
+            rates=resolved.rates,
+            epoch=resolved.epoch,
+            datasets={part.name: Entrant.of(part) for part in parts},
         )
+        said = hashlib.sha256(json.dumps(mixture.to_dict(), sort_keys=True).encode())
+        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
+        warnings = tuple(warning for part in parts for warning in part.warnings)
+        draws = Draws(parts, self.dataset.sample_edges, legs, plan)
+        return mixed_origin(draws, sized=sized, warnings=warnings)
 
 
 class _Once(Generic[S, T]):
@@ -173,7 +184,9 @@ def _open_part(
 ) -> DatasetPart:
     path = fspath(entry.path)
     open_it = partial(_open, entry, remote)
-    dataset, seen = None, _seen(path, remote)
+    dataset = None
+    with _named(entry):
+        seen = _seen(path, remote)
     if seen is None:
         dataset = open_it(1)
         seen = dataset.fingerprint
@@ -208,19 +221,29 @@ def _seen(path: str, remote: RemoteOptions) -> object:
 def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     path = fspath(entry.path)
     is_folder = is_remote(path) and not names_shards(path)
-    with as_one_of(of):
+    with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
-    if dataset.manifest.arrays is not None:
-        raise IndexMismatch(
-            f"dataset {entry.name!r} of the mixture, {dataset.folder}, holds arrays, and a mixture "
-            "reads shards; name the shards that they came from"
-        )
-    if not dataset.columns.checksums:
-        raise IndexMismatch(
-            f"dataset {entry.name!r} of the mixture, {dataset.folder}, was indexed by an earlier "
-            f"version, without checksums; run `datapipe index --force {dataset.folder}`"
-        )
+        if dataset.manifest.arrays is not None:
+            raise IndexMismatch(
+                f"{dataset.folder} holds arrays, and a mixture reads shards; name the shards that "
+                "they came from"
+            )
+        if not dataset.columns.checksums:
+            raise IndexMismatch(
+                f"{dataset.folder} was indexed by an earlier version, without checksums; run "
+                f"`datapipe index --force {dataset.folder}`"
+            )
     return dataset
+
+
+@contextmanager
+def _named(entry: MixtureDataset) -> Iterator[None]:
+    """Name the dataset, and its line in a file, in errors about it."""
+    try:
+        yield
+    except (IndexMismatch, PlanError, StoreError) as error:
+        said = f"{entry.place}dataset {shorten(entry.name)} of the mixture: {error}"
+        raise type(error)(said) from error
 
 
 def _origin_of(
@@ -231,9 +254,10 @@ def _origin_of(
     plan: PlanOptions,
     where: str | None,
     on_error: Literal["raise", "skip"],
+    known: Mapping[str, Any] | None = None,
 ) -> Origin:
     with as_one_of(of):
-        return open_origin(dataset, text, plan, where=where, on_error=on_error)
+        return open_origin(dataset, text, plan, where=where, on_error=on_error, known=known)
 
 
 def _needs_tokens(mixture: Mixture) -> bool:

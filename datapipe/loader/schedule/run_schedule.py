@@ -47,6 +47,17 @@ class Schedule:
         """Return all that the position of a unit in an epoch depends on."""
         return {"dataset": self.fingerprint} | self.identity()
 
+    def facts(self, position: Position) -> dict[str, Any]:
+        """Return what a state says for people beside the position."""
+        plan = self.plan
+        edges = self.blocks(position.epoch).plan.edges
+        place = int(edges[min(position.block, len(edges) - 1)])
+        if plan.unit == "sample" and plan.group == 1:
+            place += position.unit
+        places = self.origin.places(position.epoch, place)
+        datasets = {name: {"epoch": one.number, "position": one.place} for name, one in places}
+        return {"datasets": datasets} if datasets else {}
+
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""
         options, exclusion = self.options, self.exclusion
@@ -115,8 +126,8 @@ class Schedule:
         all_epochs = epochs is not None and run.position.epoch - run.start.epoch >= epochs
         return all_epochs or self._has_reached_limit(run)
 
-    def count(self, start: Position) -> int:
-        """Return the number of steps of a run that begins at a position.
+    def count(self, run: Run) -> int:
+        """Return the number of steps of a run, those that it has had included.
 
         Raises:
             EndlessError: it is not known.
@@ -133,8 +144,11 @@ class Schedule:
                     "epochs=None has no end; give run=RunSpec(max_steps=...) for a length"
                 )
             return options.max_steps
-        steps, most = 0, options.max_steps
-        for epoch in range(start.epoch, start.epoch + options.epochs):
+        steps, most, start = 0, options.max_steps, run.start
+        last = start.epoch + options.epochs
+        if not self.origin.begins_run:
+            steps, start = run.steps, run.position
+        for epoch in range(start.epoch, last):
             consumed = start.consumed if epoch == start.epoch else 0
             steps += self._steps_of(epoch, consumed, None if most is None else most - steps)
             if most is not None and steps >= most:
@@ -147,9 +161,9 @@ class Schedule:
 
     def _count_units(self, epoch: int, is_enough: Callable[[int], bool]) -> int:
         """Return the number of units of an epoch, or of as many of its blocks as are enough."""
-        if self.plan.unit == "sample":
-            return self.origin.source.count
         blocks = self.blocks(epoch)
+        if self.plan.unit == "sample":
+            return int(blocks.plan.edges[-1])
         block, units = self._counted.get(epoch, (0, 0))
         if block == blocks.count or is_enough(units):
             return units

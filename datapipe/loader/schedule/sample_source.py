@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,6 +23,7 @@ from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
+from datapipe.plan.mixture import Cursor
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
@@ -210,6 +211,15 @@ class Origin:
         for warning in self.warnings:
             logger.warning("%s", warning)
 
+    @property
+    def begins_run(self) -> bool:
+        """True if the plan is that of the run from its begin, and not of the rest of one."""
+        return True
+
+    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
+        """Return the place of each dataset of a mixture in its own order; none for one dataset."""
+        return []
+
     def random_keys(self, units: Units) -> dict[str, Any]:
         """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""
         return {}
@@ -222,8 +232,12 @@ def open_origin(
     *,
     where: str | None,
     on_error: Literal["raise", "skip"],
+    known: Mapping[str, Any] | None = None,
 ) -> Origin:
     """Select the samples that take part and measure them; count tokens if necessary.
+
+    Args:
+        known: `identity` that was found before with these arguments; None looks for warnings too.
 
     Raises:
         PlanError: no sample takes part, samples are too long, or options contradict each other.
@@ -234,8 +248,11 @@ def open_origin(
     if text is not None:
         columns = count_tokens(dataset, text.encoder)
         opened = TextSizes(dataset=dataset, columns=columns, **vars(text))
-        warnings += [_refuse_failures(opened, on_error), _lost_images(opened)]
-    selection, digest = _select(dataset, opened, plan, where)
+        if known is None:
+            warnings += [_refuse_failures(opened, on_error), _lost_images(opened)]
+    selection = digest = None
+    if known is None or known["selection"] is not None:
+        selection, digest = _select(dataset, opened, plan, where)
     count = len(dataset) if selection is None else selection.count
     source = Source(
         count=count,
@@ -243,7 +260,7 @@ def open_origin(
         measure=opened.measure if opened else None,
         shards=_shard_counts(dataset, selection),
     )
-    if opened is not None:
+    if opened is not None and known is None:
         warnings.append(without_labels(source, dataset.columns, opened.columns))
     return Origin(
         source=source,

@@ -86,9 +86,13 @@ class History:
         return self._recent[-1 - back]
 
 
-def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a run: JSON-compatible, of constant size, with its own checksum."""
+def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return the state of a run: JSON-compatible, small, with its own checksum.
+
+    `facts` are for people; nothing is resumed from them.
+    """
     state = {
+        **facts,
         "version": STATE_VERSION,
         "plan_version": PLAN_VERSION,
         "fingerprint": fingerprint,
@@ -103,11 +107,12 @@ def parse_state(
     state: Mapping[str, Any],
     fingerprint: str,
     plan: Mapping[str, Any],
-    edges: Callable[[int], Int64],
+    edges: Callable[[int], Int64 | None],
 ) -> Run:
     """Return the run in a state that belongs to this dataset and plan.
 
-    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`.
+    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if they
+    are not known.
 
     Raises:
         StateMismatch: it is not a state, a newer version wrote it, or dataset or plan differ.
@@ -174,11 +179,14 @@ def _parse_position(fields: Mapping[str, Any]) -> Position:
     return Position(*(index(fields[name]) for name in _POSITION))
 
 
-def _is_possible(position: Position, edges: Callable[[int], Int64]) -> bool:
+def _is_possible(position: Position, edges: Callable[[int], Int64 | None]) -> bool:
     """Return whether the plan may have such a position: no block has more units than samples."""
     if min(position.epoch, position.block, position.unit, position.before) < 0:
         return False
-    bounds = edges(position.epoch)[position.block : position.block + 2].tolist()
+    known = edges(position.epoch)
+    if known is None:
+        return True
+    bounds = known[position.block : position.block + 2].tolist()
     if len(bounds) < 2:
         return False
     start, stop = bounds

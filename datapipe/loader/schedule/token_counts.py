@@ -61,13 +61,13 @@ def count_tokens(
         StoreError: a shard cannot be read.
         IndexMismatch: stored counts are not those that their names say.
     """
-    workers = min(available_cpus(), _MOST_WORKERS) if workers is None else workers
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise PlanError(f"workers {workers}: at least 1 thread is needed to count tokens")
     manifest, shards = dataset.manifest, dataset.manifest.shards
     extensions = dataset.columns.extensions
 
     def count(parts: PartFiles, missing: list[int]) -> None:
+        threads = min(available_cpus(), _MOST_WORKERS) if workers is None else workers
         with closing(open_store(dataset)) as store:
             texts = _TextSource(
                 columns=dataset.columns,
@@ -75,7 +75,7 @@ def count_tokens(
                 holds_text=np.array([member_kind(e) in ("text", "json") for e in extensions], bool),
                 encoder=encoder,
             )
-            _count_shards(texts, shards, parts, missing, workers)
+            _count_shards(texts, shards, parts, missing, threads)
 
     return open_or_count(
         dataset.home, manifest, encoder.digest, image_wrap=encoder.image_wrap, count=count

@@ -127,9 +127,9 @@ def make_loader(
             work. By default one step of the first launch, for packs and batches that are shuffled.
         drop_last: leave out the last step if it has too few units for all ranks. Otherwise some of
             them are repeated, marked as not valid and with labels -100.
-        exclude: samples (keys or numbers) and steps (as `loader.plan.step` returns them) to leave
-            out. Order and state stay as they are: a sample becomes an empty slot, a step is
-            skipped.
+        exclude: samples (keys or numbers; in a mixture "dataset:key" for a key that several
+            datasets have) and steps (as `loader.plan.step` returns them) to leave out. Order and
+            state stay as they are: a sample becomes an empty slot, a step is skipped.
         epochs: epochs of a run, which is one iteration over the loader; None for no end.
         run: other ends of a run, in steps or tokens, and accumulation of steps: a `RunSpec`.
         meta: further keys of each batch: "key", "source", "dataset" (its name), "sample" (its

@@ -61,6 +61,10 @@ class JoinedArray:
             return self.gather(np.arange(start, stop, step, dtype=np.int64), _take)
         numbers = np.asarray(index)
         if numbers.dtype == bool:
+            if numbers.shape != (len(self),):
+                raise IndexError(
+                    f"a mask of shape {numbers.shape} is not one of {len(self)} values"
+                )
             numbers = np.flatnonzero(numbers)
         numbers = numbers.astype(np.int64)
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
@@ -79,6 +83,17 @@ class JoinedArray:
             if self._codes is not None:
                 values = self._codes(part)[values]
             found[chosen] = values if self._shifts is None else values + self._shifts[part]
+        return found
+
+    def gather_counts(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
+        """Return differences of offsets and those that follow: [n], read from each part by `take`.
+
+        Raises:
+            IndexError: a number is not below the number of counts.
+        """
+        found = np.empty(len(numbers), self.dtype)
+        for part, chosen, own in split_by_part(self._edges, numbers):
+            found[chosen] = take(self._parts[part](), own)
         return found
 
     def by_part(self, numbers: Int64) -> list[tuple[int, Any, Int64]]:

@@ -39,7 +39,7 @@ def gather(column: Any, numbers: Int64) -> Values:
 def gather_counts(offsets: Any, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
     if isinstance(offsets, JoinedArray):
-        return offsets.gather(numbers, gather_counts)
+        return offsets.gather_counts(numbers, gather_counts)
     if isinstance(offsets, CheckedColumn):
         if offsets.by_position:
             ends = offsets.read(numbers, 2)

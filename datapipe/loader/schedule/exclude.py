@@ -12,6 +12,7 @@ from datapipe.declared import Refused, shorten, take_int
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.find_keys import find_keys
+from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.schedule.plan_view import StepView
 from datapipe.loader.schedule.state import differences
 from datapipe.plan.steps import Exclusion
@@ -23,8 +24,9 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenI
     A step is valid only in the plan that it was seen in.
 
     Args:
-        exclude: keys of samples (str), numbers of samples (int), steps as `loader.plan.step`
-            returns them, or such steps as dicts with `epoch`, `start` and `stop`; one or several.
+        exclude: keys of samples (str), in a mixture also "dataset:key", numbers of samples (int),
+            steps as `loader.plan.step` returns them, or such steps as dicts with `epoch`, `start`
+            and `stop`; one or several.
 
     Raises:
         PlanError: it is none of these, or no sample has such a key or number.
@@ -108,6 +110,8 @@ def _range(item: Any) -> tuple[int, int, int]:
 def _numbers(keys: list[str], dataset: Dataset) -> list[int]:
     if not keys:
         return []
+    if isinstance(dataset, MixedDataset):
+        return _numbers_of_mixture(keys, dataset)
     found = find_keys(dataset.columns, keys)
     if missing := [key for key in keys if key not in found]:
         raise PlanError(
@@ -115,3 +119,49 @@ def _numbers(keys: list[str], dataset: Dataset) -> list[int]:
             "loader.plan.step(n) shows keys"
         )
     return list(found.values())
+
+
+def _numbers_of_mixture(keys: list[str], dataset: MixedDataset) -> list[int]:
+    """Return the samples with some keys, each "dataset:key", or a key that one dataset has."""
+    names = {part.name: number for number, part in enumerate(dataset.parts)}
+    anywhere: list[str] = []
+    named: dict[int, list[str]] = {}
+    for key in keys:
+        name = next((name for name in _prefixes(key) if name in names), None)
+        if name is None:
+            anywhere.append(key)
+        else:
+            named.setdefault(names[name], []).append(key[len(name) + 1 :])
+    numbers: list[int] = []
+    holders: dict[str, list[str]] = {key: [] for key in anywhere}
+    for number in range(len(names)) if anywhere else sorted(named):
+        part, own = dataset.parts[number], named.get(number, [])
+        found = find_keys(part.columns(), [*own, *anywhere])
+        if missing := [key for key in own if key not in found]:
+            raise PlanError(
+                f"exclude names {shorten(f'{part.name}:{missing[0]}')}, and no sample of dataset "
+                f"{part.name!r} has this key; loader.plan.step(n) shows keys"
+            )
+        for key in found.keys() & holders.keys():
+            holders[key].append(part.name)
+        numbers += [int(dataset.sample_edges[number]) + row for row in found.values()]
+    for key, held in holders.items():
+        if not held:
+            raise PlanError(
+                f"exclude names {shorten(key)}, and no sample of any dataset has this key; "
+                "loader.plan.step(n) shows keys"
+            )
+        if len(held) > 1:
+            more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+            raise PlanError(
+                f"exclude names {shorten(key)}, which is a key in several datasets: "
+                f"{', '.join(map(shorten, held[:3]))}{more}; name the dataset too, such as "
+                f"{shorten(f'{held[0]}:{key}')}"
+            )
+    return numbers
+
+
+def _prefixes(key: str) -> list[str]:
+    """Return what is before each colon of a key, the longest first."""
+    parts = key.split(":")
+    return [":".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]

@@ -260,7 +260,7 @@ class Draws:
         found = np.empty(len(numbers), np.int64)
         for number, chosen, own in split_by_part(self.edges, numbers):
             keys = own.astype(np.uint64) + np.uint64(self.parts[number].key)
-            found[chosen] = keys >> np.uint64(1)
+            found[chosen] = keys & np.uint64(2**63 - 1)
         return found
 
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:

@@ -1,0 +1,318 @@
+"""Columns of several datasets as one are those datasets' columns, one behind the other."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import datapipe
+from datapipe.array_types import Int64
+from datapipe.index.columns import DTYPES, Columns
+from datapipe.index.dataset import open_dataset
+from datapipe.index.files.joined_array import JoinedArray, split_by_part
+from datapipe.index.files.random_read import gather, gather_counts
+from datapipe.index.find_keys import find_keys
+from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
+from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+
+
+def edges_of(parts: Sequence[Any]) -> Int64:
+    return np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
+
+
+def as_parts(arrays: Sequence[Any]) -> list[Callable[[], Any]]:
+    return [lambda array=array: array for array in arrays]
+
+
+def joined(arrays: Sequence[Any], **options: Any) -> JoinedArray:
+    return JoinedArray(as_parts(arrays), edges_of(arrays), **options)
+
+
+sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
+
+
+@st.composite
+def plain_parts(draw: st.DrawFn) -> list[Any]:
+    lengths = draw(sizes)
+    values = iter(range(100, 1000))
+    return [np.array([next(values) for _ in range(length)], np.int64) for length in lengths]
+
+
+@given(parts=plain_parts(), data=st.data())
+def test_values_are_those_of_the_concatenation(parts: list[Any], data: st.DataObject) -> None:
+    whole, array = np.concatenate(parts), joined(parts)
+    assert len(array) == len(whole)
+    assert array[:].tolist() == whole.tolist()
+    bound = st.one_of(st.none(), st.integers(-9, 40))
+    step = st.one_of(st.none(), st.integers(-3, 3).filter(bool))
+    cut = slice(data.draw(bound), data.draw(bound), data.draw(step))
+    assert array[cut].tolist() == whole[cut].tolist()
+    if not len(whole):
+        return
+    index = st.integers(-len(whole), len(whole) - 1)
+    one = data.draw(index)
+    assert array[one] == whole[one]
+    assert type(array[one]) is type(whole[one])
+    several = np.array(data.draw(st.lists(index, max_size=12)), np.int64)
+    assert array[several].tolist() == whole[several].tolist()
+    assert gather(array, several % len(whole)).tolist() == whole[several % len(whole)].tolist()
+    table = np.resize(several, (2, 3)) if len(several) else np.zeros((2, 3), np.int64)
+    assert array[table].tolist() == whole[table].tolist()
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(whole), max_size=len(whole))))
+    assert array[mask].tolist() == whole[mask].tolist()
+
+
+@given(lengths=sizes, data=st.data())
+def test_offsets_lead_into_the_concatenation(lengths: list[int], data: st.DataObject) -> None:
+    counts = [
+        np.array(data.draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)), np.int64)
+        for n in lengths
+    ]
+    parts = [np.concatenate(([0], np.cumsum(part))).astype(np.int64) for part in counts]
+    shifts = np.concatenate(([0], np.cumsum([part[-1] for part in parts])))
+    bounds = edges_of(counts)
+    array = JoinedArray(as_parts(parts), bounds, shifts=shifts[:-1])
+    flat = np.concatenate(counts)
+    expected = np.concatenate(([0], np.cumsum(flat)))
+    if not len(flat):  # there is no part to ask
+        return
+    assert len(array) == len(expected)
+    assert array[:].tolist() == expected.tolist()
+    assert array[-1] == expected[-1]
+    assert [int(array[at]) for at in range(len(expected))] == expected.tolist()
+    some = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=9)), np.int64)
+    assert gather_counts(array, some).tolist() == flat[some].tolist()
+    assert array[some + 1].tolist() == expected[some + 1].tolist()
+    with pytest.raises(IndexError):
+        gather_counts(array, np.array([len(flat)]))
+
+
+@given(parts=plain_parts(), data=st.data())
+def test_numbers_out_of_range_are_refused(parts: list[Any], data: st.DataObject) -> None:
+    whole, array = np.concatenate(parts), joined(parts)
+    inside = list(range(len(whole)))[:2]
+    beyond = data.draw(st.sampled_from([len(whole), len(whole) + 7, -len(whole) - 1]))
+    with pytest.raises(IndexError):
+        array[beyond]
+    with pytest.raises(IndexError):
+        array[np.array([*inside, beyond])]
+    with pytest.raises(IndexError):
+        gather(array, np.array([*inside, -1]))
+
+
+def test_a_mask_of_another_length_is_refused() -> None:
+    array = joined([np.arange(2), np.arange(3)])
+    for length in (4, 6):
+        with pytest.raises(IndexError):
+            array[np.zeros(length, bool)]
+
+
+def test_a_part_is_asked_for_when_it_is_needed() -> None:
+    asked: list[int] = []
+
+    def part(number: int) -> Callable[[], Any]:
+        def ask() -> Any:
+            asked.append(number)
+            return np.arange(3)
+
+        return ask
+
+    array = JoinedArray([part(n) for n in range(4)], np.array([0, 3, 3, 6, 9]))
+    assert len(array) == 9
+    array[4]
+    assert asked == [2]
+    array[np.array([0, 8])]
+    assert sorted(asked) == [0, 2, 3]
+
+
+def test_codes_are_those_of_the_joined_names() -> None:
+    parts = [np.array([0, 1], np.uint16), np.array([1, 0, 2], np.uint16)]
+    codes = [np.array([5, 7], np.uint16), np.array([7, 9, 5], np.uint16)]
+    array = JoinedArray(as_parts(parts), edges_of(parts), np.uint16, codes=codes.__getitem__)
+    assert array[:].tolist() == [5, 7, 9, 7, 5]
+    assert array[:].dtype == np.uint16
+
+
+@given(parts=plain_parts(), data=st.data())
+def test_numbers_are_split_by_part(parts: list[Any], data: st.DataObject) -> None:
+    bounds = edges_of(parts)
+    if not bounds[-1]:
+        return
+    numbers = np.array(data.draw(st.lists(st.integers(0, int(bounds[-1]) - 1))), np.int64)
+    found = np.full(len(numbers), -1)
+    last = -1
+    for part, chosen, own in split_by_part(bounds, numbers):
+        assert part > last
+        assert (own < len(parts[part])).all()
+        found[chosen] = bounds[part] + own
+        last = part
+    assert found.tolist() == numbers.tolist()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any, encode: Any) -> list[Path]:
+    """Datasets of several shards, with other members each; some keys are those of another."""
+    root = tmp_path_factory.mktemp("joined")
+    pngs = root / "raw" / "1"
+    pngs.mkdir(parents=True)
+    for number in range(5):
+        (pngs / f"{number}.png").write_bytes(encode(kind="PNG"))
+        (pngs / f"{number}.txt").write_text(f"drawing {number}")
+    texts = root / "raw" / "3"
+    texts.mkdir()
+    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "I."}]
+    (texts / "data.json").write_text(json.dumps([{"id": n, "conversations": turns} for n in "ab"]))
+    make_folder(root / "raw" / "0", 7)
+    make_folder(root / "raw" / "2", 1)
+    out = []
+    for number in range(4):
+        out.append(root / str(number))
+        datapipe.pack_dataset(root / "raw" / str(number), out[-1], shard_size=3)
+    return out
+
+
+def open_empty() -> Columns:
+    """Columns of a dataset without samples, as one whose shards were all emptied."""
+    arrays: dict[str, Any] = {}
+    for name, dtype in DTYPES.items():
+        offsets = name in ("sample_member", "sample_image", "sample_key", "sample_source")
+        arrays[name] = np.zeros(1 if offsets else 0, dtype)
+    return Columns(extensions=(), checksums=True, shard_sample=np.zeros(2, np.int64), **arrays)
+
+
+@pytest.fixture(params=["plain", "empty at the ends", "empty in the middle"])
+def parts(request: Any, folders: list[Path]) -> list[Columns]:
+    found = [open_dataset(folder).columns for folder in folders]
+    if request.param == "empty at the ends":
+        return [open_empty(), *found, open_empty(), open_empty()]
+    if request.param == "empty in the middle":
+        return [found[0], open_empty(), open_empty(), *found[1:]]
+    return found
+
+
+@pytest.fixture
+def columns(parts: list[Columns]) -> JoinedColumns:
+    return JoinedColumns(as_parts(parts), [ColumnCounts.of(part) for part in parts])
+
+
+def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: JoinedColumns) -> None:
+    offsets = {"sample_member": "member_size", "sample_image": "image_width"}
+    for name in DTYPES:
+        if name.endswith(("_key", "_source")) or name.startswith(("key_", "source_")):
+            continue
+        whole = getattr(columns, name)
+        if name in offsets:
+            counts = [np.diff(getattr(part, name)) for part in parts]
+            assert np.diff(whole[:]).tolist() == np.concatenate(counts).tolist()
+            assert whole[-1] == len(getattr(columns, offsets[name]))
+        elif name == "member_ext":
+            names = [part.extensions[code] for part in parts for code in part.member_ext]
+            assert [columns.extensions[code] for code in whole[:].tolist()] == names
+        else:
+            values = np.concatenate([getattr(part, name) for part in parts])
+            assert whole[:].tolist() == values.tolist()
+            assert whole.dtype == whole[:].dtype == values.dtype
+
+
+def test_samples_have_their_keys_members_and_shards(
+    parts: list[Columns], columns: JoinedColumns
+) -> None:
+    keys, sources, members, shards, before = [], [], [], [], 0
+    for part in parts:
+        numbers = np.arange(len(part.text_bytes))
+        keys += part.keys(numbers) if len(numbers) else []
+        sources += part.sources(numbers) if len(numbers) else []
+        members += [part.members(sample) for sample in numbers.tolist()]
+        shards += (before + part.shards(numbers)).tolist()
+        before += len(part.shard_sample) - 1
+    samples = np.arange(len(keys))
+    assert len(keys) == 15
+    assert columns.keys(samples) == keys
+    assert columns.sources(samples) == sources
+    assert [columns.members(sample) for sample in samples.tolist()] == members
+    assert columns.shards(samples).tolist() == shards
+    assert [columns.shard(sample) for sample in samples.tolist()] == shards
+    back = samples[::-1]
+    assert columns.keys(back) == keys[::-1]
+    assert columns.shards(back).tolist() == shards[::-1]
+    assert columns.strings("key", 3, 11).to_pylist() == keys[3:11]
+    assert columns.strings("source", 3, 11).to_pylist() == sources[3:11]
+    assert columns.key(9) == keys[9]
+
+
+def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: JoinedColumns) -> None:
+    keys = columns.keys(np.arange(15))
+    assert len(set(keys)) < 15  # some are those of another dataset
+    found = find_keys(columns, [*keys, "none"])
+    assert found == {key: keys.index(key) for key in keys}
+
+
+def test_joined_columns_are_pickled_with_their_parts(folders: list[Path]) -> None:
+    dataset = mixed(folders)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.fingerprint == dataset.fingerprint
+    numbers = np.arange(len(dataset))
+    assert again.columns.keys(numbers) == dataset.columns.keys(numbers)
+    assert again.dataset_names(numbers) == dataset.dataset_names(numbers)
+    assert {item.name for item in fields(again)} == {item.name for item in fields(dataset)}
+
+
+class Opener:
+    """Opens a folder, and counts how often."""
+
+    opened = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, of: int) -> datapipe.index.dataset.Dataset:
+        Opener.opened += 1
+        return open_dataset(self._folder)
+
+
+def mixed(folders: Sequence[Path]) -> MixedDataset:
+    parts = []
+    for folder in folders:
+        dataset = open_dataset(folder)
+        counts = ColumnCounts.of(dataset.columns)
+        parts.append(
+            DatasetPart(
+                f"the {folder.name}",
+                Opener(folder),
+                counts,
+                dataset.fingerprint,
+                of=len(folders),
+                is_remote=False,
+            )
+        )
+    return MixedDataset.of(parts)
+
+
+def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Path]) -> None:
+    dataset = mixed(folders)
+    Opener.opened = 0
+    assert len(dataset) == 15
+    assert dataset.sample_edges.tolist() == [0, 7, 12, 13, 15]
+    assert dataset.kinds(np.array([14, 0, 7, 12, 6])).tolist() == [3, 0, 1, 2, 0]
+    assert dataset.dataset_names(np.array([14, 0])) == ["the 3", "the 0"]
+    assert dataset.fingerprint
+    assert Opener.opened == 0
+    dataset.columns.keys(np.array([8, 9, 11]))
+    dataset.columns.members(10)
+    assert Opener.opened == 1
+
+
+def test_the_fingerprint_is_of_names_and_contents(folders: list[Path]) -> None:
+    first = mixed(folders).fingerprint
+    assert first == mixed(folders).fingerprint
+    assert first != mixed(folders[::-1]).fingerprint
+    assert first != mixed(folders[:-1]).fingerprint

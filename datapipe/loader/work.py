@@ -268,12 +268,27 @@ class Work:
             path: of the other images.
 
         Raises:
-            PlanError: the device normalises, and these images would be normalised otherwise.
+            PlanError: DALI, a cache on the device or the device itself work on all images alike,
+                and these are others; or as `check_shapes`.
         """
-        if own is None or self.image is None:
+        if own is None or self.image is None or own == self.image:
             return self.fitting(path)
+        replace(self, image=own).check_shapes()
+        alike = "and this dataset has another ImageSpec than image=; give both the same, or"
+        if path.decoder is not None:
+            raise PlanError(f"DALI makes all images of a batch alike, {alike} decoder='cpu'")
+        if self.keeps_on_device:
+            raise PlanError(
+                f"cache device=... keeps images of one ImageSpec, {alike} CacheSpec(memory=...)"
+            )
         if path.prefetcher is not None:
             here, there = self.image, own
+            padded = ("shortest", "dynamic")
+            if (here.resize in padded) != (there.resize in padded):
+                raise PlanError(
+                    f"the device pads images of resize={here.resize!r} and of "
+                    f"resize={there.resize!r} differently, {alike} leave device= out"
+                )
             if (here.mean_std, here.out_dtype) != (there.mean_std, there.out_dtype):
                 raise PlanError(
                     f"images are normalised on the device, with mean and std {here.mean_std} to "

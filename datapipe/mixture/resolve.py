@@ -67,7 +67,7 @@ def resolve(
         step: size of a step; None if it is not known.
 
     Raises:
-        PlanError: a dataset is empty or never drawn, an amount needs tokens or steps that are not
+        PlanError: a dataset is empty, an amount needs tokens or steps that are not
             known, changes of the schedule overlap, or an epoch has no end.
 
     Examples:
@@ -80,12 +80,6 @@ def resolve(
     numbers = {dataset.name: number for number, dataset in enumerate(mixture.datasets)}
     shares = _Shares(mixture, numbers, counts, means)
     line = _schedule(mixture, shares, step)
-    for number, dataset in enumerate(mixture.datasets):
-        if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
-            raise PlanError(
-                f"dataset {shorten(dataset.name)} is never drawn: its weight, or that of its "
-                "group, is 0 for the whole run; give it a weight, or leave it out"
-            )
     epoch = _epoch(shares, line)
     if epoch > MOST_DRAWS:
         raise PlanError(
@@ -301,6 +295,8 @@ def _epoch(shares: _Shares, line: RateLine) -> int:
             beyond = line.first_draw(itemgetter(number), more_than(count))
             ends += [beyond - 1] if beyond is not None else []
             continue
+        if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
+            continue  # a weight of 0 leaves a dataset out
         end = line.first_draw(itemgetter(number), at_least(count))
         if end is None:
             raise PlanError(

@@ -81,6 +81,18 @@ class Rates:
         starts = np.maximum(self.starts[segment:] - draw, 0)
         return Rates(starts=starts, first=first, last=self.last[segment:])
 
+    def same_until(self, other: Rates, draw: int) -> bool:
+        """Return whether these rates are those of `other` up to a draw."""
+        ends = []
+        for rates in (self, other):
+            count = int(np.searchsorted(rates.starts, draw))
+            slopes = (rates.first != rates.last).any(1)
+            # Of a segment that is constant it does not matter where it ends.
+            stops = [int(rates.starts[n + 1]) if slopes[n] else 0 for n in range(count)]
+            parts = rates.starts[:count], rates.first[:count], rates.last[:count]
+            ends.append((stops, *(part.tolist() for part in parts)))
+        return ends[0] == ends[1]
+
     @staticmethod
     def constant(rates: Sequence[float]) -> Rates:
         """Return rates that never change."""

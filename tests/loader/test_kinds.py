@@ -26,6 +26,8 @@ from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.specs import BatchSpec, DeviceSpec
+from datapipe.loader.work import Work
 from datapipe.plan.steps import Share
 from datapipe.plan.units import Sizes, Units
 from datapipe.text.encode import SampleText
@@ -46,6 +48,7 @@ PAIRS = {
         ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
         ImageSpec(size=24, normalize="siglip", flip=0.5, dtype=torch.bfloat16),
     ),
+    "scaled": (ImageSpec(size=24), ImageSpec(size=24, scaled_decode=True)),
     "tiles": (
         ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
         ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False, normalize="clip"),
@@ -115,6 +118,7 @@ def build(context: BatchContext, step: StepJob) -> dict[str, Any]:
     builder = BatchBuilder(context, step)
     for piece in range(builder.pieces):
         builder.run(piece, Watch())
+    context.store.close()
     return builder.result()
 
 
@@ -147,6 +151,9 @@ def check_images(
             found = found[:, :, :height, :width]
         assert torch.equal(found, rows)
     assert row == len(batch["pixel_values"])
+    if padded and row:
+        sizes = [one["pixel_values"].shape[1:] for one in expected if one["images_per_sample"]]
+        assert batch["pixel_values"].shape[1:] == torch.Size(map(max, *sizes))
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -156,7 +163,7 @@ def test_images_are_those_of_each_dataset(make: Make, pair: str, meta: tuple[str
     loaders = [make(image=spec, meta=meta) for spec in specs]
     references = [alone(make, spec, meta=meta) for spec in specs]
     # One of them alone, a few, and samples without images only.
-    for samples in (SAMPLES, SAMPLES[:9], np.arange(5), np.arange(5, 9), np.array([19, 29])):
+    for samples in map(np.array, (SAMPLES, SAMPLES[:9], [0, 1], [5, 6], [1, 2, 19], [19, 29])):
         batch = build(together(loaders), job(loaders, samples))
         kinds = kinds_of(samples).tolist()
         expected = [references[k][s] for k, s in zip(kinds, samples.tolist(), strict=True)]
@@ -440,6 +447,56 @@ def test_what_works_on_all_images_alike_refuses_several_kinds(make: Make) -> Non
         replace(images, decoder=object())  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="2 different ones"):
         DeviceCache(None, images, 0.0)  # type: ignore[arg-type]
+
+
+def work_on(**options: Any) -> Work:
+    options = {"device": DeviceSpec("cpu"), "decoder": "auto", "cache": None} | options
+    nothing: dict[str, Any] = {"image": None, "text": None, "transform": None, "where": None}
+    return Work(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
+
+
+@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
+def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
+    first, other = PAIRS[pair]
+    loaders = [make(image=spec) for spec in (first, other)]
+    context, work = together(loaders), work_on(image=first)
+    expected = build(context, job(loaders, SAMPLES))["pixel_values"]
+    path = work.choose_path(loaders[0].options, checksums=True)
+    transforms = [work.fitting_own(spec, path) for spec in (None, other)]
+    assert context.images is not None
+    images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
+    batch = build(replace(context, images=images), job(loaders, SAMPLES))
+    assert batch["pixel_values"].dtype == torch.uint8
+    assert path.prefetcher is not None
+    there = path.prefetcher.receive(path.prefetcher.send(batch))
+    assert torch.equal(there["pixel_values"], expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "told"),
+    [
+        ({}, {"normalize": "siglip"}, "normalised on the device"),
+        ({}, {"resize": "shortest"}, "pads images of resize='stretch'"),
+        ({"cache": CacheSpec(device=1 << 20)}, {"flip": 0.5}, "keeps images of one ImageSpec"),
+        ({"batch": BatchSpec(4, sample_images=2)}, {"resize": "tiles"}, "sample_images=2"),
+    ],
+    ids=["normalised", "padded", "device cache", "shapes"],
+)
+def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused(
+    make: Make, options: dict[str, Any], changes: dict[str, Any], told: str
+) -> None:
+    image = ImageSpec(size=24, normalize="clip")
+    work = work_on(image=image, **options)
+    path = work.choose_path(make().options, checksums=True)
+    same = work.fitting_own(replace(image), path), work.fitting(path)
+    assert len({repr(transform.spec) for transform in same if transform}) == 1
+    with pytest.raises(PlanError, match=told):
+        work.fitting_own(replace(image, **changes), path)
+    if not options:
+        return
+    dali = replace(path, decoder=object())  # type: ignore[arg-type]
+    with pytest.raises(PlanError, match="DALI makes all images of a batch alike"):
+        work_on(image=image).fitting_own(replace(image, flip=0.5), dali)
 
 
 def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:

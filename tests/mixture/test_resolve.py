@@ -303,13 +303,6 @@ REFUSED: list[tuple[Any, tuple[int, ...], Any, str]] = [
         "dataset 'a' has no sample that takes part; change its where or limit, or leave it out",
     ),
     (
-        {"a": 1, "b": 0},
-        (5, 5),
-        None,
-        "dataset 'b' is never drawn: its weight, or that of its group, is 0 for the whole run; "
-        "give it a weight, or leave it out",
-    ),
-    (
         {"a": 0, "b": 0},
         (5, 5),
         None,
@@ -416,3 +409,8 @@ def test_torch_is_not_imported() -> None:
         "resolve(mixture, numpy.array([3, 4])); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_a_weight_of_0_leaves_a_dataset_out() -> None:
+    found = resolve(Mixture.of({"a": 1, "b": 0}), sizes_of(5, 50))
+    assert (found.rates.first.tolist(), found.epoch) == ([[1.0, 0.0]], 5)

@@ -52,6 +52,27 @@ class Entrant:
             start=Cursor(samples=part.samples),
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        start = [self.start.number, self.start.place, self.start.samples]
+        facts = {"fingerprint": self.fingerprint, "samples": self.samples, "start": start}
+        return {**facts, **self.identity}
+
+    @staticmethod
+    def parse(fields: dict[str, Any]) -> Entrant:
+        """Return the dataset of `to_dict`, whose fields are taken out of the dict.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        number, place, samples = fields.pop("start")
+        return Entrant(
+            fingerprint=fields.pop("fingerprint"),
+            samples=fields.pop("samples"),
+            start=Cursor(number=number, place=place, samples=samples),
+            identity=fields,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
@@ -78,11 +99,8 @@ class Leg:
             "segments": rates.starts.tolist(),
             "datasets": {
                 name: {
-                    "fingerprint": entrant.fingerprint,
-                    "samples": entrant.samples,
-                    "start": [entrant.start.number, entrant.start.place, entrant.start.samples],
                     "rates": [rates.first[:, number].tolist(), rates.last[:, number].tolist()],
-                    **entrant.identity,
+                    **entrant.to_dict(),
                 }
                 for number, (name, entrant) in enumerate(self.datasets.items())
             },
@@ -105,34 +123,35 @@ class Leg:
                 first=np.array([first for first, _ in rates], np.float64).T,
                 last=np.array([last for _, last in rates], np.float64).T,
             ),
-            datasets={name: _parse_entrant(entrant) for name, entrant in given.items()},
+            datasets={name: Entrant.parse(entrant) for name, entrant in given.items()},
         )
-
-
-def _parse_entrant(fields: dict[str, Any]) -> Entrant:
-    number, place, samples = fields.pop("start")
-    return Entrant(
-        fingerprint=fields.pop("fingerprint"),
-        samples=fields.pop("samples"),
-        start=Cursor(number=number, place=place, samples=samples),
-        identity=fields,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Legs:
-    """Legs of a run from some epoch on, of which the first begins before or with that epoch.
+    """Legs of a run from some draw on.
 
     Attributes:
         said: digest of the mixture as it was said, for the last leg.
-        epoch, base: number of the epoch, and the draw at which it begins.
-        legs: in order.
+        epoch, base: number of the first epoch, and the draw at which it begins here.
+        first: draws of this epoch from there on.
+        before: draws of this epoch before.
+        absent: datasets that were left out, by name, with their places.
+        legs: in order; all but the last are of the first epoch alone.
     """
 
     said: str
     epoch: int
     base: int
+    first: int
     legs: tuple[Leg, ...]
+    before: int = 0
+    absent: Mapping[str, Entrant] = field(default_factory=dict)
+
+    @property
+    def begins_run(self) -> bool:
+        """True if the mixture was never changed."""
+        return (self.epoch, self.base, len(self.legs)) == (0, 0, 1)
 
     def span(self, epoch: int) -> tuple[int, int]:
         """Return the first draw of an epoch and of the next one.
@@ -145,11 +164,10 @@ class Legs:
                 f"epoch {epoch} was drawn from another mixture, which was changed in epoch "
                 f"{self.epoch}; look at it with the mixture and a state of that time"
             )
-        length = self.legs[-1].epoch
-        # The epoch in which the mixture was changed lasts at least until then.
-        end = max(self.base + length, self.legs[-1].start)
+        end = self.base + self.first
         if epoch == self.epoch:
             return self.base, end
+        length = self.legs[-1].epoch
         start = end + (epoch - self.epoch - 1) * length
         return start, start + length
 
@@ -181,7 +199,10 @@ class Legs:
             "said": self.said,
             "epoch": self.epoch,
             "base": self.base,
+            "first": self.first,
+            "before": self.before,
             "legs": [leg.to_dict() for leg in self.legs],
+            "absent": {name: entrant.to_dict() for name, entrant in self.absent.items()},
         }
 
     @staticmethod
@@ -194,9 +215,9 @@ class Legs:
         legs = tuple(Leg.parse(leg) for leg in fields["legs"])
         if not legs:
             raise ValueError("no leg")
-        return Legs(
-            said=fields["said"], epoch=int(fields["epoch"]), base=int(fields["base"]), legs=legs
-        )
+        numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
+        absent = {name: Entrant.parse(dict(one)) for name, one in fields["absent"].items()}
+        return Legs(said=fields["said"], legs=legs, absent=absent, **numbers)
 
 
 class Draws:
@@ -205,8 +226,7 @@ class Draws:
     Args:
         parts: the datasets that are there.
         edges: int64 [datasets + 1], number of the first sample of each.
-        legs: of the run. Draws of a dataset that is not there any more, or has other samples, are
-            left out.
+        legs: of the run.
     """
 
     def __init__(
@@ -246,7 +266,8 @@ class Draws:
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
         """Return the place of each dataset in its own order, before a position of an epoch."""
         draw = self.legs.span(epoch)[0] + position
-        return self._drawn[self.legs.at(max(0, draw - 1))].places(draw)
+        last = max(draw - 1, self.legs.legs[0].start)
+        return self._drawn[self.legs.at(last)].places(draw)
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each dataset is drawn from in an epoch."""
@@ -275,7 +296,7 @@ class Draws:
 
 
 class _DrawnLeg:
-    """Draws of one leg, of the datasets that are there."""
+    """Draws of one leg."""
 
     def __init__(
         self, leg: Leg, parts: Sequence[PartSource], edges: Int64, plan: PlanOptions
@@ -284,27 +305,24 @@ class _DrawnLeg:
         self._plan = plan
         self._edges = edges
         there = {part.name: (number, part) for number, part in enumerate(parts)}
-        self._parts = [there.get(name) for name in leg.datasets]
+        # A leg is only followed as long as its datasets are there.
+        self._parts = [there[name] for name in leg.datasets if name in there]
         keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.datasets]
         self._interleaving = Interleaving(leg.rates, keys)
         self._entrants = list(leg.datasets.values())
         self._orders: dict[int, DatasetOrder] = {}
-        self._kept: dict[int, bool] = {}
 
     def draw(self, start: int, stop: int) -> Int64:
         first = self._leg.start
         datasets, turns = self._interleaving.draws(start - first, stop - first)
-        samples = np.full(len(turns), -1, np.int64)
+        samples = np.empty(len(turns), np.int64)
         order = np.argsort(datasets, kind="stable")
         held, starts = np.unique(datasets[order], return_index=True)
         for number, chosen in zip(held.tolist(), np.split(order, starts[1:]), strict=True):
-            found = self._parts[number]
-            if found is None or not self._continues(number, found[1]):
-                continue
-            at, part = found
+            at, part = self._parts[number]
             passes, indices = self._order(number, part)(turns[chosen])
             samples[chosen] = self._edges[at] + part.select(indices) + (passes << PASS_BIT)
-        return samples[samples >= 0]
+        return samples
 
     def places(self, draw: int) -> dict[str, Cursor]:
         turns = self._interleaving.counts(draw - self._leg.start).tolist()
@@ -322,12 +340,6 @@ class _DrawnLeg:
         first = self._leg.start
         asked = self._interleaving.ideal(start - first, stop - first)
         return dict(zip(self._leg.datasets, asked.tolist(), strict=True))
-
-    def _continues(self, number: int, part: PartSource) -> bool:
-        known = self._kept.get(number)
-        if known is None:
-            known = self._kept[number] = continues(self._entrants[number], part)
-        return known
 
     def _order(self, number: int, part: PartSource) -> DatasetOrder:
         order = self._orders.get(number)
@@ -365,8 +377,11 @@ class MixedOrigin(Origin):
     draws: Draws = field(repr=False)
 
     @property
-    def first_epoch(self) -> int:
-        return self.draws.legs.epoch
+    def begins_run(self) -> bool:
+        return self.draws.legs.begins_run
+
+    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
+        return list(self.draws.places(epoch, position).items())
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}

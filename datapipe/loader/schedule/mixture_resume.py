@@ -1,15 +1,18 @@
 """Resuming a run with another mixture: the rest of it is drawn from the new one.
 
 What the old mixture had planned of the current block is still trained, so that no sample is lost or
-seen twice; a dataset that is not there any more is left out of it.
+seen twice. If a dataset of it is not there any more, that cannot be known, and the rest of the
+block is left out, with a warning.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
@@ -79,21 +82,26 @@ def resume_mixture(
         return ResumedMixture(
             origin=mixed_origin(draws, sized=sized), changes=(), position=position
         )
-    base, _ = legs.span(position.epoch)
-    if plan.unit == "sample" and plan.group == 1 and position.unit:
-        # Units are in the order of the draws, so the new mixture can begin right here.
-        change = start + position.unit
-        position = Position(position.epoch, position.block + 1, 0, position.consumed)
-    else:
-        change = stop if position.unit else start
-    past = Draws(given.parts, given.edges, legs, plan)
-    places = past.places(position.epoch, change)
-    entrants, changes = {}, []
+    change, problem = _change(legs, given, plan, position, (start, stop))
+    if unchanged and legs.begins_run:
+        shared = _shared(origin, before, plan, position, edges, change)
+        if shared is not None:
+            later = ("weights change at other times, all of them later than this step",)
+            return ResumedMixture(origin=origin, changes=later, position=shared)
+    places = Draws(given.parts, given.edges, legs, plan).places(position.epoch, change)
+    known = {**legs.absent, **before.datasets}
+    entrants, changes = {}, [] if problem is None else [problem]
     for part in given.parts:
-        entrant, said = _entrant(before.datasets.get(part.name), part, places.get(part.name))
-        entrants[part.name] = entrant
+        place = places.get(part.name)
+        entrants[part.name], said = _entrant(known.get(part.name), part, place)
         changes += said
-    changes += [f"{name} is left out" for name in before.datasets if name not in entrants]
+    absent = {
+        name: replace(entrant, start=places.get(name, entrant.start))
+        for name, entrant in known.items()
+        if name not in entrants
+    }
+    changes += [f"{name} is left out" for name in before.datasets if name in absent]
+    base, _ = legs.span(position.epoch)
     leg = Leg(
         start=base + change,
         rates=here.rates.after(base + change),
@@ -101,13 +109,78 @@ def resume_mixture(
         datasets=entrants,
     )
     changes += _rates_changed(before, leg)
-    kept = legs.legs if legs.epoch == position.epoch else legs.legs[-1:]
-    kept = tuple(each for each in kept if each.start < leg.start) if change else ()
-    resumed = Legs(said=given.legs.said, epoch=position.epoch, base=base, legs=(*kept, leg))
+    epoch, passed = position.epoch, legs.before if legs.epoch == position.epoch else 0
+    if change == stop and position.unit and problem is None:  # the block is finished first
+        kept = legs.legs if legs.epoch == epoch else legs.legs[-1:]
+        steps = (*(one for one in kept if one.start < leg.start), leg)
+        first = max(here.epoch - passed, change)
+    else:
+        # The rest of the epoch has blocks of its own.
+        base, steps, passed = leg.start, (leg,), passed + change
+        if passed >= here.epoch:
+            epoch, passed = epoch + 1, 0
+        first, position = here.epoch - passed, Position(epoch)
+    resumed = Legs(
+        said=given.legs.said,
+        epoch=epoch,
+        base=base,
+        first=first,
+        before=passed,
+        legs=steps,
+        absent=absent,
+    )
     draws = Draws(given.parts, given.edges, resumed, plan)
     return ResumedMixture(
         origin=mixed_origin(draws, sized=sized), changes=tuple(changes), position=position
     )
+
+
+def _shared(
+    origin: MixedOrigin,
+    before: Leg,
+    plan: PlanOptions,
+    position: Position,
+    edges: Int64,
+    change: int,
+) -> Position | None:
+    """Return the position in a mixture whose plan is the same until there; None if it is not.
+
+    Args:
+        edges: of the blocks of the epoch in the state.
+        change: place in the epoch until which the state's plan is fixed.
+    """
+    legs = origin.draws.legs
+    here = legs.legs[-1]
+    draw = position.epoch * before.epoch + change
+    if before.epoch != here.epoch or not before.rates.same_until(here.rates, draw):
+        return None
+    now = _plan_of(origin, legs, plan, position.epoch).edges
+    if plan.unit == "sample" and plan.group == 1:
+        block = int(np.searchsorted(now, change, side="right")) - 1
+        return Position(position.epoch, block, change - int(now[block]), int(now[block]))
+    blocks = slice(position.block + (2 if position.unit else 1))
+    return position if np.array_equal(now[blocks], edges[blocks]) else None
+
+
+def _change(
+    legs: Legs, given: Draws, plan: PlanOptions, position: Position, block: tuple[int, int]
+) -> tuple[int, str | None]:
+    """Return the place in the epoch at which the new mixture begins, and what is lost by that."""
+    start, stop = block
+    if plan.unit == "sample" and plan.group == 1:
+        # Units are in the order of the draws, so it can begin right here.
+        return start + position.unit, None
+    if not position.unit:
+        return start, None
+    there = {part.name: part for part in given.parts}
+    for name, entrant in legs.legs[-1].datasets.items():
+        if name not in there or not continues(entrant, there[name]):
+            return stop, (
+                f"up to {stop - start:,} samples of the block at hand are left out in this pass: "
+                f"it was planned with {name}, which is not there as it was; to train them, give "
+                "the dataset as it was, with weight 0"
+            )
+    return stop, None
 
 
 def saved_edges(
@@ -128,24 +201,17 @@ def _plan_of(origin: MixedOrigin, legs: Legs, plan: PlanOptions, epoch: int) -> 
 def _entrant(before: Entrant | None, part: Any, place: Cursor | None) -> tuple[Entrant, list[str]]:
     """Return a dataset of the new leg, and what has changed about it."""
     now = Entrant.of(part)
-    if before is None or place is None:
+    if before is None:
         return now, [f"{part.name} is new"]
+    said = [] if place is not None else [f"{part.name} is there again"]
+    place = place or before.start
     if before.fingerprint == now.fingerprint and before.identity == now.identity:
-        return _at(now, place), []
+        return replace(now, start=place), said
     if continues(before, part):
         more = f"{part.name} has grown from {before.samples:,} to {now.samples:,} samples"
-        return _at(now, place), [more]
+        return replace(now, start=place), [*said, more]
     anew = Cursor(number=place.number + 1, samples=now.samples)
-    return _at(now, anew), [f"{part.name} has other samples, and begins anew"]
-
-
-def _at(entrant: Entrant, place: Cursor) -> Entrant:
-    return Entrant(
-        fingerprint=entrant.fingerprint,
-        identity=entrant.identity,
-        samples=entrant.samples,
-        start=place,
-    )
+    return replace(now, start=anew), [f"{part.name} has other samples, and begins anew"]
 
 
 def _rates_changed(before: Leg, leg: Leg) -> list[str]:

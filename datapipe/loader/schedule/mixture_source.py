@@ -158,7 +158,7 @@ class OpenedMixture:
             datasets={part.name: Entrant.of(part) for part in parts},
         )
         said = hashlib.sha256(json.dumps(mixture.to_dict(), sort_keys=True).encode())
-        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, legs=(leg,))
+        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
         warnings = tuple(warning for part in parts for warning in part.warnings)
         draws = Draws(parts, self.dataset.sample_edges, legs, plan)
         return mixed_origin(draws, sized=sized, warnings=warnings)

@@ -47,6 +47,17 @@ class Schedule:
         """Return all that the position of a unit in an epoch depends on."""
         return {"dataset": self.fingerprint} | self.identity()
 
+    def facts(self, position: Position) -> dict[str, Any]:
+        """Return what a state says for people beside the position."""
+        plan = self.plan
+        edges = self.blocks(position.epoch).plan.edges
+        place = int(edges[min(position.block, len(edges) - 1)])
+        if plan.unit == "sample" and plan.group == 1:
+            place += position.unit
+        places = self.origin.places(position.epoch, place)
+        datasets = {name: {"epoch": one.number, "position": one.place} for name, one in places}
+        return {"datasets": datasets} if datasets else {}
+
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""
         options, exclusion = self.options, self.exclusion
@@ -135,7 +146,7 @@ class Schedule:
             return options.max_steps
         steps, most, start = 0, options.max_steps, run.start
         last = start.epoch + options.epochs
-        if start.epoch < self.origin.first_epoch:  # the plan of its begin is not known any more
+        if not self.origin.begins_run:
             steps, start = run.steps, run.position
         for epoch in range(start.epoch, last):
             consumed = start.consumed if epoch == start.epoch else 0

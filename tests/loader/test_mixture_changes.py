@@ -1,0 +1,256 @@
+"""Runs that go on with another mixture: datasets keep their order, and nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe.errors import PlanError
+
+SIZES = {"a": 23, "b": 31, "c": 7}
+WEIGHTS = {"a": 0.5, "b": 0.3, "c": 0.2}
+OPTIONS = {"image": None, "meta": ("dataset", "key", "valid"), "seed": 3, "num_workers": 0}
+STEPS = 9  # before the run is stopped
+Draw = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("mixture")
+    for name, samples in SIZES.items():
+        datapipe.pack_dataset(make_folder(root / "raw" / name, samples), root / name, shard_size=8)
+    return {name: root / name for name in SIZES}
+
+
+@pytest.fixture(params=["samples", "packs"])
+def make(request: Any, folders: dict[str, Path], tokenizer: Any) -> Callable[..., datapipe.Loader]:
+    """Makes loaders of a mixture, of samples or of packs."""
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="caption", image_tokens=2)
+    units: dict[str, Any] = {"batch_size": 5}
+    if request.param == "packs":
+        units = {"pack": 64, "text": text}
+
+    def made(weights: dict[str, Any], **options: Any) -> datapipe.Loader:
+        given = {
+            name: one if isinstance(one, dict) else {"path": folders[name[0]], "weight": one}
+            for name, one in weights.items()
+        }
+        return datapipe.make_loader(given, **{**OPTIONS, "epochs": 3, **units, **options})
+
+    return made
+
+
+def draws(loader: datapipe.Loader, steps: int | None = None) -> list[Draw]:
+    """Return the dataset and key of the valid samples of some steps."""
+    found = []
+    for number, batch in enumerate(loader, 1):
+        given = zip(batch["dataset"], batch["key"], batch["valid"].tolist(), strict=True)
+        found += [(name, key) for name, key, valid in given if valid]
+        if number == steps:
+            break
+    return found
+
+
+def stopped(make: Any, weights: dict[str, float] = WEIGHTS) -> tuple[list[Draw], dict[str, Any]]:
+    """Return what was drawn before a run was stopped, and its state."""
+    loader = make(weights)
+    return draws(loader, STEPS), json.loads(json.dumps(loader.state_dict()))
+
+
+def resumed(make: Any, weights: dict[str, Any], state: Any, **options: Any) -> datapipe.Loader:
+    loader = make(weights, **options)
+    loader.load_state_dict(state)
+    return loader
+
+
+def of(name: str, found: list[Draw]) -> list[str]:
+    return [key for own, key in found if own == name]
+
+
+def assert_passes(found: list[Draw], name: str) -> None:
+    """Every sample was drawn as often as every other one, or once more."""
+    counts = Counter(of(name, found))
+    assert len(counts) == min(SIZES[name[0]], len(of(name, found)))
+    assert max(counts.values()) - min(counts.values()) <= 1, (name, counts)
+
+
+def test_the_same_mixture_goes_on_without_a_word(make: Any, caplog: Any) -> None:
+    before, state = stopped(make)
+    whole = draws(make(WEIGHTS))
+    assert before + draws(resumed(make, WEIGHTS, state)) == whole
+    assert before + draws(resumed(make, WEIGHTS, state, num_workers=2)) == whole
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [{"a": 0.2, "b": 0.6, "c": 0.2}, {"a": 1, "b": 1, "c": 0}, {**WEIGHTS, "b2": 0.3}],
+    ids=["weights", "weight of 0", "added"],
+)
+def test_other_weights_and_datasets_disturb_the_order_of_no_dataset(
+    make: Any, weights: dict[str, float], caplog: Any
+) -> None:
+    before, state = stopped(make)
+    loader = resumed(make, weights, state)
+    length = len(loader)
+    after = draws(loader)
+    found = before + after
+    for name in weights:
+        assert_passes(found, name)
+    assert "the mixture is another one from step 9 on: " in caplog.text
+    if loader.options.units_per_rank > 1:
+        whole = draws(make(WEIGHTS))
+        for name in WEIGHTS:
+            assert all(x == y for x, y in zip(of(name, found), of(name, whole), strict=False))
+    assert length >= STEPS
+    assert length - STEPS == sum(1 for _ in resumed(make, weights, state))
+
+
+def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
+    _, state = stopped(make)
+    other = {"a": 0.2, "b": 0.6, "c": 0.2, "b2": 0.1}
+    whole = draws(resumed(make, other, state))
+    for steps in (1, 4, 11, 19):
+        loader = resumed(make, other, state)
+        first = draws(loader, steps)
+        again = json.loads(json.dumps(loader.state_dict()))
+        assert first + draws(resumed(make, other, again)) == whole
+
+
+def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: Any) -> None:
+    first, state = stopped(make, {"a": 0.5, "b": 0.5})
+    without = resumed(make, {"a": 0.5}, state)
+    second = draws(without, 2)
+    with_both = resumed(make, {"a": 0.5, "b": 0.5}, without.state_dict())
+    third = draws(with_both)
+    assert "b is left out" in caplog.text
+    assert "b is there again" in caplog.text
+    assert not of("b", second)
+    if with_both.options.units_per_rank > 1:
+        assert_passes(first + second + third, "b")
+        whole = of("b", draws(make({"a": 0.5, "b": 0.5})))
+        assert of("b", first + third)[: len(whole)] == whole[: len(of("b", first + third))]
+    else:
+        assert "samples of the block at hand are left out" in caplog.text
+
+
+def test_a_dataset_that_has_grown_goes_on_and_takes_more_in_the_next_pass(
+    make: Any, make_folder: Any, tmp_path: Path, caplog: Any
+) -> None:
+    grown = tmp_path / "c"
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 7), grown, shard_size=8)
+    given = {"a": 0.5, "c": {"path": grown, "weight": 0.5}}
+    loader = make(given)
+    before = draws(loader, STEPS)
+    state = loader.state_dict()
+    more = make_folder(tmp_path / "more", 9)
+    datapipe.pack_dataset(more, grown, shard_size=8, append=True)
+    loader = make(given)
+    with caplog.at_level(logging.WARNING):
+        loader.load_state_dict(state)
+    found = of("c", before + draws(loader))
+    assert "c has grown from 7 to 16 samples" in caplog.text
+    passes = [found[at : at + 7] for at in range(0, len(of("c", before)) // 7 * 7, 7)]
+    assert all(len(set(one)) == 7 for one in passes) or loader.options.units_per_rank == 1
+    assert len(set(found)) == 16
+    loader = make(given)
+    loader.load_state_dict(state)
+    assert loader.state_dict()["plan"]["mixture"]["legs"][-1]["datasets"]["c"]["samples"] == 16
+
+
+def test_another_content_begins_anew(
+    make: Any, make_folder: Any, tmp_path: Path, caplog: Any
+) -> None:
+    _, state = stopped(make, {"a": 0.5, "c": 0.5})
+    other = tmp_path / "c"
+    datapipe.pack_dataset(make_folder(tmp_path / "raw", 12), other)
+    given = {"a": 0.5, "c": {"path": other, "weight": 0.5}}
+    loader = make(given)
+    loader.load_state_dict(state)
+    assert "c has other samples, and begins anew" in caplog.text
+    assert len(set(of("c", draws(loader)))) == 12
+
+
+def test_a_schedule_that_changes_later_shares_the_past(folders: dict[str, Path]) -> None:
+    def made(start: int) -> datapipe.Loader:
+        mixture = {
+            "datasets": {name: {"path": folder, "weight": 1} for name, folder in folders.items()},
+            "epoch": 200,
+            "schedule": [{"from": start, "weights": {"a": 5}}],
+        }
+        return datapipe.make_loader(mixture, batch_size=5, **OPTIONS)
+
+    early, late = draws(made(100)), draws(made(150))
+    assert early[:100] == late[:100]
+    assert early[100:150] != late[100:150]
+    share = Counter(name for name, _ in early[100:])
+    assert share["a"] == pytest.approx(100 * 5 / 7, abs=3)
+    loader = made(100)
+    first = draws(loader, 20)
+    assert first + draws(_resume(made(150), loader.state_dict())) == late
+
+
+def _resume(loader: datapipe.Loader, state: Any) -> datapipe.Loader:
+    loader.load_state_dict(state)
+    return loader
+
+
+def test_amounts_in_steps_stay_those_of_the_first_launch(folders: dict[str, Path]) -> None:
+    def made(world_size: int, rank: int = 0) -> datapipe.Loader:
+        mixture = {
+            "datasets": {name: {"path": path, "weight": 1} for name, path in folders.items()},
+            "epoch": 120,
+            "schedule": [{"from": "10 steps", "weights": {"a": 0}}],
+        }
+        return datapipe.make_loader(
+            mixture, batch_size=6 // world_size, world_size=world_size, rank=rank, **OPTIONS
+        )
+
+    loader = made(1)
+    whole = draws(loader)
+    loader = made(1)
+    first = draws(loader, 3)
+    state = loader.state_dict()
+    ranks = [draws(_resume(made(3, rank), state)) for rank in range(3)]
+    assert Counter([*first, *itertools.chain(*ranks)]) == Counter(whole)
+    assert not of("a", whole[60:])
+
+
+def test_an_epoch_of_another_mixture_cannot_be_looked_at(make: Any) -> None:
+    loader = make(WEIGHTS)
+    draws(loader, None)
+    state = loader.state_dict()
+    other = resumed(make, {"a": 1, "b": 1}, state)
+    with pytest.raises(PlanError, match="was drawn from another mixture"):
+        other.plan.step(0, epoch=0)
+    assert len(other) > 0
+
+
+def test_other_options_of_the_plan_are_refused_as_ever(make: Any) -> None:
+    _, state = stopped(make)
+    with pytest.raises(datapipe.StateMismatch, match="seed: 3 in the state, 4 here"):
+        resumed(make, {"a": 1, "b": 1}, state, seed=4)
+    state["plan"]["mixture"]["legs"][0]["start"] = "x"
+    with pytest.raises(datapipe.StateMismatch, match="checksum"):
+        resumed(make, WEIGHTS, state)
+
+
+def test_a_state_says_where_each_dataset_is(make: Any) -> None:
+    loader = make(WEIGHTS)
+    found = draws(loader, STEPS)
+    state = loader.state_dict()
+    places = {name: (at["epoch"], at["position"]) for name, at in state["datasets"].items()}
+    counts = Counter(name for name, _ in found)
+    if loader.options.units_per_rank == 1:
+        counts = Counter()  # a pack is in the middle of the first block
+    assert places == {name: divmod(counts[name], size) for name, size in SIZES.items()}
+    alone = datapipe.make_loader(loader.dataset.parts[0].dataset().folder, batch_size=1)
+    assert "datasets" not in alone.state_dict()

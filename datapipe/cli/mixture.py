@@ -49,10 +49,10 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     if not validation:
         return mixture
     if mixture is None or mixture.validation is None:
-        what = "is no mixture" if mixture is None else "has no validation:"
+        what = "is no mixture" if mixture is None else "has no validation"
         raise PlanError(
-            f"--validation: {path} {what}; give the file of a mixture with datasets under "
-            "validation:"
+            f"--validation: {path} {what}; give the file of a mixture with datasets under its "
+            "option validation"
         )
     return mixture.validation
 

@@ -177,12 +177,14 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
         (4, 3, 336, 336) (4, 19)
     """
+    mixture = mixture_at(path)
+    if mixture is not None:
+        image = mixture.image_for(image, given=image is not _DEFAULT_IMAGE)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
-    mixture = mixture_at(path)
     work = Work(
         image=image,
         text=text if mixture is None else text_of(mixture, text),

@@ -419,3 +419,12 @@ def test_parts_made_by_hand_are_checked_too() -> None:
 )
 def test_limits_are_counts_or_shares(limit: Any, samples: int, taken: int) -> None:
     assert MixtureDataset(name="a", path="a", repeat=1, limit=limit).limited(samples) == taken
+
+
+def test_images_are_those_of_the_datasets_if_all_have_their_own() -> None:
+    large = ImageSpec(size=448)
+    some = Mixture.of({"a/": {"image": large}, "b/": "1x"})
+    all_of_them = Mixture.of({"a/": {"image": large}})
+    assert some.image_for(ImageSpec(), given=False) == ImageSpec()
+    assert all_of_them.image_for(ImageSpec(), given=False) is large
+    assert all_of_them.image_for(None, given=True) is None

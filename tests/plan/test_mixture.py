@@ -1,0 +1,320 @@
+"""Draws of a mixture: any stretch is found alone, counts keep to the rates, orders are separate."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from datapipe.array_types import Float64
+from datapipe.errors import PlanError
+from datapipe.plan.mixture import DatasetOrder, Interleaving, Rates
+from datapipe.plan.rng import derive
+
+FAR = 10**12
+
+
+def keys_of(datasets: int, seed: int = 0) -> list[int]:
+    return [derive(seed, number) for number in range(datasets)]
+
+
+def made(starts: list[int], first: Any, last: Any = None) -> Rates:
+    """Rates of rows that are scaled to sum to 1; without `last` they are constant in a segment."""
+
+    def rows(values: Any) -> Float64:
+        table = np.array(values, np.float64)
+        scaled: Float64 = table / table.sum(1, keepdims=True)
+        return scaled
+
+    begin = rows(first)
+    return Rates(
+        starts=np.array(starts, np.int64), first=begin, last=begin if last is None else rows(last)
+    )
+
+
+def walk(rates: Rates, stop: int, seed: int = 0) -> tuple[list[int], list[int]]:
+    """Draws from the start, one after the other, each found alone."""
+    mixed = Interleaving(rates, keys_of(rates.first.shape[1], seed))
+    found = [mixed.draws(at, at + 1) for at in range(stop)]
+    return [int(one[0]) for one, _ in found], [int(turn[0]) for _, turn in found]
+
+
+def ideal(rates: Rates, draw: int) -> Float64:
+    """The integral of the rates up to a draw, segment by segment."""
+    total = np.zeros(rates.first.shape[1])
+    ends = [*rates.starts[1:].tolist(), None]
+    for number, (start, end) in enumerate(zip(rates.starts.tolist(), ends, strict=True)):
+        if draw <= start:
+            break
+        passed = (draw if end is None else min(draw, end)) - start
+        first, last = rates.first[number], rates.last[number]
+        stop = first if end is None else first + (last - first) * passed / (end - start)
+        total += (first + stop) / 2 * passed
+    return total
+
+
+@st.composite
+def random_rates(draw: st.DrawFn) -> Rates:
+    """Up to eight datasets and four segments, some of them ramps, with rates of 0."""
+    datasets = draw(st.integers(1, 8))
+    lengths = draw(st.lists(st.integers(1, 60), max_size=3))
+    weight = st.one_of(st.just(0.0), st.floats(1e-6, 1), st.sampled_from([1e-9, 0.5, 1.0]))
+    row = st.lists(weight, min_size=datasets, max_size=datasets).filter(any)
+    first = [draw(row) for _ in range(len(lengths) + 1)]
+    last = [draw(st.one_of(st.just(one), row)) for one in first[:-1]] + [first[-1]]
+    return made([0, *np.cumsum(lengths).tolist()], first, last)
+
+
+@given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(0, 90))
+def test_a_stretch_is_that_of_the_whole_walk(rates: Rates, start: int, length: int) -> None:
+    mixed = Interleaving(rates, keys_of(rates.first.shape[1]))
+    datasets, turns = mixed.draws(0, 400)
+    assert len(datasets) == len(turns) == 400
+    some, own = mixed.draws(start, start + length)
+    assert some.tolist() == datasets[start : start + length].tolist()
+    assert own.tolist() == turns[start : start + length].tolist()
+    counts = np.bincount(datasets[:start], minlength=len(mixed.counts(0)))
+    assert mixed.counts(start).tolist() == counts.tolist()
+
+
+@given(rates=random_rates())
+def test_the_turns_of_a_dataset_are_counted_from_zero_without_gaps(rates: Rates) -> None:
+    datasets, turns = Interleaving(rates, keys_of(rates.first.shape[1])).draws(0, 400)
+    for number in set(datasets.tolist()):
+        own = turns[datasets == number].tolist()
+        assert own == list(range(len(own)))
+
+
+@given(rates=random_rates(), start=st.integers(0, 300), length=st.integers(1, 100))
+def test_counts_are_within_two_of_ideal_in_any_window(
+    rates: Rates, start: int, length: int
+) -> None:
+    mixed = Interleaving(rates, keys_of(rates.first.shape[1]))
+    for draw in (start, start + length):
+        assert np.abs(mixed.counts(draw) - ideal(rates, draw)).max() <= 2
+    window = mixed.counts(start + length) - mixed.counts(start)
+    expected = ideal(rates, start + length) - ideal(rates, start)
+    assert np.abs(window - expected).max() <= 2 + 2
+
+
+@given(rates=random_rates())
+def test_a_dataset_at_rate_zero_is_not_drawn(rates: Rates) -> None:
+    mixed = Interleaving(rates, keys_of(rates.first.shape[1]))
+    never = (rates.first == 0).all(0) & (rates.last == 0).all(0)
+    assert not mixed.counts(5000)[never].any()
+    begin = int(rates.starts[-1])
+    assert ((mixed.counts(begin + 5000) - mixed.counts(begin + 2))[rates.last[-1] == 0] <= 2).all()
+
+
+@pytest.mark.parametrize("datasets", [1, 2, 20, 2000])
+@pytest.mark.parametrize("start", [0, 123_457, FAR, FAR + 987_654_321])
+def test_shares_are_exact_over_any_ten_thousand_draws(datasets: int, start: int) -> None:
+    weights = np.random.default_rng(datasets).dirichlet(np.ones(datasets))
+    mixed = Interleaving(Rates.constant(weights.tolist()), keys_of(datasets))
+    drawn, turns = mixed.draws(start, start + 10_000)
+    counts = np.bincount(drawn, minlength=datasets)
+    assert np.abs(counts / 10_000 - weights).max() <= 0.001
+    assert (mixed.counts(start + 10_000) - mixed.counts(start)).tolist() == counts.tolist()
+    for number in np.unique(drawn)[:50].tolist():
+        own = turns[drawn == number]
+        assert (np.diff(own) == 1).all()
+        assert own[0] == mixed.counts(start)[number]
+
+
+@pytest.mark.parametrize("start", [0, 49_990, 100_000, FAR - 100, FAR, 2 * FAR])
+@pytest.mark.parametrize("ramp", [(50_000, 100_000), (1, FAR), (FAR, FAR + 1000)], ids=str)
+def test_far_stretches_are_found_alone(start: int, ramp: tuple[int, int]) -> None:
+    rates = made([0, *ramp], [[1, 0], [1, 0], [0, 1]], [[1, 0], [0, 1], [0, 1]])
+    mixed = Interleaving(rates, keys_of(2))
+    datasets, turns = mixed.draws(start, start + 200)
+    counts = mixed.counts(start)
+    for at in range(0, 193, 13):
+        some, own = mixed.draws(start + at, start + at + 7)
+        assert some.tolist() == datasets[at : at + 7].tolist()
+        assert own.tolist() == turns[at : at + 7].tolist()
+    for number in range(2):
+        own = turns[datasets == number]
+        assert own.tolist() == list(range(counts[number], counts[number] + len(own)))
+    assert np.abs(counts - ideal(rates, start)).max() <= 2
+
+
+def test_a_ramp_rises_along_its_line() -> None:
+    rates = made([0, 10_000], [[0, 1], [1, 0]], [[1, 0], [1, 0]])
+    mixed = Interleaving(rates, keys_of(2))
+    shares = [
+        (mixed.counts(stop) - mixed.counts(start))[0] / 1000
+        for start, stop in pairwise(range(0, 11_000, 1000))
+    ]
+    assert shares == pytest.approx(np.arange(0.05, 1, 0.1), abs=0.004)
+    assert mixed.counts(20_000)[0] - mixed.counts(10_002)[0] >= 9_996
+
+
+def test_a_dataset_of_rate_zero_enters_where_its_segment_begins() -> None:
+    mixed = Interleaving(made([0, 1000], [[1, 0], [1, 1]]), keys_of(2))
+    assert mixed.counts(998).tolist() == [998, 0]
+    assert np.abs(mixed.counts(2000) - [1500, 500]).max() <= 2
+    drawn, _ = mixed.draws(0, 1100)
+    assert 997 <= int(np.flatnonzero(drawn == 1)[0]) <= 1006
+
+
+def test_a_dataset_leaves_where_its_rate_becomes_zero() -> None:
+    rates = made([0, 1000, 2000], [[1, 1], [1, 0], [1, 1]])
+    mixed = Interleaving(rates, keys_of(2))
+    assert (mixed.counts(1998) - mixed.counts(1002))[1] == 0
+    assert np.abs(mixed.counts(3000) - [2000, 1000]).max() <= 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_draws_at_even_rates_are_not_periodic(seed: int) -> None:
+    """A rank that takes every n-th draw sees all datasets, for any n."""
+    mixed = Interleaving(Rates.constant([0.5, 0.5]), keys_of(2, seed))
+    drawn, _ = mixed.draws(0, 6000)
+    for ranks in (2, 3, 4, 8):
+        for rank in range(ranks):
+            own = drawn[rank::ranks]
+            assert 0.43 < own.mean() < 0.57
+            # Neither the next nor the one after it can be told from one draw.
+            assert abs(np.corrcoef(own[:-1], own[1:])[0, 1]) < 0.15
+
+
+def test_which_dataset_comes_first_is_even() -> None:
+    first = [walk(Rates.constant([0.5, 0.5]), 1, seed)[0][0] for seed in range(400)]
+    assert 150 < sum(first) < 250
+
+
+def test_another_dataset_moves_no_turn_of_the_others_past_each_other() -> None:
+    """The others come in the same order, as long as their shares to each other are the same."""
+    two = Interleaving(Rates.constant([0.6, 0.4]), keys_of(2))
+    three = Interleaving(Rates.constant([0.3, 0.2, 0.5]), keys_of(3))
+    drawn, turns = three.draws(0, 4000)
+    old = drawn < 2
+    expected = two.draws(0, int(old.sum()))
+    assert drawn[old].tolist() == expected[0].tolist()
+    assert turns[old].tolist() == expected[1].tolist()
+
+
+@given(
+    samples=st.integers(1, 40),
+    key=st.integers(0, 2**64 - 1),
+    start=st.integers(0, 200),
+    length=st.integers(0, 100),
+    shuffle=st.sampled_from([True, False, "shards"]),
+)
+def test_each_pass_of_a_dataset_has_every_sample_once(
+    samples: int, key: int, start: int, length: int, shuffle: Any
+) -> None:
+    shards = [samples // 3, samples - samples // 3]
+    order = DatasetOrder(samples, key, shuffle=shuffle, shards=shards, shards_mixed=1)
+    passes, indices = order(np.arange(5 * samples))
+    assert passes.tolist() == np.repeat(np.arange(5), samples).tolist()
+    for number in range(5):
+        assert sorted(indices[passes == number].tolist()) == list(range(samples))
+    again, some = order(np.arange(5 * samples)[start : start + length])
+    assert again.tolist() == passes[start : start + length].tolist()
+    assert some.tolist() == indices[start : start + length].tolist()
+    if not shuffle:
+        assert indices.tolist() == list(range(samples)) * 5
+
+
+def test_passes_are_shuffled_differently() -> None:
+    _, indices = DatasetOrder(100, key=5)(np.arange(300))
+    one, two, three = indices.reshape(3, 100).tolist()
+    assert one != two != three != one
+
+
+def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
+    order = DatasetOrder(100, 3, shuffle="shards", shards=[10] * 10, shards_mixed=2)
+    _, indices = order(np.arange(200))
+    windows = (indices // 10).reshape(-1, 20)
+    assert all(len(set(one)) == 2 for one in windows.tolist())
+    assert windows[:5].tolist() != windows[5:].tolist()
+
+
+@given(
+    old=st.integers(1, 30),
+    new=st.integers(1, 30),
+    turns=st.integers(0, 100),
+    key=st.integers(0, 9),
+)
+def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
+    old: int, new: int, turns: int, key: int
+) -> None:
+    before = DatasetOrder(old, key)
+    cursor = before.cursor(turns)
+    grown = DatasetOrder(old + new, key, start=cursor)
+    rest = (old - turns % old) if turns % old else old
+    passes, indices = grown(np.arange(rest + 2 * (old + new)))
+    expected = before(np.arange(turns, turns + rest))
+    assert passes[:rest].tolist() == expected[0].tolist()
+    assert indices[:rest].tolist() == expected[1].tolist()
+    after = indices[rest:].reshape(2, -1).tolist()
+    assert all(sorted(one) == list(range(old + new)) for one in after)
+    assert passes[rest:].tolist() == (passes[0] + np.repeat([1, 2], old + new)).tolist()
+    # A cursor of a cursor: however often a run is stopped.
+    for turn in (0, rest - 1, rest, rest + old):
+        onwards = DatasetOrder(old + new, key, start=grown.cursor(turn))
+        more = onwards(np.arange(10))
+        there = grown(np.arange(turn, turn + 10))
+        assert [part.tolist() for part in more] == [part.tolist() for part in there]
+
+
+def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
+    passes, indices = DatasetOrder(1, key=9)(np.array([0, 1, 5, 10**6]))
+    assert passes.tolist() == [0, 1, 5, 10**6]
+    assert not indices.any()
+
+
+@pytest.mark.parametrize(
+    ("starts", "first", "last", "told"),
+    [
+        ([0], [[0.5, 0.5], [0.5, 0.5]], None, "do not fit each other"),
+        ([1], [[1.0]], None, "begin at 0"),
+        ([0, 5, 5], [[1.0], [1.0], [1.0]], None, "begin at 0 and ascend"),
+        ([0], [[0.7, 0.7]], None, "together are 1"),
+        ([0], [[1.5, -0.5]], None, "none is below 0"),
+        ([0], [[np.nan, 1.0]], None, "together are 1"),
+        ([0], [[0.5, 0.5]], [[0.4, 0.6]], "its rates are constant"),
+    ],
+)
+def test_impossible_rates_are_refused(starts: Any, first: Any, last: Any, told: str) -> None:
+    begin = np.array(first)
+    end = begin if last is None else np.array(last)
+    with pytest.raises(PlanError, match=re.escape(told)):
+        Rates(starts=np.array(starts), first=begin, last=end)
+
+
+@given(rates=random_rates(), draw=st.integers(0, 300))
+def test_rates_from_a_draw_on_are_the_rest_of_the_line(rates: Rates, draw: int) -> None:
+    rest = rates.after(draw)
+    for more in (0, 1, 17, 150):
+        expected = ideal(rates, draw + more) - ideal(rates, draw)
+        assert ideal(rest, more) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.campaign
+@settings(max_examples=400)
+@given(
+    datasets=st.integers(1, 300),
+    seed=st.integers(0, 10**6),
+    start=st.integers(0, 4 * FAR),
+    data=st.data(),
+)
+def test_random_mixtures_keep_their_shares(
+    datasets: int, seed: int, start: int, data: st.DataObject
+) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.full(datasets, 0.3))
+    mixed = Interleaving(Rates.constant(weights.tolist()), keys_of(datasets, seed))
+    drawn, turns = mixed.draws(start, start + 10_000)
+    counts = Counter(drawn.tolist())
+    assert all(abs(counts[n] / 10_000 - share) <= 0.001 for n, share in enumerate(weights.tolist()))
+    at = data.draw(st.integers(0, 9_000))
+    length = data.draw(st.integers(0, 1000))
+    some, own = mixed.draws(start + at, start + at + length)
+    assert some.tolist() == drawn[at : at + length].tolist()
+    assert own.tolist() == turns[at : at + length].tolist()

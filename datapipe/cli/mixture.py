@@ -109,7 +109,7 @@ def datasets_table(plan: MixturePlan) -> Table:
         if one.tokens is not None and total.tokens is not None:
             cells += [f"{one.tokens:,}", _share(one.tokens, total.tokens)]
         if padded:
-            cells += [f"{one.padding:.2%}" if one.slots else "-"]
+            cells += ["-" if one.padding is None else f"{one.padding:.2%}"]
         if several:
             cells += [f"{one.run_drawn:,}"]
             cells += [f"{one.run_tokens:,}"] if one.run_tokens is not None else []

@@ -124,6 +124,34 @@ def test_samples_left_out_are_of_their_dataset(run: Run, read: Read, write: Any)
     assert "2 by where, 18 over limit" in run("plan", write(), "--batch-size", 4).stdout
 
 
+def test_a_dataset_that_is_not_drawn_has_a_row(run: Run, read: Read, write: Any) -> None:
+    text = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
+datasets:
+  shards/: 1
+  later: {{path: shards, weight: 0}}
+"""
+    later = read(run("plan", write(text=text), "--batch-size", 4, "--json"))["mixture"]
+    found = later["datasets"][1]
+    assert (found["drawn"], found["tokens"], found["passes"]) == (0, 0, 0)
+    assert found["padding"] is None
+    rows = rows_of(run("plan", write(text=text), "--batch-size", 4).stdout)
+    assert rows["later"][-2:] == ["-", "0.00"]
+
+
+def test_images_of_datasets_are_planned_without_an_option(run: Run, read: Read, write: Any) -> None:
+    text = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: native}}
+image: {{preset: qwen2-vl, max_pixels: 3136}}
+datasets: {{shards/: 1, more: {{path: shards, weight: 1}}}}
+"""
+    path = write(text=text)
+    report = read(run("plan", path, "--pack", 512, "--json"))
+    batches = list(datapipe.make_loader(path, pack=512))
+    assert report["steps"] == len(batches)
+    assert report["tokens"] == sum(batch["input_ids"].shape[1] for batch in batches)
+
+
 def test_the_run_counts_all_epochs(run: Run, read: Read, write: Any) -> None:
     one = read(run("plan", write(), "--batch-size", 4, "--json"))["mixture"]
     three = read(run("plan", write(), "--batch-size", 4, "--epochs", 3, "--json"))["mixture"]

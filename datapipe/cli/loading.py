@@ -103,11 +103,8 @@ class Flags:
             from datapipe.loader.schedule.image_token_counts import rule_of
 
             text["image_tokens"] = rule_of(image)
-        if (
-            mixture is not None
-            and self.values["image"] is None
-            and self.values.get("dtype") is None
-        ):
+        asked = self.values["image"] is not None or dtype is not None
+        if mixture is not None and not asked:
             del given["image"]  # datasets may have their own
         given["text"] = text_spec(**{"tokenizer": None} | text)
         pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)

@@ -217,7 +217,9 @@ def test_a_schedule_shows_when_its_phases_begin(
     begin = lines.index("shares of the samples over the run")
     step = phases[1]["step"]
     assert lines[begin + 2] == f"  from sample 30 (epoch 0, step {step}): old 50.00%, new 50.00%"
-    assert lines[begin + 3].endswith("linearly to new 100.00% at sample 100")
+    assert lines[begin + 3].endswith(": linearly to the shares from sample 100")
+    assert lines[begin + 4].startswith("  from sample 100 (epoch 1")
+    assert lines[begin + 4].endswith(": new 100.00%")
 
 
 def test_the_validation_is_planned_by_itself(run: Run, read: Read, write: Any) -> None:

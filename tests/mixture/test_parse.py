@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.mixture.given import image_of
 from datapipe import ImageSpec, Mixture, PlanError, TextSpec
 from datapipe.mixture import MixtureDataset, MixtureGroup
+from datapipe.mixture.given import image_of
 from datapipe.mixture.parse import DATASET_KEYS, MIXTURE_KEYS
 from datapipe.quantities import Amount
 

@@ -49,10 +49,10 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     if not validation:
         return mixture
     if mixture is None or mixture.validation is None:
-        what = "is no mixture" if mixture is None else "has no validation:"
+        what = "is no mixture" if mixture is None else "has no validation"
         raise PlanError(
-            f"--validation: {path} {what}; give the file of a mixture with datasets under "
-            "validation:"
+            f"--validation: {path} {what}; give the file of a mixture with datasets under its "
+            "option validation"
         )
     return mixture.validation
 
@@ -76,7 +76,7 @@ def refuses_overlong(mixture: Mixture) -> bool:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _TableRow:
     """Row of the table of datasets; `depth` is the number of groups that it is in."""
 
     depth: int
@@ -97,7 +97,7 @@ def datasets_table(plan: MixturePlan) -> Table:
         header += ["drawn in run"] + (["tokens in run"] if has_tokens else [])
     header += ["passes", "left out"]
     rows = []
-    ends = [_Row(0, "all", total)] if len(plan.datasets) > 1 else []
+    ends = [_TableRow(0, "all", total)] if len(plan.datasets) > 1 else []
     for row in [*_rows(plan.datasets), *ends]:
         one = row.plan
         name = shown(row.label)
@@ -109,7 +109,7 @@ def datasets_table(plan: MixturePlan) -> Table:
         if one.tokens is not None and total.tokens is not None:
             cells += [f"{one.tokens:,}", _share(one.tokens, total.tokens)]
         if padded:
-            cells += [f"{one.padding:.2%}" if one.slots else "-"]
+            cells += ["-" if one.padding is None else f"{one.padding:.2%}"]
         if several:
             cells += [f"{one.run_drawn:,}"]
             cells += [f"{one.run_tokens:,}"] if one.run_tokens is not None else []
@@ -117,7 +117,7 @@ def datasets_table(plan: MixturePlan) -> Table:
     return header, rows
 
 
-def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_Row]:
+def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
     """Yield a row for each dataset, before them their groups, and one for those not shown."""
     from datapipe.loader.mixture_report import DatasetPlan
 
@@ -135,12 +135,12 @@ def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_Row]:
         for depth in range(same, len(plan.groups)):
             groups = plan.groups[: depth + 1]
             members = [each for each in plans if each.groups[: depth + 1] == groups]
-            yield _Row(depth, groups[-1], DatasetPlan.join(groups[-1], groups[:-1], members))
+            yield _TableRow(depth, groups[-1], DatasetPlan.join(groups[-1], groups[:-1], members))
         said = plan.groups
-        yield _Row(len(plan.groups), plan.name, plan)
+        yield _TableRow(len(plan.groups), plan.name, plan)
     if rest := [plan for number, plan in enumerate(plans) if number not in largest]:
         name = counted(len(rest), "other")
-        yield _Row(0, name, DatasetPlan.join(name, (), rest))
+        yield _TableRow(0, name, DatasetPlan.join(name, (), rest))
 
 
 def _share(part: float, whole: float) -> str:
@@ -162,10 +162,9 @@ def phase_lines(phases: Sequence[Phase]) -> list[str]:
         if phase.epoch is not None:
             step = "" if phase.step is None else f", step {phase.step:,}"
             when += f" (epoch {phase.epoch}{step})"
-        shares = _shares(phase.first)
+        lines.append(f"{when}: {_shares(phase.first)}")
         if phase.first != phase.last:
-            shares += f", linearly to {_shares(phase.last)} at sample {phases[number + 1].start:,}"
-        lines.append(f"{when}: {shares}")
+            lines[-1] = f"{when}: linearly to the shares from sample {phases[number + 1].start:,}"
     if len(phases) > _MOST:
         lines.append(f"{counted(len(phases) - _MOST, 'later change')}")
     return lines

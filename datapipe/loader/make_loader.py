@@ -41,7 +41,7 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
-from datapipe.mixture.given import mixture_at, text_of
+from datapipe.mixture.given import image_of, mixture_at, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
@@ -179,7 +179,7 @@ def make_loader(
     """
     mixture = mixture_at(path)
     if mixture is not None:
-        image = mixture.image_for(image, given=image is not _DEFAULT_IMAGE)
+        image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)

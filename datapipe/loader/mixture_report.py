@@ -49,10 +49,8 @@ class DatasetPlan:
 
     @property
     def padding(self) -> float | None:
-        """Share of padding in the slots of its samples; None for packs, and without tokens."""
-        if self.slots is None or self.tokens is None:
-            return None
-        return 1 - self.tokens / max(self.slots, 1)
+        """Share of padding in the slots of its samples; None for packs, and without samples."""
+        return 1 - self.tokens / self.slots if self.slots and self.tokens is not None else None
 
     @staticmethod
     def join(name: str, groups: tuple[str, ...], plans: Sequence[DatasetPlan]) -> DatasetPlan:

@@ -86,10 +86,10 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     if isinstance(origin, MixedOrigin):
         mixed = origin.draws
         count = sum(mixed.counts(epoch).values())
-    begun = _Begun(mixed, epoch)
+    phase_steps = _PhaseSteps(mixed, epoch)
     with Progress("planning", unit="sample", total=count) as progress:
         summary = summarise(
-            begun.watched(clock.timed(loader.plan.steps(epoch=epoch), progress)),
+            phase_steps.watched(clock.timed(loader.plan.steps(epoch=epoch), progress)),
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
@@ -116,7 +116,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             phases=find_phases(
                 mixed,
                 share=options.share if schedule.plan.unit == "sample" else None,
-                steps=begun.steps,
+                steps=phase_steps.steps,
             ),
         )
     return PlanReport(
@@ -138,7 +138,7 @@ def _lengths_of(part: PartSource, plan: PlanOptions) -> Lengths:
     return replace(found, left_out=replace(found.left_out, limit=part.whole - part.samples))
 
 
-class _Begun:
+class _PhaseSteps:
     """Steps of an epoch in which the phases of a mixture's schedule begin.
 
     Attributes:

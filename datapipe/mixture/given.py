@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.mixture.spec import Mixture
 from datapipe.text.spec import TextSpec
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.spec import ImageSpec
 
 FILES = (".yaml", ".yml", ".json")
 """Endings of files that hold a mixture."""
@@ -34,6 +37,18 @@ def mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixtu
             "write the URLs of its datasets into it"
         )
     return Mixture.load(name)
+
+
+def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
+    """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one.
+
+    Args:
+        image: of the loader.
+        given: whether a person gave it.
+    """
+    if given or any(dataset.image is None for dataset in mixture.datasets):
+        return image
+    return mixture.datasets[0].image
 
 
 def text_of(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:

@@ -255,17 +255,6 @@ class Mixture:
         """True if no dataset or group has a weight."""
         return not any(self.has_weight.values())
 
-    def image_for(self, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
-        """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one.
-
-        Args:
-            image: of the loader.
-            given: whether a person gave it.
-        """
-        if given or any(dataset.image is None for dataset in self.datasets):
-            return image
-        return self.datasets[0].image
-
     @classmethod
     def of(cls, mixture: Mixture | Mapping[Any, Any]) -> Mixture:
         """Return the mixture that a dict describes. A mixture is returned as it is.

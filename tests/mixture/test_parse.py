@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from datapipe import ImageSpec, Mixture, PlanError, TextSpec
 from datapipe.mixture import MixtureDataset, MixtureGroup
+from datapipe.mixture.given import image_of
 from datapipe.mixture.parse import DATASET_KEYS, MIXTURE_KEYS
 from datapipe.quantities import Amount
 
@@ -425,6 +426,6 @@ def test_images_are_those_of_the_datasets_if_all_have_their_own() -> None:
     large = ImageSpec(size=448)
     some = Mixture.of({"a/": {"image": large}, "b/": "1x"})
     all_of_them = Mixture.of({"a/": {"image": large}})
-    assert some.image_for(ImageSpec(), given=False) == ImageSpec()
-    assert all_of_them.image_for(ImageSpec(), given=False) is large
-    assert all_of_them.image_for(None, given=True) is None
+    assert image_of(some, ImageSpec(), given=False) == ImageSpec()
+    assert image_of(all_of_them, ImageSpec(), given=False) == large
+    assert image_of(all_of_them, None, given=True) is None

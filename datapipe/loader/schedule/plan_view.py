@@ -143,10 +143,10 @@ class PlanView:
             PlanError: the epoch was drawn from a mixture that was changed since.
 
         Examples:
-            >>> text = datapipe.TextSpec(tokenizer="tokenizer.json", template="caption")
-            >>> loader = datapipe.make_loader({"shards/": 3, "photos-packed/": 1}, batch_size=4)
+            >>> mixture = {"shards/": 3, "more": {"path": "tars/", "weight": 1}}
+            >>> loader = datapipe.make_loader(mixture, batch_size=4)
             >>> loader.plan.shares()
-            {'shards': 0.75, 'photos-packed': 0.25}
+            {'shards': 0.75, 'more': 0.25}
         """
         origin = self._schedule.origin
         if not isinstance(origin, MixedOrigin):

@@ -126,7 +126,7 @@ def throughput(options: argparse.Namespace) -> Tables:
         report(title, results, where=where, references=(one,), unit="img/s", path=None)
         tables[form] = list(ratios(results))
     rows = [
-        aim(f"median ratio, {form}", rows[1]["x one dataset"], RATIO_AIM, least=True)
+        aim(f"median ratio, {form}", rows[1].get("x one dataset", 0.0), RATIO_AIM, least=True)
         for form, rows in tables.items()
     ]
     return tables | {"aims": shown("Aims", rows)}
@@ -135,8 +135,9 @@ def throughput(options: argparse.Namespace) -> Tables:
 def ratios(results: list[Result]) -> Iterable[Row]:
     """Yield the rates of each round, and the median ratio to the first result."""
     for result in results:
-        if result.missing:
-            raise SystemExit(f"{result.name}: {result.missing}")
+        if result.missing or not results[0].runs:
+            yield {"of": result.name, "missing": result.missing}
+            continue
         yield {
             "of": result.name,
             "img/s": [round(run.rate, 1) for run in result.runs],

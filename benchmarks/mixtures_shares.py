@@ -59,7 +59,7 @@ def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
     missing = draws
     for epoch in count():
         for step in loader.plan.steps(epoch=epoch):
-            parts.append(step.units.samples)
+            parts.append(step.units.numbers)
             missing -= len(parts[-1])
             if missing <= 0:
                 return np.concatenate(parts)[:draws]
@@ -155,7 +155,7 @@ def _read(
         share = step.share(units_per_rank=STEP // world, rank=rank, world_size=world)
         samples = list(zip(batch["dataset"], batch["key"], strict=True))
         edges = share.units.offsets.tolist()
-        planned_here = share.units.samples.tolist()
+        planned_here = share.units.numbers.tolist()
         assert list(batch["sample"]) == planned_here, "a batch has other samples than the plan"
         found.append([samples[a:b] for a, b in pairwise(edges)])
     loader.close()

@@ -32,9 +32,9 @@ def make(
         parts: folders of shards with all photographs together, and their weights: they are mixed.
     """
     load_kernel()  # else a run begins without it
-    source: Path | str | dict[Path | str, int] = arrays_of(task) if arrays else task.shards
+    source: Path | str | dict[str, int] = arrays_of(task) if arrays else task.shards
     if parts is not None:
-        folders = [arrays_of(task, part) if arrays else part for part in parts]
+        folders = [str(arrays_of(task, part)) if arrays else part for part in parts]
         source = dict(zip(folders, parts.values(), strict=True))
     loader = make_loader(
         source,

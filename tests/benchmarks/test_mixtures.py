@@ -17,6 +17,7 @@ from benchmarks import (
     mixtures_ranks,
     mixtures_shares,
 )
+from benchmarks.common import Result, Run
 from benchmarks.mixtures_data import joined, small, synthetic, text_spec, weights
 from benchmarks.mixtures_ranks import Failed, Memory, Peak, Rank, Ranks, Seen
 from benchmarks.mixtures_shares import deviation, order_of
@@ -152,3 +153,12 @@ def test_a_peak_is_the_most_at_one_moment() -> None:
 def test_aims_name_what_was_missed() -> None:
     assert mixtures_many.aim("fill", 0.9985, 0.999, least=True)["reached"] == "no"
     assert mixtures_many.aim("files", 64, 64)["reached"] == "yes"
+
+
+def test_a_mixture_that_cannot_be_read_is_said_to_be_missing() -> None:
+    one = Result(name="one", note="", runs=[Run(samples=10, seconds=1.0)])
+    half = Result(name="half", note="", runs=[Run(samples=10, seconds=2.0)])
+    gone = Result(name="gone", note="", missing="not built")
+    rows = list(mixtures.ratios([one, half, gone]))
+    assert [row.get("x one dataset") for row in rows] == [1.0, 0.5, None]
+    assert rows[2]["missing"] == "not built"

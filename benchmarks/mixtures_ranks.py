@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a rank takes: memory and processes with its workers, open files without."""
+    """Resources of a rank: memory and processes with its workers, open files without."""
 
     memory: Memory
     files: int

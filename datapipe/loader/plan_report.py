@@ -62,7 +62,7 @@ class PlanReport:
             "left_out": {**lengths.left_out.to_dict(), "last_step": self.last_samples},
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
-            "mixture": None if self.mixture is None else self.mixture.to_dict(),
+            **({} if self.mixture is None else {"mixture": self.mixture.to_dict()}),
         }
 
 

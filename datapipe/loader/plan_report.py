@@ -59,11 +59,17 @@ class PlanReport:
             "overlong": lengths.overlong,
             "cut_images": lengths.cut_images,
             "cut_labels": lengths.cut_labels,
-            "left_out": {**lengths.left_out.to_dict(), "last_step": self.last_samples},
+            "left_out": self._left_out(),
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
             **({} if self.mixture is None else {"mixture": self.mixture.to_dict()}),
         }
+
+    def _left_out(self) -> dict[str, int]:
+        found = {**self.lengths.left_out.to_dict(), "last_step": self.last_samples}
+        if self.mixture is None:
+            del found["limit"]  # only datasets of mixtures have one
+        return found
 
 
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:

@@ -244,7 +244,7 @@ def test_overlong_samples_of_a_mixture_are_counted(run: Run, read: Read, write: 
 
 
 def test_one_dataset_has_no_such_table(run: Run, read: Read, shards: Path) -> None:
-    assert read(run("plan", shards, "--batch-size", 4, "--json"))["mixture"] is None
+    assert "mixture" not in read(run("plan", shards, "--batch-size", 4, "--json"))
     assert "passes" not in run("plan", shards, "--batch-size", 4).stdout
 
 

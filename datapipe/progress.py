@@ -34,8 +34,11 @@ class Progress:
     """Progress of a job on stderr: done, rate and time left.
 
     `total` may count another unit than the rate: samples per second of a scan whose end is known in
-    bytes. Use as a context manager; a short job on a pipe prints nothing.
+    bytes. Use as a context manager; a short job on a pipe prints nothing. One bar is on a terminal
+    at a time: jobs inside of it, or beside it in other threads, show none.
     """
+
+    _on_terminal = threading.Lock()
 
     def __init__(
         self, title: str, *, unit: str, total: int | None = None, total_unit: str | None = None
@@ -51,11 +54,14 @@ class Progress:
         self._shown = self._start
         self._lock = threading.Lock()
         self._bar: Bar | None = None
+        self._is_inside = False
         self._task: TaskID | None = None
 
     def __enter__(self) -> Progress:
         self._start = self._shown = time.monotonic()
         if is_watched(sys.stderr):
+            self._is_inside = not self._on_terminal.acquire(blocking=False)
+        if is_watched(sys.stderr) and not self._is_inside:
             from rich.console import Console
             from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress
@@ -73,7 +79,7 @@ class Progress:
             try:
                 self._bar.start()
             except BaseException:  # an interrupt must not leave the cursor hidden
-                self._bar.stop()
+                self.__exit__()
                 raise
             self._task = self._bar.add_task(self._title, total=self._total, rate="", note="")
         return self
@@ -81,6 +87,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
+            self._bar = None
+            self._on_terminal.release()
 
     @property
     def rate(self) -> float:
@@ -94,6 +102,8 @@ class Progress:
             self._reached += done if self._same else (of_total or 0)
             self._note = note or self._note
             now = time.monotonic()
+            if self._is_inside:
+                return
             if now - self._shown < (0.1 if self._bar else PLAIN_EVERY):
                 return
             self._shown = now

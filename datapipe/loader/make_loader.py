@@ -24,7 +24,7 @@ from datapipe.loader.factories import make_context
 from datapipe.loader.loader import Loader
 from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
-from datapipe.loader.schedule.mixture_source import OpenedMixture
+from datapipe.loader.schedule.mixture_source import OpenedMixture, text_to_plan
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
 from datapipe.loader.schedule.run_schedule import Schedule
@@ -181,9 +181,11 @@ def make_loader(
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
+    mixture = _mixture_at(path)
+    planned_text = text if mixture is None else text_to_plan(mixture, text)
     work = Work(
         image=image,
-        text=text,
+        text=planned_text,
         transform=transform,
         where=where,
         decoder=decoder,
@@ -197,7 +199,7 @@ def make_loader(
     ranks_found = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
     plan, units_per_rank = resolve_plan(
-        text,
+        planned_text,
         packs,
         batch,
         max_tokens=max_tokens,
@@ -225,7 +227,6 @@ def make_loader(
         **worker.loader_options(),
         **vars(run),
     )
-    mixture = _mixture_at(path)
     opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
     dataset = _open(path, remote) if opened is None else opened.dataset
     if opened is not None and opened.has_images_of_their_own and decoder == "auto":

@@ -163,6 +163,28 @@ class OpenedMixture:
         return mixed_origin(draws, sized=sized, warnings=warnings)
 
 
+def text_to_plan(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:
+    """Return the text from which options of the plan follow: one with the fewest tokens an image.
+
+    Args:
+        text: of the datasets that have none of their own.
+
+    Raises:
+        PlanError: some datasets have a text and others none.
+    """
+    given = {entry.name: entry.text or text for entry in mixture.datasets}
+    texts = [one for one in given.values() if one is not None]
+    if not texts:
+        return None
+    if len(texts) < len(given):
+        without = next(name for name, one in given.items() if one is None)
+        raise PlanError(
+            f"dataset {without!r} of the mixture has no text, and others have one; give it text, "
+            "or give make_loader text=TextSpec(...) for all that have none"
+        )
+    return min(texts, key=lambda one: tokens if isinstance(tokens := one.image_tokens, int) else 0)
+
+
 class _Once(Generic[S, T]):
     """Function that is called once for arguments that are equal, which need not be hashable."""
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import pickle
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 import datapipe
@@ -434,9 +439,7 @@ def test_other_orders_are_those_of_each_dataset(
                 assert one == list(range(size))
             else:
                 shards = [number // 7 for number in one]
-                assert len([1 for a, b in zip(shards, shards[1:], strict=False) if a != b]) == (
-                    len(set(shards)) - 1
-                )
+                assert len(list(itertools.groupby(shards))) == len(set(shards))
 
 
 def test_samples_are_excluded_by_dataset_and_key(make: Make, mixture: Any) -> None:
@@ -497,10 +500,7 @@ def test_conditions_of_the_loader_and_of_datasets_hold_together(make: Make, mixt
     given = mixture(chats={"where": "images > 0"}, captions={"where": "width > 42"})
     found = set(draws(make(given, where="images < 2", epochs=2)))
     alone = {
-        name: {
-            draw
-            for draw in draws(make(mixture(parts=(name,)), where=condition, image=None, text=None))
-        }
+        name: set(draws(make(mixture(parts=(name,)), where=condition, image=None)))
         for name, condition in {
             "chats": "images > 0 and images < 2",
             "captions": "width > 42 and images < 2",
@@ -648,7 +648,7 @@ def test_notes_of_a_mixture_are_only_a_help(
     document = json.loads(good)
     notes = document["notes"]
     assert len(notes) == 2 * len(SIZES)
-    document["notes"] = {name: 5 for name in document["notes"]}
+    document["notes"] = dict.fromkeys(notes, 5)
     for content in (b"", b"{", b"[]", b"null", b'"x"', json.dumps(document).encode(), good[:-40]):
         note.write_bytes(content)
         assert draws(make(image=None)) == expected
@@ -776,13 +776,13 @@ def test_another_program_gets_the_same_order(make: Make, tmp_path: Path) -> None
 
 
 @pytest.fixture
-def many(tmp_path: Path, make_folder: Any) -> Iterator[dict[str, Any]]:
+def many(tmp_path: Path, make_folder: Any) -> dict[str, Any]:
     raw = make_folder(tmp_path / "raw", 3)
     first = tmp_path / "0"
     datapipe.pack_dataset(raw, first)
     for number in range(1, 40):
         shutil.copytree(first, tmp_path / str(number))
-    yield {f"d{n}": {"path": tmp_path / str(n), "weight": 1 + n % 3} for n in range(40)}
+    return {f"d{n}": {"path": tmp_path / str(n), "weight": 1 + n % 3} for n in range(40)}
 
 
 def test_many_small_datasets_are_one_mixture(make: Make, many: dict[str, Any]) -> None:
@@ -792,3 +792,134 @@ def test_many_small_datasets_are_one_mixture(make: Make, many: dict[str, Any]) -
     for number in range(40):
         assert abs(counts[f"d{number}"] - len(found) * (1 + number % 3) / total) <= 2
     assert {name for name, _ in found} == set(many)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": 128},
+        {"pack": PackSpec(128, static_shapes=True)},
+        {"max_tokens": 200},
+        {"batch_size": 3, "buckets": 2, "meta": META},
+        {"batch_size": 3, "run": RunSpec(train_tokens=200)},
+    ],
+    ids=str,
+)
+def test_texts_of_the_datasets_are_enough(
+    make: Make, mixture: Any, caption: datapipe.TextSpec, options: dict[str, Any]
+) -> None:
+    expected = list(make(**options))
+    given = mixture(**{name: {"text": caption} for name in SIZES if name != "chats"})
+    assert_same_batches(make(given, **{"meta": META, **options, "text": None}), expected)
+    whole = {"datasets": mixture(), "text": caption}
+    assert_same_batches(make(whole, **{"meta": META, **options, "text": None}), expected)
+
+
+def test_a_dataset_without_text_beside_others_with_one_is_refused(make: Make, mixture: Any) -> None:
+    with pytest.raises(PlanError, match="dataset 'captions' of the mixture has no text"):
+        make(text=None)
+    mixed = mixture(parts=("captions", "drawings"))
+    assert "input_ids" not in next(iter(make(mixed, text=None)))
+
+
+def test_a_file_of_a_mixture_is_a_mixture(
+    make: Make, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    names = ("captions", "drawings")
+    lines = [f"  {name}: {{path: {os.path.relpath(folders[name], tmp_path)}}}" for name in names]
+    (tmp_path / "mixture.yaml").write_text("\n".join(["datasets:", *lines]))
+    given = {name: {"path": folders[name]} for name in names}
+    assert_same_batches(make(tmp_path / "mixture.yaml"), make(given))
+
+
+def test_a_context_goes_to_other_processes_without_what_is_open(make: Make) -> None:
+    loader = make(pack=128)
+    expected = list(loader)
+    context = pickle.loads(pickle.dumps(loader.components().context))
+    assert all(part._dataset is None for part in context.dataset.parts)
+    numbers = np.arange(52)
+    assert context.dataset.columns.keys(numbers) == [
+        key for name in SIZES for key in (f"{n:09d}" for n in range(SIZES[name]))
+    ]
+    assert len(expected) > 3
+
+
+def test_images_of_one_kind_are_kept_on_the_device(make: Make, folders: dict[str, Path]) -> None:
+    given = plain("chats", "drawings", folders=folders)
+    image = ImageSpec(size=16, flip=0.5)
+    expected = list(make(given, image=image, device="cpu", epochs=2))
+    loader = make(given, image=image, device="cpu", epochs=2, cache=CacheSpec(device="20MB"))
+    assert_same_batches(loader, expected)
+    loader.close()
+    with pytest.raises(PlanError, match="of one ImageSpec"):
+        make(device="cpu", cache=CacheSpec(device="20MB"))
+
+
+def test_tokens_are_the_shares_where_weights_are_by_tokens(
+    make: Make, folders: dict[str, Path]
+) -> None:
+    given = {
+        "datasets": plain("chats", "captions", "drawings", folders=folders),
+        "weights": "tokens",
+        "epoch": "20k tokens",
+    }
+    tokens: Counter[str] = Counter()
+    for batch in make(given, batch_size=1, image=None):
+        (name, _), *_ = draws([batch])
+        tokens[name] += int(batch["attention_mask"].sum())
+    total = sum(tokens.values())
+    assert total == pytest.approx(20_000, rel=0.01)
+    for name in given["datasets"]:
+        assert tokens[name] / total == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.campaign
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@hypothesis.given(data=st.data())
+def test_random_mixtures_resume_exactly(make: Make, mixture: Any, data: st.DataObject) -> None:
+    parts = data.draw(st.permutations(list(SIZES)))[: data.draw(st.integers(1, 4))]
+    weight = st.sampled_from([0.001, 0.3, 1.0, 7.0])
+    limit = st.sampled_from([None, 3, "40%"])
+    options = {name: {"weight": data.draw(weight), "limit": data.draw(limit)} for name in parts}
+    for one in options.values():
+        if one["limit"] is None:
+            del one["limit"]
+    given: dict[str, Any] = {
+        "datasets": mixture(parts=parts, **options),
+        "epoch": data.draw(st.sampled_from(["shortest", 1, 37, 110])),
+    }
+    if data.draw(st.booleans()):
+        start, over = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 60))
+        change = {"from": start, "weights": {parts[0]: data.draw(weight)}}
+        given["schedule"] = [change | ({"over": over} if over else {})]
+    if given["epoch"] == "shortest" and any(one["weight"] < 0.3 for one in options.values()):
+        given["epoch"] = 50
+    kind = data.draw(st.sampled_from(["sample", "buckets", "budget", "pack"]))
+    units: dict[str, Any] = {
+        "sample": {"batch_size": data.draw(st.integers(1, 9))},
+        "buckets": {"batch_size": data.draw(st.integers(1, 9)), "buckets": 3},
+        "budget": {"max_tokens": data.draw(st.integers(120, 600))},
+        "pack": {"pack": data.draw(st.integers(120, 600))},
+    }[kind]
+    units["shuffle"] = data.draw(st.sampled_from([True, False, "shards"]))
+    worlds = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=3, unique=True))
+    assert_resumes_exactly(
+        lambda **more: make(given, **units, **more),
+        world_sizes=worlds,
+        stops=(data.draw(st.floats(0, 1)),),
+    )
+
+
+def test_far_epochs_are_as_near_ones(make: Make, mixture: Any) -> None:
+    """Passes of a small dataset are counted beyond those that fit beside a sample's number."""
+    given = {"datasets": mixture(parts=("captions", "one"), one={"weight": 0.3}), "epoch": 40}
+    image = ImageSpec(size=16, flip=0.5)
+    for epoch in (0, 10**6, 10**9):
+        loader = make(given, image=image)
+        loader.set_epoch(epoch)
+        batches = list(loader)
+        assert len(draws(batches)) == 40
+        assert abs(len(of("one", draws(batches))) - 20) <= 2
+        again = make(given, image=image, num_workers=2)
+        again.set_epoch(epoch)
+        assert_same_batches(again, batches)

@@ -163,13 +163,16 @@ def plain(*names: str, folders: dict[str, Path], **options: Any) -> dict[str, An
     return {name: {"path": folders[name], "weight": 1.0} | options for name in names}
 
 
-UNITS: list[dict[str, Any]] = [
+UNITS: list[Any] = [
     {"batch_size": 4},
-    {"batch_size": 3, "group": 6},
+    pytest.param({"batch_size": 3, "group": 6}, marks=pytest.mark.campaign),
     {"batch_size": 3, "buckets": 3},
     {"max_tokens": 150},
     {"pack": 128},
-    {"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2},
+    pytest.param(
+        {"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2},
+        marks=pytest.mark.campaign,
+    ),
     {"pack": 128, "epochs": 2, "shuffle": "shards", "shards_mixed": 2},
 ]
 

@@ -18,7 +18,7 @@ from datapipe.index.manifest import replace_file
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 
 
 class MixtureNotes:

@@ -165,6 +165,7 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "convert_dataset": {"shards": shards, "arrays": where / "arrays", "workers": 1},
         "index_shards": {"folder": shards.parent / "tars"},
         "PackSpec": {"tokens": 64},
+        "unpack": {"outputs": torch.zeros(1, 4, 2), "cu_seq_lens": torch.tensor([0, 4])},
         "TextSpec": {"tokenizer": vocabulary, "template": "caption"},
         "CacheSpec": {"memory": "1MB", "disk": where},
         "ImageSpec.preset": {"name": "clip"},

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The peers of benchmarks.loaders, in an environment of their own: their requirements differ from
+# The peers of benchmarks.loaders and benchmarks.mixtures, in an environment of their own: their requirements differ from
 # those of datapipe (MosaicML Streaming wants an older NumPy). Run from anywhere:
 #
 #     benchmarks/peers/install.sh [PYTHON]      PYTHON is the repository's own by default
@@ -24,7 +24,7 @@ install() {
 install setuptools wheel torch webdataset pillow simplejpeg
 
 missing=
-for peer in mosaicml-streaming==0.13.0 litdata==0.2.76 nvidia-dali-cuda130 spdl==0.8.0 ffcv==1.0.2; do
+for peer in mosaicml-streaming==0.13.0 megatron-energon==7.4.1 litdata==0.2.76 nvidia-dali-cuda130 spdl==0.8.0 ffcv==1.0.2; do
     install "$peer" || missing="$missing $peer"
 done
 # Each was installed alone; what a later one replaced for an earlier one shows here.

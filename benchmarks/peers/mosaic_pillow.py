@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
-# Streaming imports two names of torchvision for datasets that are not used here, and the package
-# index has no torchvision for the CPU build of torch.
-_STUBS: dict[str, dict[str, Any]] = {
-    "torchvision": {},
-    "torchvision.datasets": {"VisionDataset": object},
-    "torchvision.transforms": {},
-    "torchvision.transforms.functional": {"to_tensor": None},
-}
-for _name, _content in _STUBS.items():
-    _module = ModuleType(_name)
-    _module.__spec__ = ModuleSpec(_name, None)
-    vars(_module).update(_content)
-    sys.modules[_name] = _module
+import benchmarks.peers.no_torchvision  # noqa: F401  # isort: skip
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
 
-from streaming import MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: E402
-
-from benchmarks.common import Run  # noqa: E402
-from benchmarks.peers.work import BATCH, Task  # noqa: E402
+from benchmarks.common import Run
+from benchmarks.peers.work import BATCH, Task
 
 PACKAGES = ("mosaicml-streaming", "torch", "pillow")
 _COLUMNS = {"jpg": "bytes", "txt": "str", "key": "str"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +15,29 @@ PACKAGES = ("datapipe", "torch", "simplejpeg")
 
 
 def make(
-    task: Task, *, cached: str = "", arrays: bool = False, epochs: int = 1
+    task: Task,
+    *,
+    cached: str = "",
+    arrays: bool = False,
+    epochs: int = 1,
+    parts: Mapping[str, int] | None = None,
 ) -> Callable[[], Run]:
-    """With `cached`, such as "4GB", what decoded images may take in memory."""
+    """Open the photographs.
+
+    Args:
+        task: the work.
+        cached: memory for decoded images, such as "4GB".
+        arrays: read arrays and not shards.
+        epochs: of a round.
+        parts: folders of shards with all photographs together, and their weights: they are mixed.
+    """
     load_kernel()  # else a run begins without it
+    source: Path | str | dict[str, int] = arrays_of(task) if arrays else task.shards
+    if parts is not None:
+        folders = [str(arrays_of(task, part)) if arrays else part for part in parts]
+        source = dict(zip(folders, parts.values(), strict=True))
     loader = make_loader(
-        arrays_of(task) if arrays else task.shards,
+        source,
         batch_size=BATCH,
         image=image_spec(task),
         num_workers=task.workers,
@@ -31,10 +48,12 @@ def make(
     return partial(task.time, loader, lambda batch: len(batch["pixel_values"]), skip=task.workers)
 
 
-def arrays_of(task: Task) -> Path:
-    """Return the photographs as arrays; convert them if they are missing."""
+def arrays_of(task: Task, part: str | None = None) -> Path:
+    """Return the photographs, or those in a folder of shards, as arrays; convert missing ones."""
     out = Path(task.forms) / f"arrays-{SIDE}"
-    convert_dataset(task.shards, out, image=image_spec(task))
+    if part is not None:
+        out = Path(part).parent.with_name(f"arrays-{SIDE}") / Path(part).name
+    convert_dataset(part or task.shards, out, image=image_spec(task))
     return out
 
 

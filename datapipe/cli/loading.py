@@ -15,6 +15,8 @@ from datapipe.cli.values import parse_image, resolve_target
 from datapipe.errors import PlanError
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.specs import BatchSpec, DeviceSpec, PackSpec
+from datapipe.mixture.given import text_of
+from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import PlanOptions
 from datapipe.text.spec import TextSpec
 
@@ -79,8 +81,12 @@ class Flags:
     declared: tuple[Flag, ...]
     values: Mapping[str, Any]
 
-    def keywords(self) -> dict[str, Any]:
-        """Return keyword arguments of `make_loader`, without options that were not given."""
+    def keywords(self, mixture: Mixture | None = None) -> dict[str, Any]:
+        """Return keyword arguments of `make_loader`, without options that were not given.
+
+        Args:
+            mixture: that is loaded, whose datasets may have text options of their own.
+        """
         given = self.given_to(None) | self.given_to(PlanOptions) | self.given_to(LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")
         image = given["image"] = parse_image(given.get("image"), dtype)
@@ -97,12 +103,15 @@ class Flags:
             from datapipe.loader.schedule.image_token_counts import rule_of
 
             text["image_tokens"] = rule_of(image)
+        asked = self.values["image"] is not None or dtype is not None
+        if mixture is not None and not asked:
+            del given["image"]  # datasets may have their own
         given["text"] = text_spec(**{"tokenizer": None} | text)
         pack, to = self.given_to(PackSpec), self.given_to(DeviceSpec)
         if batch := self.given_to(BatchSpec):
             given["batch_size"] = BatchSpec(**batch)
-        if given["text"] is None:
-            self._refuse_without_tokenizer()
+        if given["text"] is None and (mixture is None or text_of(mixture, None) is None):
+            self._refuse_without_tokenizer("" if mixture is None else ", or text: to the mixture")
         if pack:
             if "tokens" not in pack:
                 first = next(flag.option for flag in self._given() if flag.owner is PackSpec)
@@ -130,12 +139,12 @@ class Flags:
             if flag.owner is owner
         }
 
-    def _refuse_without_tokenizer(self) -> None:
+    def _refuse_without_tokenizer(self, more: str) -> None:
         for name in ("pack", "max_tokens", "buckets"):
             if self.values[name] is not None:
                 raise PlanError(
                     f"--{name.replace('_', '-')} needs the tokens of every sample; give "
-                    "--tokenizer and --template"
+                    f"--tokenizer and --template{more}"
                 )
         if self.values["batch_size"] is None:
             raise PlanError(

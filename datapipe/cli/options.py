@@ -11,7 +11,11 @@ from datapipe.cli.fields import help_of
 from datapipe.text.spec import TextSpec
 
 Shards = Annotated[
-    str, typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars.")
+    str,
+    typer.Argument(
+        help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a mixture "
+        "(.yaml or .json)."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")]
 Report = Annotated[

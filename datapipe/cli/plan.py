@@ -9,24 +9,24 @@ import typer
 
 import datapipe
 from datapipe.cli.loading import PLAN_FLAGS, Flags, with_flags
+from datapipe.cli.mixture import (
+    REASONS,
+    datasets_table,
+    dropping_overlong,
+    mixture_in,
+    phase_lines,
+    refuses_overlong,
+)
 from datapipe.cli.options import AsJson, Shards
 from datapipe.cli.output import bars, print_table, shown_lines, user_errors
 from datapipe.errors import PlanError
-from datapipe.report.table import counted
+from datapipe.report.table import aligned, counted
 
 if TYPE_CHECKING:
     from datapipe.loader.loader import Loader
+    from datapipe.loader.mixture_report import MixturePlan
     from datapipe.loader.plan_report import PlanReport
     from datapipe.plan.summary import LengthBin
-
-_REASONS = {
-    "where": "where does not hold",
-    "unusable": "their text cannot be used",
-    "overlong": "overlong",
-    "images": "more images or patches than a pack may have",
-    "empty": "no token",
-    "last_step": "dropped with the last step",
-}
 
 
 @with_flags(*PLAN_FLAGS)
@@ -39,6 +39,13 @@ def plan(
         typer.Option(help="Units of equal cost, of a run first launched on other ranks."),
     ] = None,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Epochs of the run, to know how often a mixture's datasets are passed."),
+    ] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="Plan the validation of a mixture.")
+    ] = False,
     step: Annotated[
         int | None, typer.Option(help="Print what every rank sees at this step instead.")
     ] = None,
@@ -55,12 +62,21 @@ def plan(
     with user_errors("run the same command again; shards whose tokens were counted are kept"):
         if world_size < 1:
             raise PlanError(f"--world-size {world_size}: at least one rank is needed")
+        mixture = mixture_in(shards, validation=validation)
+        if epochs is not None and mixture is None:
+            raise PlanError(
+                f"--epochs {epochs}: it counts passes of a mixture's datasets, and {shards} is one "
+                "dataset; leave it out, or give --epoch for another one"
+            )
         asked = flags.values["overlong"] is not None
         if flags.values["tokenizer"] is not None and not asked:
             flags = Flags(flags.declared, {**flags.values, "overlong": "drop"})
+        if mixture is not None:
+            asked = asked and not refuses_overlong(mixture)
         loader = datapipe.make_loader(
-            shards,
-            **flags.keywords(),
+            shards if mixture is None else dropping_overlong(mixture),
+            **flags.keywords(mixture),
+            epochs=1 if epochs is None else epochs,
             group=group,
             on_error="skip",
             num_workers=0,
@@ -84,11 +100,32 @@ def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> No
         print(json.dumps(report.to_dict()))
         return
     ranks = counted(report.world_size, "rank")
-    text = loader.components().schedule.origin.text
-    tokens = text.spec.image_tokens if text else None
-    rows = _rows(report, tokens, asked=asked)
+    rows = _rows(report, _image_tokens(loader), asked=asked)
     print_table(f"Plan of {shards}, epoch {report.epoch}, {ranks}", rows)
+    if report.mixture is not None:
+        _print_mixture(report.mixture)
     _print_histogram(report.summary.histogram)
+
+
+def _image_tokens(loader: Loader) -> object:
+    """Return the tokens of an image; None if there are no tokens, or datasets differ."""
+    from datapipe.loader.schedule.mixture_draws import MixedOrigin
+
+    origin = loader.components().schedule.origin
+    rules = [part.rule for part in origin.draws.parts] if isinstance(origin, MixedOrigin) else []
+    known = [rule.spec.image_tokens for rule in rules or [origin.text] if rule is not None]
+    return known[0] if known and all(tokens == known[0] for tokens in known) else None
+
+
+def _print_mixture(mixture: MixturePlan) -> None:
+    run = "" if mixture.epochs == 1 else f"; passes over {counted(mixture.epochs, 'epoch')}"
+    print(f"{counted(len(mixture.datasets), 'dataset')}{run}")
+    for line in aligned(datasets_table(mixture), left=(0, -1)):
+        print(f"  {line}")
+    if lines := phase_lines(mixture.phases):
+        print("shares of the samples over the run")
+        for line in lines:
+            print(f"  {line}")
 
 
 def _rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str, str]:
@@ -101,13 +138,18 @@ def _rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dict[str,
             f"{summary.most_samples:,}"
         )
     rows["samples"] = f"{summary.samples:,} of {report.dataset_samples:,}"
+    if report.mixture is not None:
+        total = report.mixture.total
+        rows["samples"] = (
+            f"{summary.samples:,}, drawn from {total.samples:,} of {total.dataset_samples:,}"
+        )
     if summary.repeats:
         share = summary.repeats / (summary.units + summary.repeats) * summary.steps
         rows["repeats"] = f"{summary.repeats:,} {units}, {share:.0%} of the last step"
     rows |= _token_rows(report, image_tokens, asked=asked)
     left_out = report.to_dict()["left_out"]
     rows |= {
-        f"left out, {_REASONS[reason]}": f"{count:,}" for reason, count in left_out.items() if count
+        f"left out, {REASONS[reason]}": f"{count:,}" for reason, count in left_out.items() if count
     }
     rows["time to plan"] = f"{report.seconds:.2f} s, first step after {report.first_seconds:.2f} s"
     return rows
@@ -118,10 +160,11 @@ def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dic
     if summary.tokens is None or summary.fill is None or summary.padding is None:
         return {}
     size = f"{image_tokens:,}" if isinstance(image_tokens, int) else image_tokens
+    of_size = "" if size is None else f" of {size} tokens"
     rows = {
         "tokens": f"{summary.tokens:,}",
         "label tokens": f"{summary.labels:,}",
-        "images": f"{summary.images:,} of {size} tokens",
+        "images": f"{summary.images:,}{of_size}",
         "fill": f"{summary.fill:.2%}",
         "padding": f"{summary.padding:.2%}",
     }
@@ -129,8 +172,9 @@ def _token_rows(report: PlanReport, image_tokens: object, *, asked: bool) -> dic
         rows["imbalance of text"] = f"{summary.text_imbalance:.2%}"
         rows["imbalance of images"] = f"{summary.image_imbalance:.2%}"
     lengths = report.lengths
-    if lengths.limit is not None:
-        rows["overlong"] = f"{lengths.overlong:,} over {lengths.limit:,} tokens"
+    if lengths.limit is not None or lengths.overlong:
+        limit = "their limits" if lengths.limit is None else f"{lengths.limit:,} tokens"
+        rows["overlong"] = f"{lengths.overlong:,} over {limit}"
         if lengths.overlong and not asked:
             rows["overlong"] += "; training refuses them without overlong="
     if lengths.cut_images or lengths.cut_labels:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
+from datapipe.cli.mixture import mixture_in
 from datapipe.cli.options import AsJson, Report, Shards
 from datapipe.cli.output import shown_lines, user_errors
 from datapipe.cli.values import parse_seconds, refuse_unwritable
@@ -41,7 +42,7 @@ def profile(
 ) -> None:
     """Find out what holds a loader back, and what would make it faster here."""
     with user_errors("nothing was written"):
-        options = flags.keywords() | {
+        options = flags.keywords(mixture_in(shards)) | {
             "num_workers": num_workers,
             "prefetch_factor": prefetch_factor,
             "workers": workers,

@@ -14,6 +14,7 @@ import typer
 
 import datapipe
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
+from datapipe.cli.mixture import mixture_in
 from datapipe.cli.options import AsJson, Report
 from datapipe.cli.output import shown, user_errors
 from datapipe.cli.values import (
@@ -41,7 +42,10 @@ def tune_workers(
     flags: Flags,
     shards: Annotated[
         str | None,
-        typer.Argument(help="Folder or URL that `datapipe pack` wrote to, or folder of tars."),
+        typer.Argument(
+            help="Folder or URL that `datapipe pack` wrote to, folder of tars, or file of a "
+            "mixture (.yaml or .json)."
+        ),
     ] = None,
     target: Annotated[
         str | None,
@@ -140,7 +144,7 @@ def _maker(shards: str, flags: Flags, fixed: dict[str, str]) -> Any:
     """Return a function that makes the loader; call it once, so that wrong options show at once."""
     from datapipe.loader.make_loader import make_loader
 
-    options = flags.keywords() | fixed | {"epochs": None}
+    options = flags.keywords(mixture_in(shards)) | fixed | {"epochs": None}
 
     def make(**given: Any) -> Any:
         return make_loader(shards, **(options | given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,9 +74,10 @@ class JoinedColumns(Columns):
         members = _edges([count.members for count in counts])
         images = _edges([count.images for count in counts])
 
-        @cache
-        def codes(part: int) -> Any:
-            return np.array([extensions.index(ext) for ext in counts[part].extensions], np.uint16)
+        codes = [
+            np.array([extensions.index(ext) for ext in count.extensions], np.uint16)
+            for count in counts
+        ]
 
         def join(name: str, bounds: Int64, **options: Any) -> Any:
             arrays = [partial(_column, part, name) for part in parts]

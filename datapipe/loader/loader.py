@@ -202,7 +202,8 @@ class Loader:
         """Return the position of the loader: a small dict for JSON.
 
         It counts batches that were yielded, not those that were prefetched, and is the same on
-        every rank.
+        every rank. With a mixture it says the epoch and position of each dataset in its own order,
+        under `datasets`; of packs and batches at the begin of the block of 65,536 draws at hand.
 
         Args:
             step: position after that many batches of the newest iterator, for wrappers that fetch
@@ -212,7 +213,9 @@ class Loader:
             PlanError: the newest iterator has not yielded `step` batches, or over a thousand more.
         """
         run = self._run if step is None else self._history.after(step)
-        return dump_state(run, self._schedule.fingerprint, self._schedule.identity())
+        schedule = self._schedule
+        facts = schedule.facts(run.position)
+        return dump_state(run, schedule.fingerprint, schedule.identity(), **facts)
 
     @checked(StateMismatch)
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from datapipe.loader.factories import make_context
 from datapipe.loader.loader import Loader
 from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
-from datapipe.loader.schedule.mixture_source import OpenedMixture, text_to_plan
+from datapipe.loader.schedule.mixture_source import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
 from datapipe.loader.schedule.run_schedule import Schedule
@@ -41,6 +41,7 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
+from datapipe.mixture.given import image_of, mixture_at, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 
 _DEFAULT_IMAGE = ImageSpec()
-_MIXTURE_FILES = (".yaml", ".yml", ".json")
 
 
 @accept_old_names
@@ -101,7 +101,8 @@ def make_loader(
         path: folder that `datapipe pack` or `datapipe convert` wrote, or that holds `.tar` shards
             in WebDataset format, or a list of these ("data/train-{000..099}.tar"); they are indexed
             once, on first use. Or the URL of a dataset that `datapipe pack` wrote: http(s)://,
-            s3://, gs://, hf://; its index is fetched once.
+            s3://, gs://, hf://; its index is fetched once. Or a mixture of several: a `Mixture`, a
+            dict such as `{"captions/": 0.7, "chats/": 0.3}`, or a `.yaml` or `.json` file.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
             shapes of padded batches.
@@ -176,16 +177,17 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
         (4, 3, 336, 336) (4, 19)
     """
+    mixture = mixture_at(path)
+    if mixture is not None:
+        image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
-    mixture = _mixture_at(path)
-    planned_text = text if mixture is None else text_to_plan(mixture, text)
     work = Work(
         image=image,
-        text=planned_text,
+        text=text if mixture is None else text_of(mixture, text),
         transform=transform,
         where=where,
         decoder=decoder,
@@ -199,7 +201,7 @@ def make_loader(
     ranks_found = rank is None
     rank, world_size = resolve_ranks(rank, world_size, mesh)
     plan, units_per_rank = resolve_plan(
-        planned_text,
+        work.text,
         packs,
         batch,
         max_tokens=max_tokens,
@@ -300,10 +302,3 @@ def _open(path: Any, remote: RemoteSpec) -> Dataset:
 def _options_of(remote: RemoteSpec) -> RemoteOptions:
     storage = dict(remote.storage_options or {})
     return RemoteOptions(concurrency=remote.concurrency, storage_options=storage)
-
-
-def _mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixture | None:
-    """Return the mixture that was given, or is in the file at a path; None for a dataset."""
-    if isinstance(path, Mixture | Mapping):
-        return Mixture.of(path)
-    return Mixture.load(path) if Path(path).suffix in _MIXTURE_FILES else None

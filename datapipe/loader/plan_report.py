@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
+from datapipe.loader.mixture_report import (
+    MixturePlan,
+    find_phases,
+    phase_starts,
+    plan_datasets,
+)
 from datapipe.loader.schedule.left_out import Lengths, look_at_lengths
+from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
+from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Step
 from datapipe.plan.summary import PlanSummary, summarise
 from datapipe.progress import Progress
@@ -25,6 +34,7 @@ class PlanReport:
         lengths: samples that are too long or left out.
         seconds: that planning took.
         first_seconds: until the first step was known.
+        mixture: figures of each dataset; None if the loader's data are no mixture.
     """
 
     epoch: int
@@ -35,6 +45,7 @@ class PlanReport:
     summary: PlanSummary
     seconds: float
     first_seconds: float
+    mixture: MixturePlan | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures in one level for JSON; the histogram is a list."""
@@ -48,10 +59,17 @@ class PlanReport:
             "overlong": lengths.overlong,
             "cut_images": lengths.cut_images,
             "cut_labels": lengths.cut_labels,
-            "left_out": {**lengths.left_out.to_dict(), "last_step": self.last_samples},
+            "left_out": self._left_out(),
             "seconds": self.seconds,
             "first_step_seconds": self.first_seconds,
+            **({} if self.mixture is None else {"mixture": self.mixture.to_dict()}),
         }
+
+    def _left_out(self) -> dict[str, int]:
+        found = {**self.lengths.left_out.to_dict(), "last_step": self.last_samples}
+        if self.mixture is None:
+            del found["limit"]  # only datasets of mixtures have one
+        return found
 
 
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
@@ -70,30 +88,85 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     options, schedule = loader.options, loader.components().schedule
     count = schedule.origin.source.count
     clock = _Clock()
+    origin, mixed = schedule.origin, None
+    if isinstance(origin, MixedOrigin):
+        mixed = origin.draws
+        count = sum(mixed.counts(epoch).values())
+    phase_steps = _PhaseSteps(mixed, epoch)
     with Progress("planning", unit="sample", total=count) as progress:
         summary = summarise(
-            clock.timed(loader.plan.steps(epoch=epoch), progress),
+            phase_steps.watched(clock.timed(loader.plan.steps(epoch=epoch), progress)),
             schedule.plan,
             units_per_rank=options.units_per_rank,
             world_size=options.world_size,
             pad_to=options.pad_to,
             multiple_of=options.multiple_of,
+            dataset_edges=None if mixed is None else mixed.edges,
         )
     if not summary.steps:
         raise PlanError(
             f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
             f"than the {options.share} that all ranks take"
         )
+    if mixed is None:
+        lengths, mixture = look_at_lengths(loader.dataset, origin, schedule.plan), None
+    else:
+        each = [_lengths_of(part, schedule.plan) for part in mixed.parts]
+        lengths = Lengths.join(each)
+        run = max(epoch + 1, options.epochs or 1)
+        mixture = MixturePlan(
+            epochs=run,
+            datasets=plan_datasets(
+                mixed, summary.datasets, [one.left_out for one in each], epoch=epoch, run=run
+            ),
+            phases=find_phases(
+                mixed,
+                share=options.share if schedule.plan.unit == "sample" else None,
+                steps=phase_steps.steps,
+            ),
+        )
     return PlanReport(
         epoch=epoch,
         world_size=options.world_size,
         dataset_samples=len(loader.dataset),
         last_samples=count - summary.samples,
-        lengths=look_at_lengths(loader.dataset, schedule.origin, schedule.plan),
+        lengths=lengths,
+        mixture=mixture,
         summary=summary,
         seconds=clock.seconds,
         first_seconds=clock.first,
     )
+
+
+def _lengths_of(part: PartSource, plan: PlanOptions) -> Lengths:
+    """Return the samples of a dataset of a mixture that are too long or left out."""
+    found = look_at_lengths(part.part.dataset(), part.origin(), plan)
+    return replace(found, left_out=replace(found.left_out, limit=part.whole - part.samples))
+
+
+class _PhaseSteps:
+    """Steps of an epoch in which the phases of a mixture's schedule begin.
+
+    Attributes:
+        steps: by the draw of the run at which a phase begins.
+    """
+
+    def __init__(self, draws: Draws | None, epoch: int) -> None:
+        self.steps: dict[int, int] = {}
+        self._starts: list[int] = []
+        if draws is not None:
+            self._before, stop = draws.legs.span(epoch)
+            self._starts = [at for at in phase_starts(draws) if self._before <= at < stop]
+
+    def watched(self, steps: Iterator[Step]) -> Iterator[Step]:
+        # Blocks end where a phase begins, so units before it hold all samples before it.
+        drawn = found = 0
+        for number, step in enumerate(steps):
+            drawn += len(step.units.samples)
+            while found < len(self._starts) and self._starts[found] < self._before + drawn:
+                self.steps[self._starts[found]] = number
+                found += 1
+            yield step
 
 
 class _Clock:

@@ -156,6 +156,8 @@ class _Parser:
             _at(entries["where"], lambda: parse_where(where))
         share |= {"text": make_text(text, self.folder), "image": make_image(image)}
         path = from_folder(path, self.folder)
+        if self.folder is not None:
+            share["place"] = item.place  # keys of a dict lead to the name, which errors have
         return _at(item, lambda: MixtureDataset(name=name, path=path, **share))
 
     def name(self, key: str, item: Located, entries: dict[str, Located]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -90,6 +90,8 @@ class MixtureDataset:
         where: an expression over the columns of the index; the samples for which it is true.
         text: None takes the one that `make_loader` was given.
         image: None takes the one that `make_loader` was given.
+        place: begins messages about the dataset: the line of its file, such as
+            `mixture.yaml:12: `.
 
     Raises:
         PlanError: a value is not one of these, or it has a weight and a repeat, or neither.
@@ -103,6 +105,7 @@ class MixtureDataset:
     where: str | None = None
     text: TextSpec | None = None
     image: AnyImage | None = None
+    place: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
@@ -226,6 +229,21 @@ class Mixture:
         """All datasets of the tree, in the order in which they were given."""
         nodes = _walk_tree(self.children)
         return tuple(node for node in nodes if isinstance(node, MixtureDataset))
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Names of all datasets, and of the groups that each is in, outermost first."""
+        found: dict[str, tuple[str, ...]] = {}
+
+        def walk(children: tuple[Child, ...], groups: tuple[str, ...]) -> None:
+            for child in children:
+                if isinstance(child, MixtureGroup):
+                    walk(child.children, (*groups, child.name))
+                else:
+                    found[child.name] = groups
+
+        walk(self.children, ())
+        return found
 
     @property
     def has_weight(self) -> dict[str, bool]:

@@ -36,7 +36,7 @@ class DatasetCounter:
         """Begin a pass over a loader."""
         shares = getattr(getattr(loader, "plan", None), "shares", None)
         self.counts = False
-        if callable(shares):
+        if callable(shares) and shares():  # empty for a single folder
             self.counts, self._shares = True, shares
             self._ranks = getattr(getattr(loader, "options", None), "world_size", 1)
 

@@ -137,6 +137,10 @@ class Interleaving:
         drawn = datasets[: draw - int(first.sum())]
         return first + np.bincount(drawn, minlength=len(first))
 
+    def ideal(self, start: int, stop: int) -> Float64:
+        """Return the draws of each dataset that its rates ask for in a stretch: float64 [D]."""
+        return self._ideal(stop) - self._ideal(start)
+
     def _sorted(self, start: int, stop: int) -> tuple[Int64, Int64, Int64]:
         """Return elements in their order, among which are all of some draws.
 

@@ -39,6 +39,24 @@ class LengthBin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DatasetSums:
+    """Sums over the samples of one dataset of a mixture.
+
+    Attributes:
+        samples: their number.
+        tokens, labels, images: over all of them; None if no tokens were counted.
+        slots: of padded batches, for tokens, padding included; None for packs, whose rest belongs
+            to no dataset.
+    """
+
+    samples: int
+    tokens: int | None = None
+    labels: int | None = None
+    images: int | None = None
+    slots: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanSummary:
     """Figures of the steps of a plan. Fields of tokens are None if no tokens were counted.
 
@@ -60,6 +78,7 @@ class PlanSummary:
         text_imbalance, image_imbalance: mean over the steps of (max - mean) / max of the ranks'
             cost. That of text is `datapipe.plan.groups.text_cost`, that of images their tokens.
         histogram: of the lengths of samples, without empty bins at both ends.
+        datasets: sums of each dataset of a mixture; empty if they were not asked for.
     """
 
     unit: Unit
@@ -78,10 +97,12 @@ class PlanSummary:
     text_imbalance: float | None = None
     image_imbalance: float | None = None
     histogram: tuple[LengthBin, ...] = ()
+    datasets: tuple[DatasetSums, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return every figure, as JSON has them."""
-        return {**asdict(self), "histogram": [asdict(length_bin) for length_bin in self.histogram]}
+        """Return every figure of the whole, as JSON has them."""
+        figures = {name: value for name, value in vars(self).items() if name != "datasets"}
+        return figures | {"histogram": [asdict(length_bin) for length_bin in self.histogram]}
 
 
 def summarise(
@@ -92,6 +113,7 @@ def summarise(
     world_size: int,
     pad_to: int | None = None,
     multiple_of: int = 1,
+    dataset_edges: Int64 | None = None,
 ) -> PlanSummary:
     """Add up the steps of a plan. Memory is that of some 65,536 samples, or of the largest step.
 
@@ -102,8 +124,11 @@ def summarise(
         world_size: number of ranks.
         pad_to: tokens that all samples of padded batches are padded to; None for the longest of a
             batch, rounded up to `multiple_of`.
+        dataset_edges: int64 [datasets + 1], number of the first sample of each dataset of a
+            mixture; None for one dataset.
     """
-    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of))
+    by_dataset = None if dataset_edges is None else _DatasetTotals(dataset_edges)
+    totals = _Totals(options, units_per_rank, world_size, (pad_to, multiple_of), by_dataset)
     for chunk in _chunks(steps):
         totals.add(chunk)
     return totals.summary()
@@ -132,7 +157,9 @@ class _Totals:
         units_per_rank: int,
         world_size: int,
         padding: tuple[int | None, int],
+        by_dataset: _DatasetTotals | None,
     ) -> None:
+        self._by_dataset = by_dataset
         self._options = options
         self._pad_to, self._multiple_of = padding
         self._units_per_rank = units_per_rank
@@ -156,6 +183,8 @@ class _Totals:
         self._most |= Counter(most_samples=int(np.diff(units.offsets).max()))
         sizes = units.sizes
         if sizes is None:
+            if self._by_dataset is not None:
+                self._by_dataset.add(units, kept, None)
             return
         self._sized = True
         tokens = sizes.tokens[kept]
@@ -166,7 +195,9 @@ class _Totals:
         )
         bins = np.searchsorted(_EDGES, tokens, side="right") - 1
         self._histogram += np.bincount(np.maximum(bins, 0), minlength=len(_EDGES))
-        self._add_slots(units, sizes, slots, fresh)
+        room = self._add_slots(units, sizes, slots, fresh)
+        if self._by_dataset is not None:
+            self._by_dataset.add(units, kept, room)
         self._text_imbalance += _imbalance(units.total(text_cost(sizes.tokens))[slots])
         self._image_imbalance += _imbalance(units.total(sizes.vision)[slots])
 
@@ -177,6 +208,8 @@ class _Totals:
         counts["unit"] = self._options.unit
         counts["samples_per_unit"] = sums["samples"] / max(sums["units"], 1)
         counts["most_samples"] = self._most["most_samples"]
+        if self._by_dataset is not None:
+            counts["datasets"] = self._by_dataset.sums()
         if not self._sized:
             return PlanSummary(**counts)
         fill = sums["tokens"] / max(sums["slots"], 1)
@@ -203,26 +236,72 @@ class _Totals:
         shape = (-1, self._units_per_rank, self._world_size)
         return (starts[:-1, None] + slots % counts).reshape(shape), (slots < counts).reshape(shape)
 
-    def _add_slots(self, units: Units, sizes: Sizes, slots: Int64, fresh: Bools) -> None:
-        """Add the slots for tokens of all units, and find the largest unit."""
+    def _add_slots(self, units: Units, sizes: Sizes, slots: Int64, fresh: Bools) -> Int64 | None:
+        """Add the slots for tokens of all units, and find the largest unit.
+
+        Returns:
+            Slots of each sample of padded batches, int64 [n]; None for packs.
+        """
         if self._options.pack is not None:
             self._sums["slots"] += len(units) * self._options.pack
-            largest = units.total(sizes.tokens)
-        elif self._options.unit == "batch":
+            self._most |= Counter(most_tokens=int(units.total(sizes.tokens).max()))
+            return None
+        if self._options.unit == "batch":
+            counts = np.diff(units.offsets)
             longest = self._padded(np.maximum.reduceat(sizes.tokens, units.offsets[:-1]))
-            largest = longest * np.diff(units.offsets)
-            self._sums["slots"] += int(largest.sum())
+            largest = longest * counts
+            room = np.repeat(longest, counts)
         else:
             largest = sizes.tokens
             longest = self._padded(np.where(fresh, largest[slots], 0).max(axis=1))
-            self._sums["slots"] += int((longest * fresh.sum(axis=1)).sum())
+            room = np.empty(len(units), np.int64)
+            room[slots[fresh]] = np.broadcast_to(longest[:, None], slots.shape)[fresh]
+        self._sums["slots"] += int(room.sum())
         self._most |= Counter(most_tokens=int(largest.max()))
+        return room
 
     def _padded(self, longest: Int64) -> Int64:
         """Return the length that the batches with these longest samples are padded to."""
         if self._pad_to is not None:
             return np.full_like(longest, self._pad_to)
         return round_up(longest, self._multiple_of)
+
+
+class _DatasetTotals:
+    """Sums over the samples of each dataset of a mixture.
+
+    Args:
+        edges: int64 [datasets + 1], number of the first sample of each.
+    """
+
+    def __init__(self, edges: Int64) -> None:
+        self._edges = edges
+        self._samples = np.zeros(len(edges) - 1, np.int64)
+        self._sized: dict[str, Int64] = {}
+
+    def add(self, units: Units, kept: Bools, room: Int64 | None) -> None:
+        """Add the samples that are kept; `room` is int64 [n], their slots in padded batches."""
+        kinds = np.searchsorted(self._edges, units.numbers[kept], side="right") - 1
+        self._samples += np.bincount(kinds, minlength=len(self._samples))
+        sizes = units.sizes
+        if sizes is None:
+            return
+        columns = {"tokens": sizes.tokens, "labels": sizes.labels, "images": sizes.images}
+        if room is not None:
+            columns["slots"] = room
+        for name, values in columns.items():
+            total = self._sized.setdefault(name, np.zeros_like(self._samples))
+            np.add.at(total, kinds, values[kept])
+
+    def sums(self) -> tuple[DatasetSums, ...]:
+        """Return the sums of each dataset."""
+        return tuple(
+            DatasetSums(
+                samples=samples,
+                **{name: int(total[number]) for name, total in self._sized.items()},
+            )
+            for number, samples in enumerate(self._samples.tolist())
+        )
 
 
 def _imbalance(costs: Int64) -> float:

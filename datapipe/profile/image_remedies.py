@@ -19,6 +19,7 @@ from datapipe.decode.transform import Draw, ImageTransform, make_transform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
 from datapipe.index.images.header import probe
+from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import FITS, Forecast, Measured, Remedy, free_memory
@@ -62,7 +63,8 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
             changes={"image": changed} if loader.components().prefetcher is None else None,
         )
     yield from _uint8(loader, forecast, images)
-    yield from _smaller(forecast, spec, images, shards)
+    if not isinstance(loader.dataset, MixedDataset):  # a command packs one dataset
+        yield from _smaller(forecast, spec, images, shards)
     yield from _caches(loader, forecast, shards)
 
 
@@ -170,7 +172,7 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         machine=replace(forecast.machine, storage=None) if part == 1 else None,
         note=f"{size}, of which {part:.0%} fit into memory",
     )
-    if transform.spec.resize in FORMS:
+    if transform.spec.resize in FORMS and not isinstance(loader.dataset, MixedDataset):
         yield forecast.remedy(
             "memmap arrays",
             "images decoded and resized once, into an array on disk",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +27,7 @@ class JoinedStore(Store):
         self._open_part = open_part
         self._is_remote = is_remote
         self._edges = shard_edges
+        self._starts: list[int] = shard_edges[:-1].tolist()
         self._stores: dict[int, Store] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -61,8 +63,8 @@ class JoinedStore(Store):
             store.close()
 
     def _at(self, shard: int) -> tuple[Store, int]:
-        (part,), (own,) = self._split([shard])
-        return self._store(part), own
+        part = bisect_right(self._starts, shard) - 1
+        return self._store(part), shard - self._starts[part]
 
     def _split(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the dataset of each shard, and its number there."""

@@ -137,7 +137,7 @@ def test_a_part_is_asked_for_when_it_is_needed() -> None:
 def test_codes_are_those_of_the_joined_names() -> None:
     parts = [np.array([0, 1], np.uint16), np.array([1, 0, 2], np.uint16)]
     codes = [np.array([5, 7], np.uint16), np.array([7, 9, 5], np.uint16)]
-    array = JoinedArray(as_parts(parts), edges_of(parts), np.uint16, codes=codes.__getitem__)
+    array = JoinedArray(as_parts(parts), edges_of(parts), np.uint16, codes=codes)
     assert array[:].tolist() == [5, 7, 9, 7, 5]
     assert array[:].dtype == np.uint16
 

@@ -241,3 +241,16 @@ def test_other_options_of_the_plan_are_refused_as_ever(make: Any) -> None:
     state["plan"]["mixture"]["legs"][0]["start"] = "x"
     with pytest.raises(datapipe.StateMismatch, match="checksum"):
         resumed(make, WEIGHTS, state)
+
+
+def test_a_state_says_where_each_dataset_is(make: Any) -> None:
+    loader = make(WEIGHTS)
+    found = draws(loader, STEPS)
+    state = loader.state_dict()
+    places = {name: (at["epoch"], at["position"]) for name, at in state["datasets"].items()}
+    counts = Counter(name for name, _ in found)
+    if loader.options.units_per_rank == 1:
+        counts = Counter()  # a pack is in the middle of the first block
+    assert places == {name: divmod(counts[name], size) for name, size in SIZES.items()}
+    alone = datapipe.make_loader(loader.dataset.parts[0].dataset().folder, batch_size=1)
+    assert "datasets" not in alone.state_dict()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from datapipe import ImageSpec, Mixture, PlanError, TextSpec
 from datapipe.mixture import MixtureDataset, MixtureGroup
+from datapipe.mixture.given import image_of
 from datapipe.mixture.parse import DATASET_KEYS, MIXTURE_KEYS
 from datapipe.quantities import Amount
 
@@ -419,3 +420,12 @@ def test_parts_made_by_hand_are_checked_too() -> None:
 )
 def test_limits_are_counts_or_shares(limit: Any, samples: int, taken: int) -> None:
     assert MixtureDataset(name="a", path="a", repeat=1, limit=limit).limited(samples) == taken
+
+
+def test_images_are_those_of_the_datasets_if_all_have_their_own() -> None:
+    large = ImageSpec(size=448)
+    some = Mixture.of({"a/": {"image": large}, "b/": "1x"})
+    all_of_them = Mixture.of({"a/": {"image": large}})
+    assert image_of(some, ImageSpec(), given=False) == ImageSpec()
+    assert image_of(all_of_them, ImageSpec(), given=False) == large
+    assert image_of(all_of_them, None, given=True) is None

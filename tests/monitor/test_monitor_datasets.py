@@ -113,6 +113,12 @@ def test_reports_have_the_shares(tmp_path: Path) -> None:
     assert "Datasets of the mixture" in (tmp_path / "report.html").read_text()
 
 
+def test_a_plan_of_one_folder_has_no_datasets() -> None:
+    loader = Mixture([PACK])
+    loader.plan = SimpleNamespace(shares=dict)
+    assert seen(loader) == {}
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_batches_on_a_gpu_are_counted_without_a_wait() -> None:
     batch = {

@@ -37,6 +37,7 @@ LARGE = 256 << 20
 """Bytes of a column up to which it may stay in memory whole."""
 
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
+_WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
 _FEW = 1 << 20  # bytes of all files of a folder, up to which threads take longer than they save
 _AT_ONCE = 512  # blocks that are read together
 _THREADS = 4
@@ -98,7 +99,7 @@ class CheckedFiles:
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
         self._sizes = sizes
         total = sum(sizes.values())
-        self._is_small = total <= _WHOLE // _datasets.get()
+        self._is_small = total <= min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
         if self._is_small and total <= _FEW:
             for name in dtypes:
                 self._compare(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,8 +28,8 @@ class JoinedArray:
         shifts: int64 [parts], added to the values of each part; None for nothing. Offsets become
             offsets into another joined array by it. A part of offsets has one value more than
             `edges` say: the first of the next part stands for it.
-        codes: for parts whose values are numbers of names, the new number of each old one; None
-            for parts of plain values.
+        codes: of parts whose values are numbers of names, the new number of each old one; None for
+            plain values.
 
     Examples:
         >>> parts = [np.array([1, 2]), np.array([3])]
@@ -43,13 +45,21 @@ class JoinedArray:
         dtype: npt.DTypeLike = np.int64,
         *,
         shifts: Int64 | None = None,
-        codes: Callable[[int], Values] | None = None,
+        codes: Sequence[Values] | None = None,
     ) -> None:
         self._parts = parts
         self._edges = edges
         self._shifts = shifts
-        self._codes = codes
+        self._table: Values | None = None
+        if codes is not None:
+            self._table = np.zeros((len(codes), max(map(len, codes), default=0)), dtype)
+            for row, numbers in zip(self._table, codes, strict=True):
+                row[: len(numbers)] = numbers
+        self._last = max(0, int(np.searchsorted(edges, edges[-1])) - 1)
         self.dtype = np.dtype(dtype)
+        self._arrays: list[Any] = [None] * len(parts)
+        # Of plain arrays, whose values are read by it; 0 of others.
+        self._addresses = np.zeros(len(parts), np.int64)
 
     def __len__(self) -> int:
         """Return the number of values; offsets have one more."""
@@ -77,12 +87,49 @@ class JoinedArray:
         Raises:
             IndexError: a number is not below the length.
         """
+        parts = self._holders(numbers)
+        addresses = self._addresses[parts]
+        if not addresses.all() or not len(numbers):
+            return self._gather_each(numbers, take)
+        found: Values = _memory(self.dtype)[
+            (addresses - _START) // self.dtype.itemsize + numbers - self._edges[parts]
+        ]
+        if self._table is not None:
+            found = self._table[parts, found]
+        return found if self._shifts is None else found + self._shifts[parts]
+
+    def _gather_each(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
         found = np.empty(len(numbers), self.dtype)
         for part, chosen, own in self.by_part(numbers):
-            values = take(self._parts[part](), own)
-            if self._codes is not None:
-                values = self._codes(part)[values]
+            values = take(self._array(part), own)
+            if self._table is not None:
+                values = self._table[part][values]
             found[chosen] = values if self._shifts is None else values + self._shifts[part]
+        return found
+
+    def _array(self, part: int) -> Any:
+        array = self._arrays[part]
+        if array is None:
+            array = self._arrays[part] = self._parts[part]()
+            if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size:
+                assert array.dtype == self.dtype
+                if array.ctypes.data % self.dtype.itemsize == 0:
+                    self._addresses[part] = array.ctypes.data
+        return array
+
+    def _holders(self, numbers: Int64) -> Int64:
+        """Return the part that holds each number.
+
+        Raises:
+            IndexError: a number is not below the length.
+        """
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
+            wrong = numbers.min() if numbers.min() < 0 else numbers.max()
+            raise IndexError(f"{wrong} is not in 0 ... {len(self) - 1}")
+        found: Int64 = np.searchsorted(self._edges[:-1], numbers, side="right") - 1
+        if self._shifts is not None and len(self._edges) > 1:
+            # The end of all offsets is that of the last part that has any.
+            found = np.minimum(found, self._last)
         return found
 
     def gather_counts(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
@@ -93,12 +140,27 @@ class JoinedArray:
         """
         found = np.empty(len(numbers), self.dtype)
         for part, chosen, own in split_by_part(self._edges, numbers):
-            found[chosen] = take(self._parts[part](), own)
+            found[chosen] = take(self._array(part), own)
         return found
 
     def by_part(self, numbers: Int64) -> list[tuple[int, Any, Int64]]:
         """Return, for each part with some of the numbers, where they are, and their own indices."""
         return split_by_part(self._edges, numbers, offsets=self._shifts is not None)
+
+
+_START = 4096
+"""First address of `_memory`; nothing is below it."""
+
+
+@functools.cache
+def _memory(dtype: np.dtype[Any]) -> Values:
+    """Return the memory of this process as one array, of which values at addresses are read.
+
+    So one access of NumPy reads values of many arrays, where one for each of them would take longer
+    than all else that is done for a batch. The arrays are held meanwhile, and numbers are checked.
+    """
+    whole = (ctypes.c_uint8 * ((1 << 47) - _START)).from_address(_START)
+    return np.ctypeslib.as_array(whole).view(dtype)
 
 
 def split_by_part(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ class LeftOut:
         overlong: dropped, since they are longer than the limit.
         images: more images than `max_images`, or patches than `max_patches`.
         empty: no token.
+        limit: more than the `limit` of a dataset of a mixture.
     """
 
     where: int = 0
@@ -34,6 +35,7 @@ class LeftOut:
     overlong: int = 0
     images: int = 0
     empty: int = 0
+    limit: int = 0
 
     @property
     def total(self) -> int:
@@ -44,13 +46,18 @@ class LeftOut:
         """Return the count of each reason."""
         return asdict(self)
 
+    def __add__(self, other: LeftOut) -> LeftOut:
+        theirs = other.to_dict()
+        return LeftOut(**{name: count + theirs[name] for name, count in self.to_dict().items()})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
     """Samples that are too long or left out.
 
     Attributes:
-        limit: tokens that a sample may have; None for no limit.
+        limit: tokens that a sample may have; None for no limit, or if those of the datasets of a
+            mixture differ.
         overlong: samples with more tokens, images included, for which `where=` holds. They are cut,
             or counted in `left_out`. None if no tokens were counted.
         left_out: samples that take no part.
@@ -62,6 +69,19 @@ class Lengths:
     left_out: LeftOut
     cut_images: int = 0
     cut_labels: int = 0
+
+    @staticmethod
+    def join(parts: Sequence[Lengths]) -> Lengths:
+        """Add up the datasets of a mixture."""
+        limits = {part.limit for part in parts}
+        overlong = [part.overlong for part in parts if part.overlong is not None]
+        return Lengths(
+            limit=limits.pop() if len(limits) == 1 else None,
+            overlong=sum(overlong) if overlong else None,
+            left_out=sum((part.left_out for part in parts), LeftOut()),
+            cut_images=sum(part.cut_images for part in parts),
+            cut_labels=sum(part.cut_labels for part in parts),
+        )
 
 
 def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Lengths:

@@ -5,7 +5,7 @@ A run whose mixture was changed has a leg for each mixture since the epoch in wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -171,6 +171,15 @@ class Legs:
         start = end + (epoch - self.epoch - 1) * length
         return start, start + length
 
+    def epoch_of(self, draw: int) -> int | None:
+        """Return the epoch of a draw; None if it was planned with another mixture."""
+        if draw < self.base:
+            return None
+        _, end = self.span(self.epoch)
+        if draw < end:
+            return self.epoch
+        return self.epoch + 1 + (draw - end) // self.legs[-1].epoch
+
     def at(self, draw: int) -> int:
         """Return the index of the leg of a draw."""
         return max(number for number, leg in enumerate(self.legs) if leg.start <= draw)
@@ -257,17 +266,33 @@ class Draws:
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
         """Return the place of each dataset in its own order, before a position of an epoch."""
         draw = self.legs.span(epoch)[0] + position
-        return self._drawn[self.legs.at(max(0, draw - 1))].places(draw)
+        last = max(draw - 1, self.legs.legs[0].start)
+        return self._drawn[self.legs.at(last)].places(draw)
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each dataset is drawn from in an epoch."""
         counts = {part.name: 0 for part in self.parts}
-        start, stop = self.legs.span(epoch)
-        cuts = [max(start, leg.start) for leg in self.legs.legs] + [stop]
-        for number, leg in enumerate(self._drawn):
-            for name, count in leg.counts(cuts[number], cuts[number + 1]).items():
+        for leg, start, stop in self._stretches(epoch):
+            for name, count in leg.counts(start, stop).items():
                 counts[name] = counts.get(name, 0) + count
         return counts
+
+    def asked(self, epoch: int) -> dict[str, float]:
+        """Return how often the rates ask for each dataset in an epoch."""
+        asked = {part.name: 0.0 for part in self.parts}
+        for leg, start, stop in self._stretches(epoch):
+            for name, draws in leg.asked(start, stop).items():
+                asked[name] = asked.get(name, 0.0) + draws
+        return asked
+
+    def _stretches(self, epoch: int) -> Iterator[tuple[_DrawnLeg, int, int]]:
+        """Yield each leg in an epoch, and its first draw there and that behind its last."""
+        start, stop = self.legs.span(epoch)
+        ends = [leg.start for leg in self.legs.legs[1:]] + [stop]
+        for leg, drawn, end in zip(self.legs.legs, self._drawn, ends, strict=True):
+            first, end = max(start, leg.start), min(end, stop)
+            if first < end:
+                yield drawn, first, end
 
 
 class _DrawnLeg:
@@ -311,6 +336,11 @@ class _DrawnLeg:
         drawn = self._interleaving.counts(stop - first) - self._interleaving.counts(start - first)
         return dict(zip(self._leg.datasets, drawn.tolist(), strict=True))
 
+    def asked(self, start: int, stop: int) -> dict[str, float]:
+        first = self._leg.start
+        asked = self._interleaving.ideal(start - first, stop - first)
+        return dict(zip(self._leg.datasets, asked.tolist(), strict=True))
+
     def _order(self, number: int, part: PartSource) -> DatasetOrder:
         order = self._orders.get(number)
         if order is None:
@@ -349,6 +379,9 @@ class MixedOrigin(Origin):
     @property
     def begins_run(self) -> bool:
         return self.draws.legs.begins_run
+
+    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
+        return list(self.draws.places(epoch, position).items())
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}

@@ -34,11 +34,13 @@ class PartSource:
         rule: of its texts; None without a tokenizer.
         open_it: `open_origin` of the dataset, as one of so many.
         of: datasets of the mixture, which share the limits of memory of one.
+        groups: names of the groups that the dataset is in, outermost first.
         described: all that `open_it` depends on beside the dataset.
 
     Attributes:
         image: transform of its images; None if images are left out.
         samples: number that takes part, after `limit`.
+        whole: number that takes part but for `limit`.
         warnings: about its samples.
         identity: of the selection and sizes; JSON-compatible.
     """
@@ -51,11 +53,13 @@ class PartSource:
         open_it: Callable[..., Origin],
         *,
         of: int,
+        groups: tuple[str, ...],
         image: ImageTransform | None,
         described: object,
         notes: MixtureNotes,
     ) -> None:
         self.name = entry.name
+        self.groups = groups
         self.part = part
         self.key = key_of(entry.name)
         self.rule = rule
@@ -76,12 +80,12 @@ class PartSource:
             f"dataset {entry.name!r} of the mixture: {warning}" for warning in note["warnings"]
         ]
         self._known = note["identity"]
-        self._whole = int(note["samples"])
-        self.samples = entry.limited(self._whole)
+        self.whole = int(note["samples"])
+        self.samples = entry.limited(self.whole)
         self.identity: dict[str, Any] = {**note["identity"], "limit": entry.limit}
         self._limit: Permutation | None = None
-        if self.samples < self._whole:
-            self._limit = Permutation(self._whole, derive(self.key, _LIMIT))
+        if self.samples < self.whole:
+            self._limit = Permutation(self.whole, derive(self.key, _LIMIT))
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker process asks for tokens of images alone, and opens the dataset itself.

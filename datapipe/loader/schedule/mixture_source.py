@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from os import fspath
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from datapipe.errors import IndexMismatch, PlanError
+from datapipe.declared import shorten
+from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.joined_columns import ColumnCounts
@@ -99,11 +101,11 @@ class OpenedMixture:
             PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
         """
         mixture, make_encoder, image = self._mixture, _Once(TextEncoder), _Once(image)
-        parts = []
+        parts, groups = [], mixture.groups
         for entry, part in zip(mixture.datasets, self.dataset.parts, strict=True):
             own, transform = text if entry.text is None else entry.text, image(entry.image)
             condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
-            try:
+            with _named(entry):
                 rule = None
                 if own is not None:
                     rule = text_rule(
@@ -126,13 +128,12 @@ class OpenedMixture:
                         rule,
                         open_it,
                         of=len(mixture.datasets),
+                        groups=groups[entry.name],
                         image=transform,
                         described=described,
                         notes=self._notes,
                     )
                 )
-            except PlanError as error:
-                raise PlanError(f"dataset {entry.name!r} of the mixture: {error}") from error
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(
@@ -163,28 +164,6 @@ class OpenedMixture:
         return mixed_origin(draws, sized=sized, warnings=warnings)
 
 
-def text_to_plan(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:
-    """Return the text from which options of the plan follow: one with the fewest tokens an image.
-
-    Args:
-        text: of the datasets that have none of their own.
-
-    Raises:
-        PlanError: some datasets have a text and others none.
-    """
-    given = {entry.name: entry.text or text for entry in mixture.datasets}
-    texts = [one for one in given.values() if one is not None]
-    if not texts:
-        return None
-    if len(texts) < len(given):
-        without = next(name for name, one in given.items() if one is None)
-        raise PlanError(
-            f"dataset {without!r} of the mixture has no text, and others have one; give it text, "
-            "or give make_loader text=TextSpec(...) for all that have none"
-        )
-    return min(texts, key=lambda one: tokens if isinstance(tokens := one.image_tokens, int) else 0)
-
-
 class _Once(Generic[S, T]):
     """Function that is called once for arguments that are equal, which need not be hashable."""
 
@@ -205,7 +184,9 @@ def _open_part(
 ) -> DatasetPart:
     path = fspath(entry.path)
     open_it = partial(_open, entry, remote)
-    dataset, seen = None, _seen(path, remote)
+    dataset = None
+    with _named(entry):
+        seen = _seen(path, remote)
     if seen is None:
         dataset = open_it(1)
         seen = dataset.fingerprint
@@ -240,19 +221,29 @@ def _seen(path: str, remote: RemoteOptions) -> object:
 def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     path = fspath(entry.path)
     is_folder = is_remote(path) and not names_shards(path)
-    with as_one_of(of):
+    with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
-    if dataset.manifest.arrays is not None:
-        raise IndexMismatch(
-            f"dataset {entry.name!r} of the mixture, {dataset.folder}, holds arrays, and a mixture "
-            "reads shards; name the shards that they came from"
-        )
-    if not dataset.columns.checksums:
-        raise IndexMismatch(
-            f"dataset {entry.name!r} of the mixture, {dataset.folder}, was indexed by an earlier "
-            f"version, without checksums; run `datapipe index --force {dataset.folder}`"
-        )
+        if dataset.manifest.arrays is not None:
+            raise IndexMismatch(
+                f"{dataset.folder} holds arrays, and a mixture reads shards; name the shards that "
+                "they came from"
+            )
+        if not dataset.columns.checksums:
+            raise IndexMismatch(
+                f"{dataset.folder} was indexed by an earlier version, without checksums; run "
+                f"`datapipe index --force {dataset.folder}`"
+            )
     return dataset
+
+
+@contextmanager
+def _named(entry: MixtureDataset) -> Iterator[None]:
+    """Name the dataset, and its line in a file, in errors about it."""
+    try:
+        yield
+    except (IndexMismatch, PlanError, StoreError) as error:
+        said = f"{entry.place}dataset {shorten(entry.name)} of the mixture: {error}"
+        raise type(error)(said) from error
 
 
 def _origin_of(

@@ -12,6 +12,7 @@ from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.schedule.block_cache import PlannedBlocks
+from datapipe.loader.schedule.mixture_draws import MixedOrigin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.plan.steps import Position, Step, walk
 
@@ -125,6 +126,34 @@ class PlanView:
                 f"step {step}: epoch {epoch} has no such step; its steps are 0 to {steps - 1}"
             )
         return self._view(step, found)
+
+    @checked(PlanError)
+    def shares(self, epoch: Natural | None = None) -> dict[str, float]:
+        """Return the share of each dataset of a mixture in the samples of an epoch.
+
+        Weights say what is asked for; this is what is planned, to the sample.
+
+        Args:
+            epoch: by default the loader's current one.
+
+        Returns:
+            Shares that sum to 1, by name; empty if the loader's data are no mixture.
+
+        Raises:
+            PlanError: the epoch was drawn from a mixture that was changed since.
+
+        Examples:
+            >>> mixture = {"shards/": 3, "more": {"path": "tars/", "weight": 1}}
+            >>> loader = datapipe.make_loader(mixture, batch_size=4)
+            >>> loader.plan.shares()
+            {'shards': 0.75, 'more': 0.25}
+        """
+        origin = self._schedule.origin
+        if not isinstance(origin, MixedOrigin):
+            return {}
+        counts = origin.draws.counts(self._epoch if epoch is None else epoch)
+        total = sum(counts.values())
+        return {name: count / total for name, count in counts.items()}
 
     def steps(self, *, epoch: int | None = None) -> Iterator[Step]:
         """Return all steps of an epoch as arrays, with excluded samples."""

@@ -47,6 +47,17 @@ class Schedule:
         """Return all that the position of a unit in an epoch depends on."""
         return {"dataset": self.fingerprint} | self.identity()
 
+    def facts(self, position: Position) -> dict[str, Any]:
+        """Return what a state says for people beside the position."""
+        plan = self.plan
+        edges = self.blocks(position.epoch).plan.edges
+        place = int(edges[min(position.block, len(edges) - 1)])
+        if plan.unit == "sample" and plan.group == 1:
+            place += position.unit
+        places = self.origin.places(position.epoch, place)
+        datasets = {name: {"epoch": one.number, "position": one.place} for name, one in places}
+        return {"datasets": datasets} if datasets else {}
+
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""
         options, exclusion = self.options, self.exclusion

@@ -86,9 +86,13 @@ class History:
         return self._recent[-1 - back]
 
 
-def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a run: JSON-compatible, of constant size, with its own checksum."""
+def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return the state of a run: JSON-compatible, small, with its own checksum.
+
+    `facts` are for people; nothing is resumed from them.
+    """
     state = {
+        **facts,
         "version": STATE_VERSION,
         "plan_version": PLAN_VERSION,
         "fingerprint": fingerprint,

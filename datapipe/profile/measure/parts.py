@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,9 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
         share = step.share(
             units_per_rank=options.units_per_rank, rank=options.rank, world_size=options.world_size
         )
-        samples, sizes = share.units.samples, share.units.sizes
+        keys, sizes = parts.schedule.origin.random_keys(share.units), share.units.sizes
+        samples = share.units.numbers
+        share = replace(share, units=replace(share.units, samples=samples))
         counted = columns.sample_image[samples + 1] - columns.sample_image[samples]
         yield StepShare(
             step=StepJob(
@@ -106,6 +108,7 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
                 run_after=after,
                 labels=step.labels,
                 last=over,
+                **keys,
             ),
             images=counted if sizes is None else sizes.images,
         )

@@ -45,6 +45,7 @@ from datapipe.report.table import ratio
 T = TypeVar("T")
 
 _PART = 16  # samples that a stage goes through in a row, as a worker does; fewer of large images
+_LOOKED_AT = 1 << 16  # images whose sizes are averaged, at most
 _DECODED = 128 << 20  # bytes of their pixels
 _BATCHES = 12  # that collate and transfer are timed for
 _BATCHES_TOGETHER = 3  # likewise, where each of them has to be decoded for that
@@ -332,8 +333,12 @@ class _StageBenchmark:
 
 def _samples_of(columns: Columns) -> int:
     """Choose the samples of a part, so that their decoded images fit into memory."""
-    pixels = float((columns.image_width.astype(np.float64) * columns.image_height).sum())
-    each = 3 * pixels / max(len(columns.sample_image) - 1, 1)
+    images, samples = len(columns.image_width), max(len(columns.sample_image) - 1, 1)
+    if not images:
+        return _PART
+    some = np.arange(0, images, -(-images // _LOOKED_AT))
+    pixels = columns.image_width[some].astype(np.float64) * columns.image_height[some]
+    each = 3 * float(pixels.mean()) * images / samples
     return max(1, min(_PART, int(_DECODED / max(each, 1.0))))
 
 

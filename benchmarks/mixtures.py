@@ -1,0 +1,273 @@
+"""Mixtures of datasets: a thousand of them, realised shares, throughput, memory beside peers.
+
+    python -m benchmarks.mixtures many          # 1,000 datasets of a million samples each
+    python -m benchmarks.mixtures shares        # by 10,000 samples; order by ranks and workers
+    python -m benchmarks.mixtures throughput    # 20 datasets against one of the same photographs
+    python -m benchmarks.mixtures peers         # 8 ranks beside Megatron-Energon and Streaming
+    python -m benchmarks.mixtures remove        # what the other parts have made in build/
+
+`many`: the datasets have index and token counts but no bytes, and are opened by fresh processes,
+after one that makes what is derived from all of them. They have seven distributions of lengths, so
+files of seven datasets are linked into all folders. "one dataset" has samples of the same
+distributions. "imports" is a process that has imported datapipe and torch. The first step is that
+of 64 ranks with a pack each, the loading of compiled code included. Page cache warm.
+
+`shares`: the largest difference between a share and its weight over all windows of 10,000 samples,
+in percent of a window, in the plan's order of samples and in that of packs.
+
+`throughput`: shards are decoded to 336x336; arrays are read as they are. Both ways take turns.
+
+`peers`: 20 datasets of tiny photographs; Energon reads the same shards, Streaming its own. A rank
+is a process with so many workers: threads of datapipe, processes of the others. PSS divides a page
+by the processes that share it; "over imports" is what a loader needs beyond a process that has
+imported its library. Memory is read after some batches. The state of a rank is resumed by new
+processes on as many ranks, and on half as many with the same samples a step (Energon, which refuses
+larger batches, with twice the steps).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks import mixtures_data, mixtures_many, mixtures_peers, mixtures_shares
+from benchmarks.cache import EPOCHS
+from benchmarks.common import Result, aligned, compete, machine, report
+from benchmarks.data import packed, photographs
+from benchmarks.loaders import describe
+from benchmarks.mixtures_many import aim
+from benchmarks.peers.process import ENVIRONMENT, Peer, contestant
+from benchmarks.peers.work import Task
+from datapipe.index.manifest import read_manifest
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+PARTS = 20  # datasets of photographs
+RATIO_AIM = 0.97
+_SHARD_EPOCHS = 4  # of a round
+_WIDE = 9  # columns of a table that fit side by side
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write."""
+    options = parse()
+    if options.what == "remove":
+        mixtures_data.remove()
+        return
+    where = machine("datapipe", "torch", "numpy", cache="warm")
+    print(f"{where['cpu']}, {where['cores']} cores; load at the start {where['load']}", flush=True)
+    tables = PARTS_OF_IT[options.what](options)
+    where["load at the end"] = round(os.getloadavg()[0], 1)
+    if options.json is not None:
+        content = {"what": options.what, "machine": where, "tables": tables}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def many(options: argparse.Namespace) -> Tables:
+    """Open a thousand datasets."""
+    rows = shown(
+        f"{options.datasets:,} datasets of {options.samples:,} samples each",
+        mixtures_many.many(
+            options.datasets,
+            options.samples,
+            rounds=options.rounds,
+            blocks=options.blocks,
+            ranks=options.ranks,
+        ),
+    )
+    return {"many": rows, "aims": shown("Aims", mixtures_many.verdicts(rows))}
+
+
+def shares(options: argparse.Namespace) -> Tables:
+    """Compare shares with weights, and orders with each other."""
+    found = shown("Shares in any 10,000 samples", mixtures_shares.realised(options.draws))
+    digests = shown("Samples in the order of the plan", mixtures_shares.orders(options.steps))
+    verdicts = shown("Aims", mixtures_shares.verdicts(found, digests))
+    return {"shares": found, "orders": digests, "aims": verdicts}
+
+
+def throughput(options: argparse.Namespace) -> Tables:
+    """Compare a mixture with one dataset that has the same samples."""
+    photos = photographs(options.photographs)
+    task = Task(
+        raw=str(photos.raw),
+        shards=str(packed(photos)),
+        forms=str(photos.raw.with_name(f"{photos.raw.name}-forms")),
+        dtype="uint8",
+        workers=options.workers[-1],
+    )
+    parts = {str(path): read_manifest(path).samples for path in mixtures_data.parts(photos, PARTS)}
+    mixed, one = f"mixture of {PARTS}", "one dataset"
+    where = machine(cache="warm")
+    tables: Tables = {}
+    for arrays, epochs in ((False, _SHARD_EPOCHS), (True, EPOCHS)):
+        form = "arrays" if arrays else "shards"
+        peers = [
+            Peer(
+                name=name,
+                module="ours",
+                options={"arrays": arrays, "epochs": epochs, "parts": given},
+                note=f"threads; {form}",
+                ours=True,
+            )
+            for name, given in ((one, None), (mixed, parts))
+        ]
+        with ExitStack() as stack:
+            entries = [contestant(peer, task, stack, where["versions"]) for peer in peers]
+            results = compete(entries, options.rounds)
+        title = f"{describe(photos, task)}, {form}; {task.workers} workers, {options.rounds} rounds"
+        report(title, results, where=where, references=(one,), unit="img/s", path=None)
+        tables[form] = list(ratios(results))
+    rows = [
+        aim(f"median ratio, {form}", rows[1].get("x one dataset", 0.0), RATIO_AIM, least=True)
+        for form, rows in tables.items()
+    ]
+    return tables | {"aims": shown("Aims", rows)}
+
+
+def ratios(results: list[Result]) -> Iterable[Row]:
+    """Yield the rates of each round, and the median ratio to the first result."""
+    for result in results:
+        if result.missing or not results[0].runs:
+            yield {"of": result.name, "missing": result.missing}
+            continue
+        yield {
+            "of": result.name,
+            "img/s": [round(run.rate, 1) for run in result.runs],
+            "x one dataset": round(result.ratio(results[0]).median, 4),
+        }
+
+
+def peers(options: argparse.Namespace) -> Tables:
+    """Compare the ranks of a machine with those of other loaders."""
+    if not ENVIRONMENT.exists():
+        print("the peers are not installed; run benchmarks/peers/install.sh")
+    rows = shown(
+        f"{options.ranks} ranks that read a mixture",
+        mixtures_peers.peers(
+            options.small,
+            links=options.links,
+            ranks=options.ranks,
+            workers=options.workers,
+            batch=options.batch,
+            batches=options.batches,
+            only=options.only,
+        ),
+    )
+    return {
+        "peers": rows,
+        "growth": shown("All ranks' memory by samples", mixtures_peers.growth(rows)),
+        "beside": shown("Beside datapipe", mixtures_peers.verdicts(rows)),
+    }
+
+
+PARTS_OF_IT: dict[str, Callable[[argparse.Namespace], Tables]] = {
+    part.__name__: part for part in (many, shares, throughput, peers)
+}
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.mixtures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parts = parser.add_subparsers(dest="what", required=True)
+    parts.add_parser("remove", help="remove the datasets of the other parts")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", type=Path, metavar="FILE", help="also write the tables here")
+
+    def part(name: str, **counts: int) -> argparse.ArgumentParser:
+        about = (PARTS_OF_IT[name].__doc__ or "").rstrip(".")
+        made = parts.add_parser(
+            name,
+            parents=[common],
+            help=about,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        for option, default in counts.items():
+            made.add_argument(f"--{option}", type=natural, default=default, help=HELP[option])
+        return made
+
+    part("many", datasets=1000, samples=1_000_000, rounds=5, blocks=8, ranks=8)
+    part("shares", draws=1_000_000, steps=4)
+    part("throughput", photographs=1024, rounds=5).add_argument(
+        "--workers", type=natural, nargs=1, default=[2], help="threads"
+    )
+    beside = part("peers", small=100_000, ranks=8, batch=32, batches=20)
+    beside.add_argument("--workers", type=natural, nargs="+", default=[1, 2], help="of a rank")
+    beside.add_argument(
+        "--links",
+        type=natural,
+        nargs="+",
+        default=[1, 10],
+        help="how often each dataset is linked, as another one",
+    )
+    beside.add_argument("--only", nargs="+", choices=list(mixtures_peers.LOADERS))
+    return parser.parse_args()
+
+
+HELP = {
+    "datasets": "number of datasets",
+    "samples": "of each dataset",
+    "rounds": "of each timing",
+    "blocks": "of the plan, for fill and imbalance",
+    "ranks": "of a machine",
+    "draws": "samples of an order",
+    "steps": "read of each loader",
+    "photographs": "of all datasets together",
+    "small": "samples of all datasets together",
+    "batch": "samples of a batch of a rank",
+    "batches": "before memory is read",
+}
+
+
+def natural(text: str) -> int:
+    """Return a number of the command line that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def shown(title: str, rows: Iterable[Row]) -> list[Row]:
+    """Print rows as a table, and return them."""
+    kept = list(rows)
+    print(f"\n{title}\n", flush=True)
+    for line in aligned(turned(kept)) if kept else ():
+        print(line, flush=True)
+    return kept
+
+
+def turned(rows: list[Row]) -> list[list[str]]:
+    """Return rows as lines of cells; as columns where they have many figures.
+
+    Examples:
+        >>> turned([{"a": 1, "b": 2000}, {"a": 3}])
+        [['a', 'b'], ['1', '2,000'], ['3', '']]
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = [[cell(row.get(name)) for row in rows] for name in names]
+    columns = [[name, *line] for name, line in zip(names, lines, strict=True)]
+    if len(names) > _WIDE:
+        return columns
+    return [list(line) for line in zip(*columns, strict=True)]
+
+
+def cell(value: Any) -> str:
+    """Return a figure as text."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+if __name__ == "__main__":
+    main()

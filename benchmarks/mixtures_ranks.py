@@ -1,0 +1,304 @@
+"""Ranks as processes that are looked at from outside: memory, open files, phases.
+
+Memory is that of a rank's process and of all its workers. RSS counts a page for every process that
+maps it. PSS divides a page by the processes that map it, so its sum over all ranks is what they
+take of the machine. USS are the pages that no other process has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple
+
+import psutil
+
+from benchmarks.peers.process import ENVIRONMENT
+
+_LOGS = Path("build/bench/logs")
+_PATIENCE = 600.0  # seconds for a phase
+
+
+class Memory(NamedTuple):
+    """Bytes of memory; those of some processes can be added."""
+
+    rss: int = 0
+    pss: int = 0
+    uss: int = 0
+
+    def __add__(self, other: object) -> Memory:
+        assert isinstance(other, Memory)
+        return Memory(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def most(self, other: Memory) -> Memory:
+        """Return the larger of each figure."""
+        return Memory(*map(max, self, other))
+
+    def less(self, other: Memory) -> Memory:
+        """Return the difference of each figure."""
+        return Memory(*(a - b for a, b in zip(self, other, strict=True)))
+
+
+class Seen(NamedTuple):
+    """Resources of a rank: memory and processes with its workers, open files without."""
+
+    memory: Memory
+    files: int
+    processes: int
+
+
+class Failed(Exception):
+    """A rank cannot go on; the message is its reason."""
+
+
+class Rank:
+    """A process of `benchmarks.peers.rank`.
+
+    Args:
+        name: of its log.
+        module, options: what it runs.
+        ours: it runs in this environment, and not in that of the peers.
+        environment: variables beside those of this process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        options: dict[str, Any],
+        *,
+        ours: bool,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        if not ours and not ENVIRONMENT.exists():
+            raise Failed("not installed; run benchmarks/peers/install.sh")
+        _LOGS.mkdir(parents=True, exist_ok=True)
+        self._log = _LOGS / f"{name}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable if ours else ENVIRONMENT, "-m", "benchmarks.peers.rank"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=os.environ | (environment or {}),
+                process_group=0,  # so that it is ended with its workers
+            )
+        self._write(json.dumps({"module": module, "options": options}))
+
+    @property
+    def output(self) -> IO[str]:
+        """Stream that can be read once a phase has ended, or the process."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def read(self) -> dict[str, Any]:
+        """Return `phase`, `seconds` and the other facts of the phase that ends next.
+
+        Raises:
+            Failed: it ended with an error.
+        """
+        line = self.output.readline()
+        if not line:
+            last = self._log.read_text().strip().splitlines()[-1:] or ["no message"]
+            raise Failed(f"{last[0][:200]}; see {self._log}")
+        facts: dict[str, Any] = json.loads(line)
+        if facts["phase"] == "failed":
+            raise Failed(f"{facts['reason']}; see {self._log}")
+        return facts
+
+    def go_on(self) -> None:
+        """Begin the next phase."""
+        self._write("")
+
+    def look(self) -> Seen:
+        """Return what the rank takes now."""
+        pids = [self._process.pid]
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(pids[0]).children(recursive=True)
+            pids += [child.pid for child in children]
+        memory = Memory()
+        for pid in pids:
+            with suppress(OSError):  # it has ended
+                memory += memory_of(pid)
+        return Seen(memory, open_files(pids[0]), len(pids))
+
+    def peak_rss(self) -> int:
+        """Return the most bytes that the rank's own process had; pages of mapped files count."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+    def close(self) -> None:
+        """End the process and its workers."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the next wait says why
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+
+class Ranks:
+    """Some ranks, which go from phase to phase together. Leaving the context ends them."""
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self._ranks = ranks
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for rank in self._ranks:
+            rank.close()
+
+    def phases(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield name and facts by rank of each phase when all have ended it.
+
+        Raises:
+            Failed: a rank ended with an error, or takes too long.
+        """
+        while True:
+            facts = self._wait()
+            yield facts[0]["phase"], facts
+            if facts[0]["phase"] == "end":
+                return
+            for rank in self._ranks:
+                rank.go_on()
+
+    def _wait(self) -> list[dict[str, Any]]:
+        """Return the facts of all ranks. If one fails, others may wait for it forever."""
+        waiting = {rank.output: number for number, rank in enumerate(self._ranks)}
+        facts: dict[int, dict[str, Any]] = {}
+        end = time.monotonic() + _PATIENCE
+        while waiting:
+            ready, _, _ = select.select(list(waiting), [], [], max(end - time.monotonic(), 0))
+            if not ready:
+                missing = sorted(waiting.values())
+                raise Failed(f"ranks {missing} ended no phase in {_PATIENCE:.0f} s")
+            for stream in ready:
+                number = waiting.pop(stream)
+                facts[number] = self._ranks[number].read()
+        return [facts[number] for number in range(len(self._ranks))]
+
+    def look(self) -> list[Seen]:
+        """Return what each rank takes now."""
+        return [rank.look() for rank in self._ranks]
+
+    def peak_rss(self) -> int:
+        """Return the peak of the rank that had the most."""
+        return max(rank.peak_rss() for rank in self._ranks)
+
+    @contextmanager
+    def watched(self, *, every: float, peak: Peak) -> Iterator[None]:
+        """Look at the ranks again and again, and keep the most that was seen.
+
+        Args:
+            every: seconds between two looks. A look takes some milliseconds for each process.
+            peak: gains what is seen.
+        """
+        stop = threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(every):
+                with suppress(OSError):
+                    peak.add(self.look())
+
+        thread = threading.Thread(target=watch, name="look")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+class Peak:
+    """The most that was seen at one moment.
+
+    Attributes:
+        total: of all ranks together.
+        rank: of the rank that had the most.
+        files: of the rank that had the most open.
+    """
+
+    def __init__(self) -> None:
+        self.total = Memory()
+        self.rank = Memory()
+        self.files = 0
+        self._lock = threading.Lock()
+
+    def add(self, seen: Sequence[Seen]) -> None:
+        """Compare with what is seen at another moment."""
+        with self._lock:
+            self.total = self.total.most(total(seen))
+            for rank in seen:
+                self.rank = self.rank.most(rank.memory)
+                self.files = max(self.files, rank.files)
+
+
+def total(seen: Sequence[Seen]) -> Memory:
+    """Return the memory of all ranks."""
+    memory = Memory()
+    for rank in seen:
+        memory += rank.memory
+    return memory
+
+
+def memory_of(pid: int | str) -> Memory:
+    """Return the memory of a process: of "self", or by its number.
+
+    Raises:
+        OSError: there is no such process.
+    """
+    found: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, value = line.partition(":")
+        found[name] = 1024 * int(value.split()[0])
+    return Memory(found["Rss"], found["Pss"], found["Private_Clean"] + found["Private_Dirty"])
+
+
+def open_files(pid: int | str) -> int:
+    """Return the number of descriptors that a process has open; maps of files need none."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def megabytes(number: float) -> int:
+    """Return bytes in MB, rounded."""
+    return round(number / 1e6)
+
+
+def rounds_of(seconds: Sequence[float]) -> str:
+    """Return the median of some seconds, and their range.
+
+    Examples:
+        >>> rounds_of([1.0, 3.0, 2.0])
+        '2.00 (1.00-3.00)'
+    """
+    ordered = sorted(seconds)
+    return f"{ordered[len(ordered) // 2]:.2f} ({ordered[0]:.2f}-{ordered[-1]:.2f})"

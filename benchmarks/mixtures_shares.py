@@ -1,0 +1,190 @@
+"""Shares that a mixture realises, and its order by ranks and workers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import datapipe
+from benchmarks.mixtures_data import CAPACITY, SIDE, small, synthetic, text_spec, weights
+from benchmarks.mixtures_many import aim
+from datapipe.index.manifest import read_manifest
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Row = dict[str, Any]
+
+WINDOW = 10_000  # consecutive samples
+AIM = 0.1  # percent of the window
+WORLDS, WORKERS = (1, 4, 64), (0, 4)
+STEP = 64  # units of a step over all ranks
+DATASETS = 20
+_SYNTHETIC = 100_000  # samples of each dataset
+_SMALL = 20_000  # of all datasets that are read
+_PACK = 2048
+
+
+def realised(draws: int) -> Iterator[Row]:
+    """Yield how far the shares in any window of an order are from the weights.
+
+    Args:
+        draws: samples of the order that are looked at.
+    """
+    folders = synthetic(DATASETS, _SYNTHETIC, kinds=5)
+    given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
+    rates = weights(DATASETS) / weights(DATASETS).sum()
+    offsets = edges_of(folders)
+    packed = {"pack": CAPACITY, "group": STEP, "text": text_spec()}
+    orders = {
+        "of the plan": order_of(given, draws, batch_size=STEP),
+        "after packing": order_of(given, draws, **packed),
+    }
+    for name, samples in orders.items():
+        found = offsets.searchsorted(samples, side="right") - 1
+        yield {"order": name, **_deviations(found, rates)}
+    drawn = np.random.default_rng(0).choice(DATASETS, draws, p=rates)
+    yield {"order": "drawn independently, to compare", **_deviations(drawn, rates)}
+
+
+def order_of(given: dict[str, int], draws: int, **options: Any) -> Int64:
+    """Return the global sample numbers of the first samples of a run: int64 [draws]."""
+    loader = datapipe.make_loader(given, rank=0, world_size=1, num_workers=0, **options)
+    parts: list[Int64] = []
+    missing = draws
+    for epoch in count():
+        for step in loader.plan.steps(epoch=epoch):
+            parts.append(step.units.numbers)
+            missing -= len(parts[-1])
+            if missing <= 0:
+                return np.concatenate(parts)[:draws]
+    raise AssertionError("epochs do not end")
+
+
+def _deviations(found: Int64, rates: Float64) -> Row:
+    most, typical = deviation(found, rates, WINDOW)
+    return {
+        "samples": len(found),
+        "datasets": len(rates),
+        "windows": len(found) - WINDOW + 1,
+        "largest deviation, %": round(100 * most, 3),
+        "root mean square, %": round(100 * typical, 4),
+    }
+
+
+def deviation(found: Int64, rates: Float64, window: int) -> tuple[float, float]:
+    """Return how far the shares in all windows of an order are from the rates.
+
+    Args:
+        found: number of the dataset of each sample: int64 [n].
+        rates: of each dataset; they sum to 1.
+        window: consecutive samples.
+
+    Returns:
+        The largest difference, and the root of the mean of its squares, as shares of the window.
+
+    Examples:
+        >>> deviation(np.array([0, 1, 0, 1, 1]), np.array([0.5, 0.5]), window=2)
+        (0.5, 0.25)
+    """
+    most, squares = 0.0, 0.0
+    for number, rate in enumerate(rates.tolist()):
+        before = np.concatenate(([0], np.cumsum(found == number)))
+        off = np.abs((before[window:] - before[:-window]) / window - rate)
+        most = max(most, float(off.max()))
+        squares += float((off**2).mean()) / len(rates)
+    return most, squares**0.5
+
+
+def orders(steps: int) -> Iterator[Row]:
+    """Yield a digest of the order in which samples are read, by ranks and workers.
+
+    Args:
+        steps: of each loader.
+    """
+    folders = small(DATASETS, _SMALL)
+    given = dict(zip(map(str, folders), weights(DATASETS).tolist(), strict=True))
+    for kind, options in (
+        ("samples", {}),
+        ("packs", {"pack": _PACK, "group": STEP, "text": text_spec()}),
+    ):
+        expected = None
+        for world in WORLDS:
+            for workers in WORKERS:
+                found = [
+                    _read(given, rank, world, workers, steps, options) for rank in range(world)
+                ]
+                order = [unit for step in zip(*found, strict=True) for unit in dealt(step)]
+                digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
+                expected = expected or digest
+                yield {
+                    "units": kind,
+                    "ranks": world,
+                    "workers": workers,
+                    "samples read": sum(map(len, order)),
+                    "digest": digest,
+                    "the same": "yes" if digest == expected else "no",
+                }
+
+
+Unit = list[tuple[str, str]]  # dataset and key of each sample
+
+
+def _read(
+    given: dict[str, int], rank: int, world: int, workers: int, steps: int, options: dict[str, Any]
+) -> list[list[Unit]]:
+    """Return the units of each step of one rank, as they are in its batches."""
+    loader = datapipe.make_loader(
+        given,
+        batch_size=STEP // world,
+        image=datapipe.ImageSpec(size=SIDE),
+        meta=("dataset", "key", "sample"),
+        rank=rank,
+        world_size=world,
+        num_workers=workers,
+        **options,
+    )
+    found = []
+    planned = loader.plan.steps()
+    for batch, step, _ in zip(loader, planned, range(steps), strict=False):
+        share = step.share(units_per_rank=STEP // world, rank=rank, world_size=world)
+        samples = list(zip(batch["dataset"], batch["key"], strict=True))
+        edges = share.units.offsets.tolist()
+        planned_here = share.units.numbers.tolist()
+        assert list(batch["sample"]) == planned_here, "a batch has other samples than the plan"
+        found.append([samples[a:b] for a, b in pairwise(edges)])
+    loader.close()
+    return found
+
+
+def dealt(step: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the units of a step in the plan's order, given those of each rank.
+
+    Examples:
+        >>> dealt([["a", "c"], ["b", "d"]])
+        ['a', 'b', 'c', 'd']
+    """
+    return [unit for slot in zip(*step, strict=True) for unit in slot]
+
+
+def edges_of(folders: Sequence[Path]) -> Int64:
+    """Return the global number of the first sample of each dataset, and the end."""
+    counts = [read_manifest(folder).samples for folder in folders]
+    return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+
+
+def verdicts(shares: list[Row], digests: list[Row]) -> list[Row]:
+    """Compare the tables with what was aimed for."""
+    others = sum(row["the same"] != "yes" for row in digests)
+    return [
+        *(
+            aim(f"deviation {row['order']}, %", row["largest deviation, %"], AIM)
+            for row in shares[:2]
+        ),
+        aim("ranks and workers with another order", others, 0),
+    ]

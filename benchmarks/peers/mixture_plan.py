@@ -1,0 +1,105 @@
+"""Plan of datapipe for one rank: opened, first step, then some blocks; no byte is read.
+
+Phases: "imports", "open", "first step", "blocks" with fill and imbalance, "end".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.peers.rank import Say
+
+if TYPE_CHECKING:
+    from datapipe.plan import Step
+
+Float64 = npt.NDArray[np.float64]
+
+
+def run(
+    say: Say,
+    *,
+    weights: dict[str, float],
+    text: dict[str, Any],
+    capacity: int,
+    blocks: int,
+    rank: int,
+    world: int,
+) -> None:
+    """Plan packs.
+
+    Args:
+        say: hears of phases.
+        weights: of folders; a single one is opened as a dataset and not as a mixture.
+        text: arguments of `TextSpec`.
+        capacity: tokens of a pack.
+        blocks: of the plan that are walked.
+        rank, world: this rank, and their number.
+    """
+    # Names of `datapipe` are imported when they are first used.
+    from datapipe import TextSpec, make_loader
+    from datapipe.plan.options import BLOCK
+
+    say("imports")
+    loader = make_loader(
+        weights if len(weights) > 1 else next(iter(weights)),
+        text=TextSpec(**text),
+        pack=capacity,
+        rank=rank,
+        world_size=world,
+        num_workers=0,
+    )
+    say("open")
+    steps = iter(loader.plan.steps())
+    first = next(steps)
+    say("first step")
+    walked = [first]
+    samples = len(first.units.samples)
+    for step in steps:
+        walked.append(step)
+        samples += len(step.units.samples)
+        if samples >= blocks * BLOCK:
+            break
+    say("blocks", samples=samples, **balance(walked, capacity, world))
+    say("end")
+
+
+def balance(steps: Iterable[Step], capacity: int, ranks: int) -> dict[str, float]:
+    """Return the fill of packs, and the imbalance of ranks in steps of one pack each.
+
+    Imbalance is (max - mean) / max over the ranks of a step, averaged over steps. Steps that have
+    too few packs for all ranks are left out of it.
+    """
+    from datapipe.plan.groups import text_cost
+
+    tokens = packs = 0
+    text: list[float] = []
+    images: list[float] = []
+    for step in steps:
+        units, sizes = step.units, step.units.sizes
+        assert sizes is not None
+        tokens += int(sizes.tokens.sum())
+        packs += len(units)
+        if len(units) == ranks:
+            text.append(imbalance(units.total(text_cost(sizes.tokens)).astype(np.float64)))
+            images.append(imbalance(units.total(sizes.images).astype(np.float64)))
+    return {
+        "packs": packs,
+        "fill": tokens / (packs * capacity),
+        "text": float(np.mean(text)),
+        "images": float(np.mean(images)),
+    }
+
+
+def imbalance(costs: Float64) -> float:
+    """Return (max - mean) / max.
+
+    Examples:
+        >>> imbalance(np.array([1.0, 3.0, 4.0, 4.0]))
+        0.25
+    """
+    most = max(float(costs.max()), 1.0)
+    return (most - float(costs.mean())) / most

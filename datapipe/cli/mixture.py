@@ -1,0 +1,179 @@
+"""Mixtures in the commands: files as arguments, and the tables of their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from datapipe.cli.output import shown
+from datapipe.errors import PlanError
+from datapipe.mixture.given import mixture_at
+from datapipe.mixture.spec import Child, Mixture, MixtureGroup
+from datapipe.report.table import Table, counted
+
+if TYPE_CHECKING:
+    from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
+
+REASONS = {
+    "where": "where does not hold",
+    "unusable": "their text cannot be used",
+    "overlong": "overlong",
+    "images": "more images or patches than a pack may have",
+    "empty": "no token",
+    "limit": "more than limit",
+    "last_step": "dropped with the last step",
+}
+"""Reasons of `LeftOut`, and that of a dropped last step."""
+
+_SHORT = {
+    "where": "by where",
+    "unusable": "unusable",
+    "overlong": "overlong",
+    "images": "with many images",
+    "empty": "empty",
+    "limit": "over limit",
+}
+_MOST = 30  # datasets of a table, and phases
+_LONGEST = 48  # characters of a name
+_MOST_SHARES = 8  # of a phase
+
+
+def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
+    """Return the mixture of a file, or its validation; None if the path is a dataset.
+
+    Raises:
+        PlanError: the file cannot be read, or there is no validation.
+    """
+    mixture = mixture_at(path)
+    if not validation:
+        return mixture
+    if mixture is None or mixture.validation is None:
+        what = "is no mixture" if mixture is None else "has no validation"
+        raise PlanError(
+            f"--validation: {path} {what}; give the file of a mixture with datasets under its "
+            "option validation"
+        )
+    return mixture.validation
+
+
+def dropping_overlong(mixture: Mixture) -> Mixture:
+    """Return the mixture with overlong samples dropped where they would be refused."""
+    return replace(mixture, children=tuple(map(_dropping, mixture.children)))
+
+
+def _dropping(child: Child) -> Child:
+    if isinstance(child, MixtureGroup):
+        return replace(child, children=tuple(map(_dropping, child.children)))
+    if child.text is None or child.text.overlong != "raise":
+        return child
+    return replace(child, text=replace(child.text, overlong="drop"))
+
+
+def refuses_overlong(mixture: Mixture) -> bool:
+    """Return whether training refuses overlong samples of a dataset with text options."""
+    return any(entry.text and entry.text.overlong == "raise" for entry in mixture.datasets)
+
+
+@dataclass(frozen=True)
+class _TableRow:
+    """Row of the table of datasets; `depth` is the number of groups that it is in."""
+
+    depth: int
+    label: str
+    plan: DatasetPlan
+
+
+def datasets_table(plan: MixturePlan) -> Table:
+    """Return a table with a row for each dataset and group, the largest if there are many."""
+    total = plan.total
+    has_tokens = total.tokens is not None
+    padded = total.slots is not None
+    several = plan.epochs > 1
+    header = ["dataset", "samples", "of", "asked", "planned", "drawn"]
+    header += ["tokens", "of tokens"] if has_tokens else []
+    header += ["padding"] if padded else []
+    if several:
+        header += ["drawn in run"] + (["tokens in run"] if has_tokens else [])
+    header += ["passes", "left out"]
+    rows = []
+    ends = [_TableRow(0, "all", total)] if len(plan.datasets) > 1 else []
+    for row in [*_rows(plan.datasets), *ends]:
+        one = row.plan
+        name = shown(row.label)
+        if len(name) > _LONGEST:  # paths differ at their ends
+            name = f"...{name[3 - _LONGEST :]}"
+        cells = ["  " * row.depth + name, f"{one.samples:,}"]
+        cells += [f"{one.dataset_samples:,}", _share(one.asked, total.asked)]
+        cells += [_share(one.drawn, total.drawn), f"{one.drawn:,}"]
+        if one.tokens is not None and total.tokens is not None:
+            cells += [f"{one.tokens:,}", _share(one.tokens, total.tokens)]
+        if padded:
+            cells += ["-" if one.padding is None else f"{one.padding:.2%}"]
+        if several:
+            cells += [f"{one.run_drawn:,}"]
+            cells += [f"{one.run_tokens:,}"] if one.run_tokens is not None else []
+        rows.append([*cells, f"{one.passes:.2f}", _left_out(one)])
+    return header, rows
+
+
+def _rows(plans: Sequence[DatasetPlan]) -> Iterator[_TableRow]:
+    """Yield a row for each dataset, before them their groups, and one for those not shown."""
+    from datapipe.loader.mixture_report import DatasetPlan
+
+    numbers = sorted(range(len(plans)), key=lambda number: -plans[number].drawn)
+    largest = set(numbers[:_MOST])
+    said: tuple[str, ...] = ()
+    for number, plan in enumerate(plans):
+        if number not in largest:
+            continue
+        same = 0
+        for before, now in zip(said, plan.groups, strict=False):
+            if before != now:
+                break
+            same += 1
+        for depth in range(same, len(plan.groups)):
+            groups = plan.groups[: depth + 1]
+            members = [each for each in plans if each.groups[: depth + 1] == groups]
+            yield _TableRow(depth, groups[-1], DatasetPlan.join(groups[-1], groups[:-1], members))
+        said = plan.groups
+        yield _TableRow(len(plan.groups), plan.name, plan)
+    if rest := [plan for number, plan in enumerate(plans) if number not in largest]:
+        name = counted(len(rest), "other")
+        yield _TableRow(0, name, DatasetPlan.join(name, (), rest))
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole if whole else 0:.2%}"
+
+
+def _left_out(plan: DatasetPlan) -> str:
+    counts = plan.left_out.to_dict()
+    return ", ".join(f"{count:,} {_SHORT[reason]}" for reason, count in counts.items() if count)
+
+
+def phase_lines(phases: Sequence[Phase]) -> list[str]:
+    """Return a line for each phase of a schedule; none if the shares never change."""
+    if len(phases) < 2:
+        return []
+    lines = []
+    for number, phase in enumerate(phases[:_MOST]):
+        when = f"from sample {phase.start:,}"
+        if phase.epoch is not None:
+            step = "" if phase.step is None else f", step {phase.step:,}"
+            when += f" (epoch {phase.epoch}{step})"
+        lines.append(f"{when}: {_shares(phase.first)}")
+        if phase.first != phase.last:
+            lines[-1] = f"{when}: linearly to the shares from sample {phases[number + 1].start:,}"
+    if len(phases) > _MOST:
+        lines.append(f"{counted(len(phases) - _MOST, 'later change')}")
+    return lines
+
+
+def _shares(rates: dict[str, float]) -> str:
+    ordered = sorted(((rate, name) for name, rate in rates.items() if rate), reverse=True)
+    said = [f"{shown(name)} {rate:.2%}" for rate, name in ordered[:_MOST_SHARES]]
+    if len(ordered) > _MOST_SHARES:
+        rest = sum(rate for rate, _ in ordered[_MOST_SHARES:])
+        said.append(f"{counted(len(ordered) - _MOST_SHARES, 'other')} {rest:.2%}")
+    return ", ".join(said)

@@ -1,0 +1,217 @@
+"""Figures of a mixture's plan: the samples, tokens and passes of each dataset, and the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.loader.schedule.left_out import LeftOut
+from datapipe.loader.schedule.mixture_draws import Draws
+from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.plan.summary import DatasetSums
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPlan:
+    """Figures of one dataset of a mixture, or of several together.
+
+    Attributes:
+        groups: names of the groups that it is in, outermost first.
+        dataset_samples: all of them.
+        samples: those that take part.
+        asked: samples of the epoch that weights or repeats ask for.
+        drawn: samples of the epoch as planned, without those of a dropped last step.
+        tokens, images: of these; None if no tokens were counted.
+        slots: for tokens in padded batches, padding included; None for packs.
+        run_drawn: samples of all epochs of the run.
+        run_tokens: tokens of these, from the mean of the dataset.
+        left_out: samples that take no part.
+    """
+
+    name: str
+    groups: tuple[str, ...]
+    dataset_samples: int
+    samples: int
+    asked: float
+    drawn: int
+    tokens: int | None
+    images: int | None
+    slots: int | None
+    run_drawn: int
+    run_tokens: int | None
+    left_out: LeftOut
+
+    @property
+    def passes(self) -> float:
+        """Times that the samples which take part are drawn over the run."""
+        return self.run_drawn / self.samples
+
+    @property
+    def padding(self) -> float | None:
+        """Share of padding in the slots of its samples; None for packs, and without samples."""
+        return 1 - self.tokens / self.slots if self.slots and self.tokens is not None else None
+
+    @staticmethod
+    def join(name: str, groups: tuple[str, ...], plans: Sequence[DatasetPlan]) -> DatasetPlan:
+        """Add up several datasets."""
+        sums: dict[str, Any] = {}
+        for field in ("dataset_samples", "samples", "asked", "drawn", "run_drawn"):
+            sums[field] = sum(getattr(plan, field) for plan in plans)
+        for field in ("tokens", "images", "slots", "run_tokens"):
+            known = [getattr(plan, field) for plan in plans]
+            sums[field] = None if None in known else sum(known)
+        left_out = sum((plan.left_out for plan in plans), LeftOut())
+        return DatasetPlan(name=name, groups=groups, left_out=left_out, **sums)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Stretch of a run in which the shares stay, or change linearly.
+
+    Attributes:
+        start: samples of the run before it.
+        epoch: in which it begins; None if that was planned with another mixture.
+        step: of the epoch, in which it begins; None if that has to be planned to know it.
+        first, last: share of each dataset in the samples, at the begin and at the end.
+    """
+
+    start: int
+    epoch: int | None
+    step: int | None
+    first: dict[str, float]
+    last: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields for JSON."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixturePlan:
+    """Figures of the datasets of a mixture.
+
+    Attributes:
+        epochs: of the run.
+        datasets: in the order of the mixture.
+        phases: of the schedule, in order; one if the shares never change.
+    """
+
+    epochs: int
+    datasets: tuple[DatasetPlan, ...]
+    phases: tuple[Phase, ...]
+
+    @property
+    def total(self) -> DatasetPlan:
+        """All datasets together."""
+        return DatasetPlan.join("all", (), self.datasets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures for JSON, with a dict for each dataset and phase."""
+        total = self.total
+        return {
+            "epochs": self.epochs,
+            "datasets": [_figures(plan, total) for plan in self.datasets],
+            "schedule": [phase.to_dict() for phase in self.phases],
+        }
+
+
+def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
+    tokens = None
+    if plan.tokens is not None and total.tokens is not None:
+        tokens = plan.tokens / max(total.tokens, 1)
+    return {
+        "name": plan.name,
+        "groups": list(plan.groups),
+        "dataset_samples": plan.dataset_samples,
+        "samples": plan.samples,
+        "asked_share": plan.asked / total.asked,
+        "share": plan.drawn / max(total.drawn, 1),
+        "token_share": tokens,
+        "drawn": plan.drawn,
+        "tokens": plan.tokens,
+        "images": plan.images,
+        "padding": plan.padding,
+        "run_drawn": plan.run_drawn,
+        "run_tokens": plan.run_tokens,
+        "passes": plan.passes,
+        "left_out": plan.left_out.to_dict(),
+    }
+
+
+def plan_datasets(
+    draws: Draws, sums: Sequence[DatasetSums], left_out: Sequence[LeftOut], *, epoch: int, run: int
+) -> tuple[DatasetPlan, ...]:
+    """Return the figures of each dataset.
+
+    Args:
+        sums, left_out: of each, in an epoch.
+        run: epochs of the run.
+    """
+    asked = draws.asked(epoch)
+    counts = [draws.counts(number) for number in range(draws.legs.epoch, run)]
+    found = []
+    for part, own, out in zip(draws.parts, sums, left_out, strict=True):
+        run_drawn = sum(count[part.name] for count in counts)
+        found.append(
+            DatasetPlan(
+                name=part.name,
+                groups=part.groups,
+                dataset_samples=len(part.part.dataset()),
+                samples=part.samples,
+                asked=asked[part.name],
+                drawn=own.samples,
+                tokens=own.tokens,
+                images=own.images,
+                slots=own.slots,
+                run_drawn=run_drawn,
+                run_tokens=_run_tokens(part, own, run_drawn, one=len(counts) == 1),
+                left_out=out,
+            )
+        )
+    return tuple(found)
+
+
+def _run_tokens(part: PartSource, own: DatasetSums, drawn: int, *, one: bool) -> int | None:
+    if own.tokens is None or one:
+        return own.tokens
+    return round(drawn * part.mean_tokens())
+
+
+def find_phases(draws: Draws, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
+    """Return the phases of a run.
+
+    Args:
+        share: samples of a step over all ranks; None if steps have different numbers of them.
+        steps: step of its epoch, by the draw of the run; where it is known from planning.
+    """
+    found = []
+    for start, first, last in _segments(draws):
+        epoch = draws.legs.epoch_of(start)
+        step = steps.get(start)
+        if epoch is not None and share is not None:
+            step = (start - draws.legs.span(epoch)[0]) // share
+        found.append(Phase(start=start, epoch=epoch, step=step, first=first, last=last))
+    return tuple(found)
+
+
+def phase_starts(draws: Draws) -> list[int]:
+    """Return the draws of a run at which its phases begin."""
+    return [start for start, _, _ in _segments(draws)]
+
+
+def _segments(draws: Draws) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
+    legs = draws.legs.legs
+    ends = [leg.start for leg in legs[1:]] + [None]
+    for leg, end in zip(legs, ends, strict=True):
+        rates = leg.rates
+        for at, first, last in zip(
+            rates.starts.tolist(), rates.first.tolist(), rates.last.tolist(), strict=True
+        ):
+            if end is None or leg.start + at < end:
+                names = leg.datasets
+                yield (
+                    leg.start + at,
+                    dict(zip(names, first, strict=True)),
+                    dict(zip(names, last, strict=True)),
+                )

@@ -1,0 +1,86 @@
+"""Mixtures as arguments: by value or file, and the text options that all of their datasets have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datapipe.declared import shorten
+from datapipe.errors import PlanError
+from datapipe.mixture.spec import Mixture
+from datapipe.text.spec import TextSpec
+
+if TYPE_CHECKING:  # imports torch, which planning does not need
+    from datapipe.decode.spec import ImageSpec
+
+FILES = (".yaml", ".yml", ".json")
+"""Endings of files that hold a mixture."""
+
+
+def mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixture | None:
+    """Return the mixture that was given, or is in the file at a path; None for a dataset.
+
+    Raises:
+        PlanError: the mixture is wrong, or its file cannot be read.
+    """
+    if isinstance(path, Mixture | Mapping):
+        return Mixture.of(path)
+    name = os.fspath(path)
+    if not name.endswith(FILES) or Path(name).is_dir():
+        return None
+    if "://" in name:
+        raise PlanError(
+            f"path {shorten(name)}: the file of a mixture is read from a disk; download it, and "
+            "write the URLs of its datasets into it"
+        )
+    return Mixture.load(name)
+
+
+def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
+    """Return the `ImageSpec` of datasets without their own, or one of theirs if all have one.
+
+    Args:
+        image: of the loader.
+        given: whether a person gave it.
+    """
+    if given or any(dataset.image is None for dataset in mixture.datasets):
+        return image
+    return mixture.datasets[0].image
+
+
+def text_of(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:
+    """Return the text options of the dataset with the fewest tokens for an image.
+
+    Args:
+        text: of datasets without any; None if they have none.
+
+    Returns:
+        None if no dataset has text options.
+
+    Raises:
+        PlanError: some datasets have text options, and others none.
+    """
+    specs = [entry.text or text for entry in mixture.datasets]
+    with_text = [spec for spec in specs if spec is not None]
+    if with_text and len(with_text) < len(specs):
+        having, lacking = (
+            next(
+                entry
+                for entry, spec in zip(mixture.datasets, specs, strict=True)
+                if (spec is None) is lacks
+            )
+            for lacks in (False, True)
+        )
+        raise PlanError(
+            f"{lacking.place}dataset {shorten(lacking.name)} of the mixture has no text, and "
+            f"{shorten(having.name)} has; give text=TextSpec(...) to make_loader, or text: to the "
+            "whole mixture"
+        )
+
+    def tokens(spec: TextSpec) -> int:
+        return spec.image_tokens if isinstance(spec.image_tokens, int) else 0
+
+    return min(with_text, key=tokens, default=None)

@@ -1,0 +1,372 @@
+"""`datapipe plan mixture.yaml`: it says what each dataset gives, and it is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe.cli.mixture import datasets_table, phase_lines
+from datapipe.loader.mixture_report import DatasetPlan, MixturePlan, Phase
+from datapipe.loader.schedule.left_out import LeftOut
+
+Run = Callable[..., Any]
+Read = Callable[[Any], dict[str, Any]]
+IMAGE = 8  # tokens
+
+MIXTURE = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
+datasets:
+  shards/: 50%
+  rest:
+    weight: 50%
+    datasets:
+      short:
+        path: shards
+        where: text_tokens < 120
+        limit: 20
+        repeat: 1x
+      long: {{path: shards, limit: 10, repeat: 2x}}
+{more}
+"""
+VALIDATION = "validation:\n  datasets:\n    held: {path: shards, limit: 6}\n"
+
+
+@pytest.fixture
+def write(shards: Path, tokenizer: Path) -> Callable[..., Path]:
+    """Writes a file of a mixture beside the dataset."""
+
+    def make(more: str = "", text: str = MIXTURE) -> Path:
+        path = shards.parent / "mixture.yaml"
+        path.write_text(text.format(tokenizer=tokenizer, more=more))
+        return path
+
+    return make
+
+
+def rows_of(stdout: str) -> dict[str, list[str]]:
+    """Cells of the table of datasets, by name."""
+    lines = stdout.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("  dataset "))
+    rows = {}
+    for line in lines[start + 1 :]:
+        if not line.startswith("  "):
+            break
+        name, *cells = line.split()
+        rows[name] = cells
+    return rows
+
+
+@pytest.mark.parametrize("options", [("--pack", 512), ("--batch-size", 3)])
+def test_figures_of_each_dataset_are_those_of_its_batches(
+    run: Run, read: Read, write: Any, options: tuple[Any, ...]
+) -> None:
+    path = write()
+    report = read(run("plan", path, *options, "--epoch", 1, "--json"))
+    loader = datapipe.make_loader(
+        path,
+        image=None,
+        meta=("dataset", "valid"),
+        **{options[0][2:].replace("-", "_"): options[1]},
+    )
+    loader.set_epoch(1)
+    samples: Counter[str] = Counter()
+    tokens: Counter[str] = Counter()
+    slots: Counter[str] = Counter()
+    for batch in loader:
+        padded = "attention_mask" in batch
+        lengths = batch["attention_mask"].sum(1) if padded else batch["cu_seq_lens_q"].diff()
+        for name, length, valid in zip(
+            batch["dataset"], lengths.tolist(), batch["valid"].tolist(), strict=True
+        ):
+            if valid:
+                samples[name] += 1
+                tokens[name] += length
+                slots[name] += batch["input_ids"].shape[1]
+    found = {each["name"]: each for each in report["mixture"]["datasets"]}
+    assert {name: each["drawn"] for name, each in found.items()} == samples
+    assert {name: each["tokens"] for name, each in found.items()} == tokens
+    for name, each in found.items():
+        assert each["share"] == pytest.approx(loader.plan.shares()[name])
+        assert each["token_share"] == pytest.approx(tokens[name] / tokens.total())
+        padding = None if options[0] == "--pack" else 1 - tokens[name] / slots[name]
+        assert each["padding"] == pytest.approx(padding)
+    assert found["long"]["passes"] == pytest.approx(2 * found["short"]["passes"], rel=0.1)
+
+
+def test_padding_of_datasets_adds_up_to_that_of_the_plan(run: Run, read: Read, write: Any) -> None:
+    for options in (("--batch-size", 3, "--world-size", 2), ("--max-tokens", 900)):
+        report = read(run("plan", write(), *options, "--json"))
+        each = report["mixture"]["datasets"]
+        slots = sum(one["tokens"] / (1 - one["padding"]) for one in each)
+        assert 1 - report["tokens"] / slots == pytest.approx(report["padding"])
+
+
+def test_samples_left_out_are_of_their_dataset(run: Run, read: Read, write: Any) -> None:
+    report = read(run("plan", write(), "--batch-size", 4, "--json"))
+    found = {each["name"]: each for each in report["mixture"]["datasets"]}
+    left_out = {
+        name: {reason: count for reason, count in each["left_out"].items() if count}
+        for name, each in found.items()
+    }
+    assert left_out == {"shards": {}, "short": {"where": 2, "limit": 18}, "long": {"limit": 30}}
+    assert {name: each["samples"] for name, each in found.items()} == {
+        "shards": 40, "short": 20, "long": 10,
+    }  # fmt: skip
+    assert report["left_out"]["limit"] == 48
+    assert "2 by where, 18 over limit" in run("plan", write(), "--batch-size", 4).stdout
+
+
+def test_a_dataset_that_is_not_drawn_has_a_row(run: Run, read: Read, write: Any) -> None:
+    text = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: 8}}
+datasets:
+  shards/: 1
+  later: {{path: shards, weight: 0}}
+"""
+    later = read(run("plan", write(text=text), "--batch-size", 4, "--json"))["mixture"]
+    found = later["datasets"][1]
+    assert (found["drawn"], found["tokens"], found["passes"]) == (0, 0, 0)
+    assert found["padding"] is None
+    rows = rows_of(run("plan", write(text=text), "--batch-size", 4).stdout)
+    assert rows["later"][-2:] == ["-", "0.00"]
+
+
+def test_images_of_datasets_are_planned_without_an_option(run: Run, read: Read, write: Any) -> None:
+    text = """
+text: {{tokenizer: {tokenizer}, template: chatml, image_tokens: native}}
+image: {{preset: qwen2-vl, max_pixels: 3136}}
+datasets: {{shards/: 1, more: {{path: shards, weight: 1}}}}
+"""
+    path = write(text=text)
+    report = read(run("plan", path, "--pack", 512, "--json"))
+    batches = list(datapipe.make_loader(path, pack=512))
+    assert report["steps"] == len(batches)
+    assert report["tokens"] == sum(batch["input_ids"].shape[1] for batch in batches)
+
+
+def test_the_run_counts_all_epochs(run: Run, read: Read, write: Any) -> None:
+    one = read(run("plan", write(), "--batch-size", 4, "--json"))["mixture"]
+    three = read(run("plan", write(), "--batch-size", 4, "--epochs", 3, "--json"))["mixture"]
+    assert (one["epochs"], three["epochs"]) == (1, 3)
+    draws = sum(each["drawn"] for each in one["datasets"])
+    assert sum(each["run_drawn"] for each in three["datasets"]) == 3 * draws
+    for each in three["datasets"]:
+        assert each["passes"] == each["run_drawn"] / each["samples"]
+        assert each["run_tokens"] == pytest.approx(
+            each["run_drawn"] * each["tokens"] / each["drawn"], rel=0.1
+        )
+
+
+def test_groups_add_up_in_the_table(run: Run, write: Any) -> None:
+    rows = rows_of(run("plan", write(), "--batch-size", 4).stdout)
+    assert list(rows) == ["shards", "rest", "short", "long", "all"]
+    samples, of, asked, planned, drawn, tokens = range(6)
+    for column in (samples, of, drawn, tokens):
+        number = {name: int(cells[column].replace(",", "")) for name, cells in rows.items()}
+        assert number["rest"] == number["short"] + number["long"]
+        assert number["all"] == number["rest"] + number["shards"]
+    assert (rows["rest"][asked], rows["shards"][planned]) == ("50.00%", "50.00%")
+
+
+@pytest.mark.parametrize("unit", [("--batch-size", 4), ("--pack", 512)])
+def test_a_schedule_shows_when_its_phases_begin(
+    run: Run, read: Read, shards: Path, tokenizer: Path, unit: tuple[Any, ...]
+) -> None:
+    path = shards.parent / "schedule.json"
+    text = {"tokenizer": str(tokenizer), "template": "chatml", "image_tokens": IMAGE}
+    schedule = [
+        {"from": "30 samples", "weights": {"new": 1}},
+        {"from": "60 samples", "over": "40 samples", "weights": {"old": 0}},
+    ]
+    datasets = {
+        "old": {"path": "shards", "weight": 1},
+        "new": {"path": "shards", "weight": 0},
+    }
+    path.write_text(
+        json.dumps(
+            {"datasets": datasets, "text": text, "schedule": schedule, "epoch": "80 samples"}
+        )
+    )
+    asked = ("plan", path, *unit, "--epochs", 2)
+    phases = read(run(*asked, "--json"))["mixture"]["schedule"]
+    assert [phase["start"] for phase in phases] == [0, 30, 60, 100]
+    assert [phase["epoch"] for phase in phases] == [0, 0, 0, 1]
+    assert phases[2]["first"] == {"old": 0.5, "new": 0.5}
+    assert phases[2]["last"] == {"old": 0.0, "new": 1.0}
+    loader = datapipe.make_loader(
+        path, image=None, epochs=2, **{unit[0][2:].replace("-", "_"): unit[1]}
+    )
+    for phase in phases[:3]:
+        before = sum(
+            len(step.units.samples)
+            for number, step in enumerate(loader.plan.steps(epoch=0))
+            if number < phase["step"]
+        )
+        size = len(list(loader.plan.steps(epoch=0))[phase["step"]].units.samples)
+        assert before <= phase["start"] < before + size
+    assert phases[3]["step"] == (5 if unit[0] == "--batch-size" else None)
+    lines = run(*asked).stdout.splitlines()
+    begin = lines.index("shares of the samples over the run")
+    step = phases[1]["step"]
+    assert lines[begin + 2] == f"  from sample 30 (epoch 0, step {step}): old 50.00%, new 50.00%"
+    assert lines[begin + 3].endswith(": linearly to the shares from sample 100")
+    assert lines[begin + 4].startswith("  from sample 100 (epoch 1")
+    assert lines[begin + 4].endswith(": new 100.00%")
+
+
+def test_the_validation_is_planned_by_itself(run: Run, read: Read, write: Any) -> None:
+    path = write(VALIDATION)
+    report = read(run("plan", path, "--validation", "--batch-size", 2, "--json"))
+    assert [each["name"] for each in report["mixture"]["datasets"]] == ["held"]
+    assert report["samples"] == 6
+    names = {each["name"] for each in read(
+        run("plan", path, "--batch-size", 2, "--json"))["mixture"]["datasets"]}  # fmt: skip
+    assert "held" not in names
+
+
+def test_overlong_samples_of_a_mixture_are_counted(run: Run, read: Read, write: Any) -> None:
+    path = write()
+    options = ("--pack", 200)
+    report = read(run("plan", path, *options, "--json"))
+    found = {each["name"]: each["left_out"] for each in report["mixture"]["datasets"]}
+    assert found["shards"]["overlong"] == 2
+    assert "training refuses them without overlong=" in run("plan", path, *options).stdout
+    with pytest.raises(datapipe.PlanError, match="overlong='drop'"):
+        datapipe.make_loader(path, image=None, pack=200)
+
+
+def test_one_dataset_has_no_such_table(run: Run, read: Read, shards: Path) -> None:
+    assert "mixture" not in read(run("plan", shards, "--batch-size", 4, "--json"))
+    assert "passes" not in run("plan", shards, "--batch-size", 4).stdout
+
+
+def dataset_plan(name: str, drawn: int, groups: tuple[str, ...] = ()) -> DatasetPlan:
+    return DatasetPlan(
+        name=name, groups=groups, dataset_samples=100, samples=50, asked=float(drawn), drawn=drawn,
+        tokens=10 * drawn, images=drawn, slots=None, run_drawn=drawn, run_tokens=10 * drawn,
+        left_out=LeftOut(where=50),
+    )  # fmt: skip
+
+
+def test_a_table_of_a_thousand_datasets_shows_the_largest() -> None:
+    plans = [dataset_plan(f"d{number}", number + 1, ("all of it",)) for number in range(1000)]
+    mixture = MixturePlan(epochs=1, datasets=tuple(plans), phases=())
+    header, rows = datasets_table(mixture)
+    names = [row[0].strip() for row in rows]
+    assert names == ["all of it", *(f"d{number}" for number in range(970, 1000)), "970 others",
+                     "all"]  # fmt: skip
+    drawn = dict(zip(names, (row[header.index("drawn")] for row in rows), strict=True))
+    assert drawn["970 others"] == f"{sum(range(1, 971)):,}"
+    assert drawn["all of it"] == drawn["all"] == f"{sum(range(1, 1001)):,}"
+    assert len(mixture.to_dict()["datasets"]) == 1000
+
+
+def test_long_and_strange_names_stay_on_one_line() -> None:
+    long = "/data/" + "folder/" * 30 + "end"
+    plans = (dataset_plan(long, 1), dataset_plan("evil\x1b[31m", 2))
+    _, rows = datasets_table(MixturePlan(epochs=1, datasets=plans, phases=()))
+    assert rows[0][0].startswith("...")
+    assert rows[0][0].endswith("folder/end")
+    assert len(rows[0][0]) <= 48
+    assert rows[1][0] == "evil\\x1b[31m"
+
+
+def test_many_phases_and_shares_are_cut() -> None:
+    shares = {f"d{number}": 0.01 for number in range(100)}
+    phases = [
+        Phase(start=10 * number, epoch=0, step=number, first=shares, last=shares)
+        for number in range(50)
+    ]
+    lines = phase_lines(phases)
+    assert len(lines) == 31
+    assert lines[-1] == "20 later changes"
+    assert lines[0].endswith("92 others 92.00%")
+    assert phase_lines(phases[:1]) == []
+
+
+def test_a_dataset_that_is_not_there_is_named_with_its_line(
+    run: Run, write: Any, shards: Path
+) -> None:
+    path = write(text="shards/: 0.5\nnone/: 0.5\n")
+    result = run("plan", path, "--batch-size", 4)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"Error: {path}:2: dataset 'none' of the mixture: {shards.parent}/none: no such folder; "
+        "give the one that `datapipe pack` wrote\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("shards/: 1", ("--pack", 64), "give --tokenizer and --template, or text: to the mixture"),
+        ("weights: tokens\ndatasets: {{shards/: 1}}", ("--batch-size", 2), "weights by tokens"),
+        ("shards: [1", ("--batch-size", 2), "mixture.yaml:2: not YAML"),
+        ("", ("--batch-size", 2), "the file is empty"),
+        ("shards/: 1", ("--batch-size", 2, "--validation"), "has no validation"),
+        ("shards/: 1", ("--batch-size", 2, "--epochs", 0), "epochs 0: give an integer from 1"),
+        ("shards/: {{weight: 1, where: width > 99999}}", ("--batch-size", 2),
+         "mixture.yaml:1: dataset 'shards' of the mixture: where keeps none"),
+        ("shards/: 1\nempty/: 1", ("--batch-size", 2), "mixture.yaml:2: dataset 'empty'"),
+        ("shards/: {{weight: 1, text: {{tokenizer: {tokenizer}}}}}\nb: {{path: shards, weight: 1}}",
+         ("--batch-size", 2), "mixture.yaml:2: dataset 'b' of the mixture has no text"),
+    ],
+)  # fmt: skip
+def test_wrong_mixtures_are_one_message(
+    run: Run, write: Any, shards: Path, text: str, options: tuple[Any, ...], message: str
+) -> None:
+    (shards.parent / "empty").mkdir()
+    result = run("plan", write(text=text), *options)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+
+
+def test_options_of_mixtures_are_refused_for_a_folder(run: Run, shards: Path) -> None:
+    for option in (("--validation",), ("--epochs", 2)):
+        result = run("plan", shards, "--batch-size", 2, *option)
+        assert result.exit_code == 1
+        assert option[0] in result.stderr
+
+
+def test_other_commands_take_a_mixture(run: Run, read: Read, write: Any) -> None:
+    path, common = write(), ("--pack", 512, "--image", 16, "--json")
+    tuned = run("tune-workers", path, *common, "--budget", "1s", "--num-workers", 0)
+    assert tuned.exit_code == 0, tuned.stderr
+    assert json.loads(tuned.stdout)["tuned"] == str(path)
+    profiled = run("profile", path, *common, "--seconds", 0.3, "--num-workers", 0)
+    assert profiled.exit_code == 0, profiled.stderr
+    assert "datapipe convert" not in profiled.stdout
+    assert "datapipe pack" not in profiled.stdout
+
+
+def test_the_table_is_readable_when_piped(write: Any) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "datapipe", "plan", str(write()), "--pack", "512"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.isascii()
+    assert "\x1b" not in result.stdout
+    assert max(map(len, result.stdout.splitlines())) < 120
+
+
+def test_ctrl_c_while_a_mixture_opens_ends_with_130(
+    run: Run, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("datapipe.loader.make_loader.OpenedMixture", interrupt)
+    result = run("plan", write(), "--pack", 512)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "Interrupted; run the same command again" in result.stderr

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
+from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
@@ -47,8 +50,11 @@ class BatchContext:
     ahead: int
 
     def shard_name(self, sample: int) -> str:
-        """Return the name of the shard of a sample."""
-        return self.store.name(self.dataset.columns.shard(sample))
+        """Return the name of the shard of a sample; in a mixture after that of its dataset."""
+        name = self.store.name(self.dataset.columns.shard(sample))
+        if not isinstance(self.dataset, MixedDataset):
+            return name
+        return f"{self.dataset.dataset_names(np.array([sample]))[0]}/{name}"
 
     def describe(self, sample: int) -> str:
         """Return the names of a sample and its shard, for the log."""

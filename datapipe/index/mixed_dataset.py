@@ -16,7 +16,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
-from datapipe.index.manifest import Manifest
+from datapipe.index.manifest import Arrays, Manifest
 
 
 class DatasetPart:
@@ -28,6 +28,7 @@ class DatasetPart:
         of: datasets of the mixture, which share the limits of memory of one.
         counts, fingerprint: that it had when the mixture was opened.
         is_remote: whether its shards are behind a URL.
+        arrays: None where there are shards.
     """
 
     def __init__(
@@ -39,18 +40,20 @@ class DatasetPart:
         *,
         of: int,
         is_remote: bool,
+        arrays: Arrays | None,
     ) -> None:
         self.name = name
         self.counts = counts
         self.fingerprint = fingerprint
         self.is_remote = is_remote
+        self.arrays = arrays
+        self.of = of
         self._open_it = open_it
-        self._of = of
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(DatasetPart, of=self._of, is_remote=self.is_remote)
+        make = partial(DatasetPart, of=self.of, is_remote=self.is_remote, arrays=self.arrays)
         return make, (self.name, self._open_it, self.counts, self.fingerprint)
 
     def dataset(self) -> Dataset:
@@ -62,8 +65,18 @@ class DatasetPart:
         if self._dataset is None:
             with self._lock:
                 if self._dataset is None:
-                    self._dataset = self._checked(self._open_it(self._of))
+                    self._dataset = self._checked(self._open_it(self.of))
         return self._dataset
+
+    def unchanged(self) -> Dataset:
+        """Return the dataset, before files are opened that nothing else compares with its index.
+
+        Raises:
+            IndexMismatch: it has changed since the mixture was opened.
+        """
+        dataset = self.dataset()
+        dataset.check_unchanged()
+        return dataset
 
     def alone(self) -> Dataset:
         """Open the dataset to look at all of it, as if it were the only one."""

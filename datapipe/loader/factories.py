@@ -10,9 +10,10 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.cache.factory import kept_together, kept_transform, make_cache, make_device_rows
-from datapipe.decode.array_spec import array_spec
+from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import load_soon
+from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
 from datapipe.index.mixed_dataset import MixedDataset
@@ -20,6 +21,7 @@ from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.image_context import ImageContext
+from datapipe.loader.batch.stored_text import PartTexts, StoredTexts
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.schedule.mixture_draws import MixedOrigin
@@ -28,8 +30,7 @@ from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
 from datapipe.loader.work import ImagePath, Work
 from datapipe.plan.options import PlanOptions
-from datapipe.store.arrays import open_images, open_token_arrays
-from datapipe.store.open import open_store
+from datapipe.store.open import open_arrays, open_store
 
 
 def make_context(
@@ -51,7 +52,7 @@ def make_context(
     Raises:
         PlanError: a cache cannot keep what is asked for.
     """
-    arrays, prefetcher = dataset.manifest.arrays, path.prefetcher
+    prefetcher = path.prefetcher
     kept = rows = cache = images = device_cache = None
     forms = None if transform is None else ImageKinds.of(origin, dataset, transform)
     if work.cache is not None:
@@ -73,8 +74,9 @@ def make_context(
             kept=kept,
             device=None if prefetcher is None else prefetcher.device,
         )
-    if arrays is not None and arrays.image and path.made is not None:
-        kept = make_transform(array_spec(path.made))
+    stored = _stored_images(dataset)
+    if stored is not None and path.made is not None:
+        kept = make_transform(array_spec(stored))
         load_soon()  # there is nothing to decode that would hide how long torch takes
     if forms is not None:
         assert path.made is not None
@@ -109,10 +111,11 @@ def make_context(
             processes=options.in_processes,
             device=rows,
         )
+    store = open_store(dataset)
     context = BatchContext(
         dataset=dataset,
-        store=open_store(dataset),
-        arrays=open_images(dataset),
+        store=store,
+        arrays=open_arrays(dataset, store, images=images is not None),
         images=images,
         transform=work.transform,
         tokens=_token_context(dataset, origin, plan, options, work=work),
@@ -125,6 +128,18 @@ def make_context(
         ahead=options.prefetch_factor,
     )
     return context, device_cache
+
+
+def _stored_images(dataset: Dataset) -> ImageSpec | None:
+    """Return the spec of images in arrays, which is one for all datasets; None if there are none.
+
+    Args:
+        dataset: alone, or a mixture.
+    """
+    held = [dataset.manifest.arrays]
+    if isinstance(dataset, MixedDataset):
+        held = [part.arrays for part in dataset.parts]
+    return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
 
 def _token_context(
@@ -162,13 +177,12 @@ def _text_kinds(
         text = origin.text
         if text is None:
             return (), None
-        arrays = open_token_arrays(text.dataset, text.encoder.digest)
-        stored = None if arrays is None else (arrays, text.columns)
+        stored = StoredTexts.of(text.dataset, text.encoder.digest, text.columns)
         return (_text_kind(text, text, stored=stored),), None
     assert isinstance(dataset, MixedDataset)
     parts = [(part, part.rule) for part in origin.draws.parts]
     texts = tuple(
-        _text_kind(rule, part, first=first)
+        _text_kind(rule, part, first=first, stored=PartTexts.of(part))
         for (part, rule), first in zip(parts, dataset.sample_edges.tolist(), strict=False)
         if rule is not None
     )
@@ -183,7 +197,7 @@ def _text_kind(rule: TextRule, images: TextSizes | PartSource, **options: Any) -
         image_tokens=images.image_tokens,
         image_grids=images.image_grids if rule.images.grids is not None else None,
         limit=rule.limit,
-        **{"stored": None, **options},
+        **options,
     )
 
 

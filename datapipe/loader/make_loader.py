@@ -18,6 +18,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.tar.listing import names_shards
+from datapipe.loader.array_work import on_arrays
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
@@ -231,9 +232,10 @@ def make_loader(
     )
     opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
     dataset = _open(path, remote) if opened is None else opened.dataset
-    if opened is not None and opened.has_images_of_their_own and decoder == "auto":
+    own = [] if opened is None else opened.own_images
+    if any(own) and decoder == "auto":
         work = replace(work, decoder="cpu")  # DALI makes images of one kind
-    work = work.on(dataset, image_given=image is not _DEFAULT_IMAGE)
+    work = on_arrays(work, dataset, own, image_given=image is not _DEFAULT_IMAGE)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor

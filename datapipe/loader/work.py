@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from datapipe.cache.spec import CacheSpec
-from datapipe.decode.array_spec import image_identity, spec_of
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
-from datapipe.index.dataset import Dataset
-from datapipe.index.manifest import Arrays
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.device.copy_stream import resolve_device
@@ -110,39 +107,6 @@ class Work:
                 f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
                 "give sample_patches= in its place"
             )
-
-    def on(self, dataset: Dataset, *, image_given: bool) -> Work:
-        """Return the work that is left if the dataset is arrays, whose images are decoded.
-
-        Raises:
-            PlanError: the work cannot be done on arrays, or they hold other images.
-        """
-        arrays = dataset.manifest.arrays
-        if arrays is None:
-            return self
-        image = self.image
-        if not image_given:
-            image = spec_of(arrays.image) if arrays.image else None
-        if self.cache is not None and (self.cache.memory, self.cache.disk) != (None, None):
-            raise PlanError(
-                "cache: arrays are decoded, and the page cache keeps what was read of them; leave "
-                "it out, or give CacheSpec(device=...)"
-            )
-        if image is not None and dataset.manifest.images and not arrays.image:
-            raise PlanError(
-                f"the arrays hold no images, and their samples have {dataset.manifest.images:,}; "
-                "give image=None, or convert the shards again, with images"
-            )
-        if image is not None and arrays.image:
-            if self.transform is not None:
-                raise PlanError(
-                    "transform= takes images before they are fitted, and arrays hold them after; "
-                    "read the shards that they came from"
-                )
-            if isinstance(self.decoder, DaliOptions) or self.decoder == "dali":
-                raise PlanError("decoder='dali': arrays are decoded already; leave it out")
-            _check_same_images(arrays, image)
-        return replace(self, image=image, decoder="cpu")
 
     def described(self, plan: PlanOptions, options: LoaderOptions) -> dict[str, Any]:
         """Return all that the time of a batch depends on, by name; not the order of samples."""
@@ -312,32 +276,6 @@ def _without_normalising(image: ImageSpec) -> ImageSpec:
     padded = image.resize == "pad" or image.grids is not None
     fill = image.fill_color if padded else None
     return replace(image, normalize=None, dtype=torch.uint8, fill=fill)
-
-
-def _check_same_images(arrays: Arrays, image: ImageSpec) -> None:
-    """Raise unless the images of arrays are those that `image` asks for.
-
-    Raises:
-        PlanError: they are others.
-    """
-    asked = image_identity(image)
-    different = [
-        f"{name}: {arrays.image.get(name)!r} there, {asked.get(name)!r} asked for"
-        for name in sorted(arrays.image.keys() | asked.keys())
-        if arrays.image.get(name) != asked.get(name)
-    ]
-    if different:
-        stored = spec_of(arrays.image)
-        given = ", ".join(
-            f"{field.name}={getattr(stored, field.name)!r}"
-            for field in fields(ImageSpec)
-            if field.name in (*arrays.image, "size")
-            and getattr(stored, field.name) != field.default
-        )
-        raise PlanError(
-            f"the arrays hold other images ({'; '.join(different)}); give ImageSpec({given}), or "
-            "convert the shards again"
-        )
 
 
 @cache

@@ -11,11 +11,11 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from datapipe.array_types import Int32, Int64, UInt8
+from datapipe.array_types import Bools, Int32, Int64, UInt8
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -96,12 +96,19 @@ class ArrayStore(Store):
 
 @dataclass(slots=True)
 class Advised:
-    """Images that the kernel was told to read; a `Fetch` without members of its own."""
+    """Images that the kernel was told to read; a `Fetch` without members of its own.
+
+    Attributes:
+        bytes: of these images, and of `rest`.
+        rest: members of other samples.
+    """
 
     bytes: int
+    rest: Fetch | None = None
 
     def contents(self, number: int) -> list[memoryview]:
-        return []  # images are taken from the map
+        # Images are taken from the map.
+        return [] if self.rest is None else self.rest.contents(number)
 
 
 class SideFiles:
@@ -147,10 +154,10 @@ class ImageArray:
         self._files = files
         self._folder, self.height, self.width = folder, height, width
         self.size = height * width * 3
-        self._map, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
+        self._file, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
         # Batches take images here and there: they need nothing of what follows one.
-        self._map.madvise(mmap.MADV_RANDOM)
+        self._advise(mmap.MADV_RANDOM, 0, len(self._file))
         self._sums = files.array(IMAGE_CRC32)
         self.placements = files.array(IMAGE_PLACEMENT)
         if not len(self._sums) == len(self.placements) == len(images):
@@ -183,7 +190,7 @@ class ImageArray:
         for image in np.unique(images).tolist():
             start = (HEADER + image * self.size) // page * page
             stop = HEADER + (image + 1) * self.size
-            self._map.madvise(mmap.MADV_WILLNEED, start, stop - start)
+            self._advise(mmap.MADV_WILLNEED, start, stop - start)
         return Advised(len(images) * self.size)
 
     def resident(self, images: Int64) -> bool:
@@ -199,6 +206,47 @@ class ImageArray:
             if _mincore(address, 1, self._vector) or not self._vector[0] & 1:
                 return False
         return True
+
+    def _advise(self, advice: int, start: int, size: int) -> None:
+        if _madvise is not None:
+            _madvise(self._file.ctypes.data + start, size, advice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayDataset:
+    """An opened dataset of arrays.
+
+    Attributes:
+        columns: of its samples.
+        texts: its texts.
+        images: its images; None if it has none, or they are left out.
+        first: number in batches of its first sample.
+    """
+
+    columns: Columns
+    texts: ArrayStore
+    images: ImageArray | None
+    first: int = 0
+
+    def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
+        """Do `ArrayDatasets.split`: all samples are of this dataset."""
+        return [(self, chosen)] if chosen.any() else []
+
+
+class ArrayDatasets(Protocol):
+    """The datasets of arrays among those of a loader: an `ArrayDataset`, or some of a mixture."""
+
+    def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
+        """Return the datasets of arrays that hold some samples, and the samples that each holds.
+
+        Args:
+            samples: int64 [n], numbers of samples.
+            chosen: bool [n], those that are looked for.
+
+        Returns:
+            Datasets, each with bool [n]; none if no chosen sample is in arrays.
+        """
+        ...
 
 
 class TokenArrays:
@@ -238,14 +286,16 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
     return TokenArrays(SideFiles(dataset.folder, arrays))
 
 
-def _find_mincore() -> Any:
+def _find(name: str, last: Any) -> Any:
+    """Return a function of the C library about a range of memory; None if there is none."""
     try:
         # It takes a microsecond, and to get the interpreter's lock back would take many.
-        function = ctypes.PyDLL(None).mincore
+        function = getattr(ctypes.PyDLL(None), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, last]
     return function
 
 
-_mincore = _find_mincore()
+_mincore = _find("mincore", ctypes.c_void_p)
+_madvise = _find("madvise", ctypes.c_int)

@@ -52,11 +52,19 @@ class JoinedStore(Store):
         fetches: dict[int, tuple[Fetch, int]] = {}  # by sample, with its number in the fetch
         size = 0
         for part, numbers in by_part.items():
-            fetch = self._store(part).begin([(own[n], samples[n][1]) for n in numbers])
+            fetch = self.part(part).begin([(own[n], samples[n][1]) for n in numbers])
             if fetch is not None:
                 size += fetch.bytes
                 fetches |= {number: (fetch, at) for at, number in enumerate(numbers)}
         return JoinedFetch(fetches, size)
+
+    def part(self, number: int) -> Store:
+        """Return the store of a dataset, by its number."""
+        store = self._stores.get(number)
+        if store is None:
+            # Two threads may open it; one of the two is kept, and neither has an open file yet.
+            store = self._stores.setdefault(number, self._open_part(number))
+        return store
 
     def close(self) -> None:
         for store in list(self._stores.values()):
@@ -64,7 +72,7 @@ class JoinedStore(Store):
 
     def _at(self, shard: int) -> tuple[Store, int]:
         part = bisect_right(self._starts, shard) - 1
-        return self._store(part), shard - self._starts[part]
+        return self.part(part), shard - self._starts[part]
 
     def _split(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the dataset of each shard, and its number there."""
@@ -72,13 +80,6 @@ class JoinedStore(Store):
         parts = np.searchsorted(self._edges, numbers, side="right") - 1
         own = numbers - self._edges[parts]
         return parts.tolist(), own.tolist()
-
-    def _store(self, part: int) -> Store:
-        store = self._stores.get(part)
-        if store is None:
-            # Two threads may open it; one of the two is kept, and neither has an open file yet.
-            store = self._stores.setdefault(part, self._open_part(part))
-        return store
 
 
 class JoinedFetch(Fetch):

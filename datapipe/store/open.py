@@ -11,8 +11,9 @@ from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.remote.folder import RemoteFolder
-from datapipe.store.arrays import ArrayStore
+from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
 from datapipe.store.joined import JoinedStore
+from datapipe.store.joined_arrays import JoinedArrays
 from datapipe.store.protocol import Store
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
@@ -22,7 +23,7 @@ def open_store(dataset: Dataset) -> Store:
     """Return the store of a dataset's samples.
 
     Raises:
-        PlanError: the arrays are remote.
+        PlanError: arrays are behind a URL.
     """
     if isinstance(dataset, MixedDataset):
         shards = [len(part.counts.shard_samples) for part in dataset.parts]
@@ -35,12 +36,39 @@ def open_store(dataset: Dataset) -> Store:
     if not isinstance(dataset.folder, RemoteFolder):
         is_array = dataset.manifest.arrays is not None
         return ArrayStore(dataset.folder) if is_array else ShardStore(dataset.folder, names)
-    if dataset.manifest.arrays is not None:
+    check_arrays_are_here(dataset)
+    return RemoteStore(dataset.folder, names)
+
+
+def open_arrays(dataset: Dataset, store: Store, *, images: bool) -> ArrayDatasets | None:
+    """Return the datasets of arrays; None if all are shards.
+
+    Args:
+        store: of the dataset.
+        images: whether images are wanted.
+    """
+    if isinstance(dataset, MixedDataset):
+        if all(part.arrays is None for part in dataset.parts):
+            return None
+        assert isinstance(store, JoinedStore)
+        return JoinedArrays(dataset, store, images=images)
+    if not isinstance(store, ArrayStore):
+        return None
+    held = open_images(dataset) if images else None
+    return ArrayDataset(columns=dataset.columns, texts=store, images=held)
+
+
+def check_arrays_are_here(dataset: Dataset) -> None:
+    """Refuse arrays behind a URL.
+
+    Raises:
+        PlanError: the dataset is such arrays.
+    """
+    if dataset.manifest.arrays is not None and isinstance(dataset.folder, RemoteFolder):
         raise PlanError(
             f"{dataset.folder} holds arrays, which are mapped and have to be here; copy them, or "
             "read the shards that they came from"
         )
-    return RemoteStore(dataset.folder, names)
 
 
 def _open_part(parts: Sequence[DatasetPart], number: int) -> Store:

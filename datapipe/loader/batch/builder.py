@@ -90,8 +90,7 @@ class BatchBuilder:
         # and they should end together.
         ahead = 1 if step.last else context.ahead
         pieces, most = 4 if step.last else 2, _PIECE
-        decoded = self._reader.decoded
-        if decoded is not None and decoded.slots.all():
+        if not self._reader.encoded.any():
             pieces, most = pieces // 2, 4 * _PIECE  # copied, which all workers do equally fast
         part = size * ahead // (pieces * max(1, context.workers))
         self._piece = max(1, min(part, most)) if context.images else _TEXT_PIECE
@@ -109,12 +108,12 @@ class BatchBuilder:
         self._metadata.name(self._context.dataset, self._samples[start:stop], start)
         texts: dict[int, SampleText] = {}
         slots = list(range(start, stop))
-        decoded = self._reader.decoded
-        if decoded is not None:
-            there = decoded.slots[start:stop]
-            slots = (start + np.flatnonzero(~there)).tolist()
-            if len(slots) < stop - start:
-                texts |= self._restore(decoded, start + np.flatnonzero(there), watch)
+        if self._reader.decoded:
+            slots = (start + np.flatnonzero(self._reader.encoded[start:stop])).tolist()
+            for source in self._reader.decoded if len(slots) < stop - start else ():
+                there = start + np.flatnonzero(source.slots[start:stop])
+                if len(there):
+                    texts |= self._restore(source, there, watch)
         # All are read before any is decoded: Python's work for a sample takes three times as long
         # right after a decoder has emptied the processor's caches.
         read = self._read(slots, watch) if slots else {}
@@ -183,13 +182,14 @@ class BatchBuilder:
 
     def _restore(self, decoded: DecodedSource, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Fill some slots with decoded samples. Return the texts of those that are good."""
-        columns, images = self._context.dataset.columns, self._images
-        stored = self._tokens is not None and self._tokens.stored
+        columns, images = decoded.columns, self._images
+        numbers: list[int] = slots.tolist()
+        # All samples of a mapped dataset have their tokens with it, or none has.
+        stored = self._tokens is not None and self._tokens.is_stored(numbers[0])
         if stored and not self._metadata.wanted and isinstance(decoded, MappedSource):
             members = BatchTextMembers.none(len(slots))
         else:
-            members = BatchTextMembers.of(columns, self._samples[slots])
-        numbers: list[int] = slots.tolist()
+            members = BatchTextMembers.of(columns, decoded.samples[slots])
         failed: dict[int, SampleError] = {
             slot: self._located(DecodeError(reason), slot)
             for slot, reason in decoded.damaged(slots, members).items()

@@ -16,7 +16,7 @@ from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.run_options import OnError
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Share
-from datapipe.store.arrays import ImageArray
+from datapipe.store.arrays import ArrayDatasets
 from datapipe.store.protocol import Fetch, Store
 
 
@@ -26,7 +26,7 @@ class BatchContext:
 
     Attributes:
         dataset, store: samples, and how to read them.
-        arrays: images that are stored decoded; None if there are none.
+        arrays: datasets of arrays; None if all are shards.
         transform: the user's own; None for none.
         meta: keys of the batch beside those that a model takes.
         cache: of samples; None for none.
@@ -37,7 +37,7 @@ class BatchContext:
 
     dataset: Dataset
     store: Store
-    arrays: ImageArray | None
+    arrays: ArrayDatasets | None
     images: ImageContext | None
     transform: UserTransform | None
     tokens: TokenContext | None

@@ -1,4 +1,4 @@
-"""Samples whose images are decoded in one buffer, taken many at a time.
+"""Samples of one dataset whose images are decoded in one buffer, taken many at a time.
 
 To copy an image takes some 30 µs. To look each sample up, read and parse it by itself, as for
 samples that have to be decoded, would take Python longer.
@@ -93,12 +93,16 @@ class DecodedSource:
 
     Attributes:
         slots: bool [B], the samples.
+        columns: of the dataset.
+        samples: int64 [B], numbers of the samples in `columns`; of other slots meaningless.
         data: the buffer, with the images of a sample one after the other; None without images.
         before: bytes before each image, with facts about it.
         interleaved: whether red, green and blue of a pixel are adjacent.
     """
 
     slots: Bools
+    columns: Columns
+    samples: Int64
     data: UInt8 | None
     before: ClassVar[int]
     interleaved: ClassVar[bool]
@@ -148,16 +152,13 @@ class MappedSource(DecodedSource):
     """Samples of a dataset of arrays.
 
     Attributes:
-        samples: int64 [B], their numbers.
         counts: int64 [B], number of images of each that are wanted.
         array: its images; None if they are not wanted.
         store: its texts.
         verify: whether both are compared with their checksums.
     """
 
-    samples: Int64
     counts: Int64
-    columns: Columns
     array: ImageArray | None
     store: ArrayStore
     verify: bool

@@ -15,7 +15,6 @@ from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
-from datapipe.store.arrays import ArrayStore
 
 _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
@@ -54,7 +53,9 @@ class SampleReader:
         whole: bool [B], samples of which all images are wanted.
 
     Attributes:
-        decoded: samples that need not be read, since they are decoded in memory, or mapped.
+        decoded: samples that need not be read, since they are decoded in memory, or mapped: those
+            of each dataset of arrays, or of the cache.
+        encoded: bool [B], all other slots.
     """
 
     def __init__(self, context: BatchContext, step: StepJob, images: Int64, whole: Bools) -> None:
@@ -66,23 +67,23 @@ class SampleReader:
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
         self._resident = None if step.resident is None else step.resident.tolist()
-        self.decoded: DecodedSource | None = None
-        included = ~step.share.excluded
-        if isinstance(context.store, ArrayStore):
+        self.decoded: list[DecodedSource] = []
+        included, columns = ~step.share.excluded, context.dataset.columns
+        if context.arrays is not None:
             slots = included if step.resident is None else included & ~step.resident
-            counts, array = np.zeros_like(samples), None
-            if context.images is not None:
-                counts, array = images, context.arrays
-            if slots.any():
-                self.decoded = MappedSource(
-                    slots,
-                    None if array is None else array.data,
-                    samples,
-                    counts,
-                    context.dataset.columns,
-                    array,
-                    context.store,
-                    context.verify,
+            for held, there in context.arrays.split(samples, slots):
+                array = held.images
+                self.decoded.append(
+                    MappedSource(
+                        there,
+                        held.columns,
+                        samples - held.first,
+                        None if array is None else array.data,
+                        images,
+                        array,
+                        held.texts,
+                        context.verify,
+                    )
                 )
         elif (
             cache is not None
@@ -92,7 +93,10 @@ class SampleReader:
         ):
             starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
             if (starts >= 0).any():
-                self.decoded = CachedSource(starts >= 0, data, starts)
+                self.decoded = [CachedSource(starts >= 0, columns, samples, data, starts)]
+        self.encoded = np.ones(len(samples), bool)
+        for source in self.decoded:
+            self.encoded &= ~source.slots
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
         """Read one sample, which has `total` images.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import IndexMismatch, PlanError, SampleError
-from datapipe.index.tokens.columns import TokenColumns
 from datapipe.loader.batch.collate import PackedTokens, PaddedTokens, mrope_positions
 from datapipe.plan.ragged import edges
 from datapipe.plan.units import Sizes
-from datapipe.store.arrays import TokenArrays
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.truncate import IGNORE, expand
 
@@ -28,8 +25,8 @@ class TextKind:
 
     Attributes:
         encoder: texts of all kinds that share one are encoded together.
-        stored: tokens that were written with the dataset, and the positions of images in them;
-            None if texts are encoded.
+        stored: returns the text of a sample as its tokens were written with the dataset; None if
+            texts are encoded.
         image_tokens: returns the tokens of each image of a sample.
         image_grids: returns rows and columns in tokens of each image of a sample, int64 [images,
             2], for positions with an axis each for frames, rows and columns; None for ordinary
@@ -39,7 +36,7 @@ class TextKind:
     """
 
     encoder: TextEncoder
-    stored: tuple[TokenArrays, TokenColumns] | None
+    stored: Callable[[int], EncodedText] | None
     image_tokens: Callable[[int], Int64]
     image_grids: Callable[[int], Int64] | None
     limit: int | None
@@ -129,10 +126,9 @@ class TokenSlots:
         else:
             self._batch = PaddedTokens(sizes.tokens, **options)
 
-    @cached_property
-    def stored(self) -> bool:
-        """True if tokens come from the datasets, so texts are not needed for them."""
-        return all(kind.stored is not None for kind in set(self._kinds))
+    def is_stored(self, slot: int) -> bool:
+        """Return whether the tokens of a slot come from its dataset, so its text is not needed."""
+        return self._kinds[slot].stored is not None
 
     def fill(self, texts: Mapping[int, SampleText], valid: Bools) -> dict[int, SampleError]:
         """Encode and write the texts of some slots. Return the errors by slot.
@@ -145,7 +141,7 @@ class TokenSlots:
         for slot in texts:
             kind = self._kinds[slot]
             if kind.stored is not None:
-                encoded = _stored_text(*kind.stored, self._number(slot))
+                encoded = kind.stored(self._number(slot))
                 self._write_text(slot, encoded, bool(valid[slot]))
             else:
                 waiting.setdefault(kind.encoder, []).append(slot)
@@ -206,10 +202,3 @@ class TokenSlots:
             grids = grids_of(self._number(slot))[: len(image_at)]
             positions = mrope_positions(len(input_ids), image_at, grids)
         self._batch.write(slot, input_ids, labels, positions)
-
-
-def _stored_text(arrays: TokenArrays, columns: TokenColumns, sample: int) -> EncodedText:
-    """Return the text of a sample as its tokens were written."""
-    tokens, labels = arrays.of(sample)
-    start, stop = columns.sample_image_at[sample : sample + 2].tolist()
-    return EncodedText(tokens, columns.image_at[start:stop], labels != IGNORE)

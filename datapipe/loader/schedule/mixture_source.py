@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from os import fspath
 from pathlib import Path
@@ -19,7 +20,7 @@ from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.joined_columns import ColumnCounts
-from datapipe.index.manifest import MANIFEST, parse_manifest
+from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture_draws import (
@@ -38,6 +39,7 @@ from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
 from datapipe.quantities import Amount
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
+from datapipe.store.open import check_arrays_are_here
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
 
@@ -62,7 +64,8 @@ class OpenedMixture:
         dataset: all datasets as one.
 
     Raises:
-        IndexMismatch: one is no finished dataset, holds arrays, or has no checksums.
+        IndexMismatch: one is no finished dataset, or has no checksums.
+        PlanError: one is arrays behind a URL.
     """
 
     def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
@@ -75,9 +78,9 @@ class OpenedMixture:
         self.dataset = MixedDataset.of(parts)
 
     @property
-    def has_images_of_their_own(self) -> bool:
-        """True if a dataset has an `ImageSpec`."""
-        return any(entry.image is not None for entry in self._mixture.datasets)
+    def own_images(self) -> list[ImageSpec | None]:
+        """The `ImageSpec` of each dataset; None where it has that of the loader."""
+        return [entry.image for entry in self._mixture.datasets]
 
     def origin(
         self,
@@ -195,6 +198,8 @@ def _open_part(
         dataset = dataset or open_it(1)
         counts = dump_counts(ColumnCounts.of(dataset.columns))
         note = {"counts": counts, "fingerprint": dataset.fingerprint}
+        if dataset.manifest.arrays is not None:
+            note["arrays"] = asdict(dataset.manifest.arrays)
         notes.put(note, "dataset", path, seen)
     return DatasetPart(
         entry.name,
@@ -203,6 +208,7 @@ def _open_part(
         note["fingerprint"],
         of=of,
         is_remote=is_remote(path) and not names_shards(path),
+        arrays=Arrays(**note["arrays"]) if "arrays" in note else None,
     )
 
 
@@ -223,11 +229,7 @@ def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     is_folder = is_remote(path) and not names_shards(path)
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
-        if dataset.manifest.arrays is not None:
-            raise IndexMismatch(
-                f"{dataset.folder} holds arrays, and a mixture reads shards; name the shards that "
-                "they came from"
-            )
+        check_arrays_are_here(dataset)
         if not dataset.columns.checksums:
             raise IndexMismatch(
                 f"{dataset.folder} was indexed by an earlier version, without checksums; run "

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.index.members import wanted_members
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.plan.ragged import places
+from datapipe.store.arrays import Advised, ArrayDataset
 from datapipe.store.protocol import Fetch
 
 _LOOKED_AT = 2  # samples of a step that are checked for images in memory
@@ -29,14 +31,14 @@ def begin_step(context: BatchContext, step: StepJob) -> StepJob:
 def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
     columns, samples = context.dataset.columns, step.samples
     skipped, resident = step.share.excluded, step.resident
+    advised = 0
     if context.arrays is not None and context.images is not None:
-        few = samples[:: max(1, len(samples) // _LOOKED_AT)]
-        if context.arrays.resident(columns.sample_image[few]):
-            return None
         wanted = ~skipped if resident is None else ~skipped & ~resident
-        return context.arrays.begin(places(columns.sample_image, samples[wanted])[0])
+        for arrays, there in context.arrays.split(samples, wanted):
+            advised += _advise(arrays, samples[there] - arrays.first)
+            skipped = skipped | there
     if context.store.begin([]) is None:
-        return None
+        return Advised(advised) if advised else None
     sizes = step.share.units.sizes
     total = columns.sample_image[samples + 1] - columns.sample_image[samples]
     images = total if sizes is None else sizes.images
@@ -54,7 +56,18 @@ def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
     for slot, (first, last) in enumerate(itertools.pairwise(edges.tolist())):
         count = 0 if context.images is None else int(images[slot])
         reads.append([] if skipped[slot] else wanted_members(members[first:last], count))
-    return context.store.begin(list(zip(columns.shards(samples).tolist(), reads, strict=True)))
+    fetch = context.store.begin(list(zip(columns.shards(samples).tolist(), reads, strict=True)))
+    if not advised:
+        return fetch
+    return Advised(advised + (0 if fetch is None else fetch.bytes), fetch)
+
+
+def _advise(arrays: ArrayDataset, samples: Int64) -> int:
+    """Have the kernel read the images of samples, unless they are in memory; return their bytes."""
+    images, few = arrays.columns.sample_image, samples[:: max(1, len(samples) // _LOOKED_AT)]
+    if arrays.images is None or arrays.images.resident(images[few]):
+        return 0
+    return arrays.images.begin(places(images, samples)[0]).bytes
 
 
 def read_ahead(steps: Iterator[StepJob], context: BatchContext, most: int) -> Iterator[StepJob]:

@@ -1,0 +1,385 @@
+"""Mixtures of arrays give the batches that mixtures of their shards give, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage
+import torch
+from PIL import Image
+
+import datapipe
+from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
+from datapipe.decode import normalize
+from datapipe.index.dataset import open_dataset
+from datapipe.store import arrays as arrays_module
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+from ..remote.server import serving
+
+MakeText = Callable[..., datapipe.TextSpec]
+
+SPEC = ImageSpec(size=24)
+CLIP = ImageSpec(size=24, normalize="clip")
+FLIP = ImageSpec(size=24, normalize="imagenet", flip=0.5)
+WEIGHTS = {"a": 0.5, "b": 0.2, "c": 0.3}
+META = ("key", "valid", "dataset", "sample")
+
+
+@pytest.fixture(scope="module")
+def folders(
+    packed: Path, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """Shards `a`, `b` and `c`, and the same as arrays: `A` with tokens, `B` without, `T` of texts.
+
+    Samples of `c` and `T` have no images.
+    """
+    root = tmp_path_factory.mktemp("mixture")
+    shards = {"a": packed}
+    for name, samples, images in (("b", 23, True), ("c", 9, False)):
+        shards[name] = root / name
+        datapipe.pack_dataset(_raw(root / "raw" / name, samples, images), root / name, shard_size=5)
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="chatml", image_tokens=6)
+    convert_dataset(packed, root / "A", image=SPEC, text=text)
+    convert_dataset(root / "b", root / "B", image=SPEC)
+    convert_dataset(root / "c", root / "T", text=text)
+    return shards | {name: root / name for name in "ABT"}
+
+
+def _raw(root: Path, samples: int, images: bool) -> Path:
+    root.mkdir(parents=True)
+    photo = Image.open(Path(skimage.__file__).parent / "data/coffee.png").convert("RGB")
+    records = []
+    for number in range(samples):
+        names = [f"{number}-{image}.jpg" for image in range((number + 1) % 3 if images else 0)]
+        for left, name in enumerate(names, number):
+            photo.crop((9 * left, left, 9 * left + 100, left + 80 + number)).save(root / name)
+        question = "<image>" * len(names) + f"Which of {root.name} is {number}?"
+        turns = [("human", question), ("gpt", f"{root.name} " * (number % 4 + 1))]
+        record: dict[str, Any] = {
+            "id": f"{root.name}-{number}",
+            "conversations": [{"from": who, "value": said} for who, said in turns],
+        }
+        if names:
+            record["image"] = names if len(names) > 1 else names[0]
+        records.append(record)
+    (root / "data.json").write_text(json.dumps(records))
+    return root
+
+
+@pytest.fixture
+def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
+    """Makes a loader of datasets `a`, `b` and `c`, each in the folder of a letter."""
+
+    def make(letters: str, given: dict[str, Any] | None = None, **options: Any) -> Loader:
+        if not options.keys() & {"pack", "max_tokens"}:
+            options.setdefault("batch_size", 6)
+        options = {"num_workers": 2, "meta": META, "image": SPEC, "epochs": 2} | options
+        entries = {
+            name: {"path": folders[letter], "weight": WEIGHTS[name], **(given or {})}
+            for name, letter in zip(WEIGHTS, letters, strict=False)
+        }
+        return datapipe.make_loader(entries, **options)
+
+    return make
+
+
+@pytest.fixture(params=["torch", "kernel"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of writing pixels, whatever the tests before have loaded."""
+    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    if request.param == "kernel":
+        normalize.load_kernel()
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "inline": {"num_workers": 0, "shuffle": False},
+    "flip": {"image": FLIP},
+    "bfloat16": {"image": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16)},
+    "geometry": {"image": FLIP, "meta": (*META, "image_geometry", "source", "id", "text")},
+    "without images": {"image": None},
+    "where": {"where": "width > 180 or images == 0"},
+    "ranks": {"rank": 1, "world_size": 2},
+    "processes": {"workers": "processes", "image": FLIP},
+    "device": {"device": "cpu", "image": CLIP},
+    "unverified": {"verify": False, "batch_size": 31},
+}
+
+
+@pytest.mark.parametrize("letters", ["ABT", "AbT", "aBc", "AB"])
+@pytest.mark.parametrize("case", CASES)
+def test_batches_are_those_of_the_shards(
+    mix: Callable[..., Loader], kernel: None, case: str, letters: str
+) -> None:
+    assert_same_batches(
+        mix(letters, **CASES[case]), mix(letters.lower().replace("t", "c"), **CASES[case])
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": 200},
+        {"pack": 60, "overlong": "truncate"},
+        {"batch_size": 4},
+        {"max_tokens": 150, "buckets": 3},
+        {"pack": 200, "workers": "processes", "image": FLIP},
+        {"pack": 200, "meta": (*META, "text", "id")},
+        {"pack": 200, "template": "llava"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("letters", ["ABT", "AbT"])
+def test_tokens_are_those_of_the_shards(
+    mix: Callable[..., Loader], text: MakeText, options: dict[str, Any], letters: str
+) -> None:
+    own = {name: options[name] for name in ("overlong", "template") if name in options}
+    rest = {name: value for name, value in options.items() if name not in own}
+    arrays = mix(letters, text=text(**own), **rest)
+    assert arrays._context.tokens is not None
+    stored = [kind.stored is not None for kind in arrays._context.tokens.texts]
+    assert stored == [name in "AT" and "template" not in own for name in letters]
+    assert_same_batches(arrays, mix("abc", text=text(**own), **rest))
+
+
+def test_stored_tokens_are_taken_instead_of_texts(
+    mix: Callable[..., Loader], text: MakeText, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = mix("AbT", text=text(), pack=200, num_workers=0)
+    expected = list(loader)
+    assert loader._context.tokens is not None
+    encoded = []
+    encoder = loader._context.tokens.texts[0].encoder
+    encode = type(encoder).encode
+
+    def spy(self: Any, texts: Any) -> Any:
+        encoded.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(type(encoder), "encode", spy)
+    assert_same_batches(mix("AbT", text=text(), pack=200, num_workers=0), expected)
+    drawn = [name for batch in expected for name in batch["dataset"]]
+    assert len(encoded) == drawn.count("b") > 0
+
+
+def test_images_on_the_device_are_those_of_the_shards(mix: Callable[..., Loader]) -> None:
+    for budget in ("1MB", "20KB"):
+        options = {"device": "cpu", "cache": CacheSpec(device=budget), "image": FLIP, "epochs": 3}
+        arrays = mix("AbT", **options)
+        assert_same_batches(arrays, mix("abc", **options))
+        assert arrays.stats()["device"].hits > 0
+
+
+@pytest.mark.parametrize("letters", ["ABT", "aBc"])
+def test_resuming_is_exact(mix: Callable[..., Loader], text: MakeText, letters: str) -> None:
+    assert_resumes_exactly(
+        lambda **where: mix(letters, text=text(), pack=200, epochs=1, **where), stops=(0.4,)
+    )
+
+
+def test_a_state_of_the_shards_goes_on_with_their_arrays(mix: Callable[..., Loader]) -> None:
+    """As that of another content under the same names, which begins anew."""
+    loader = mix("abc")
+    next(iter(loader))
+    arrays = mix("ABc")
+    arrays.load_state_dict(loader.state_dict())
+    assert {name for batch in arrays for name in batch["dataset"]} == set("abc")
+
+
+def test_images_have_the_form_of_the_arrays_unless_another_is_given(
+    folders: dict[str, Path],
+) -> None:
+    common: dict[str, Any] = {"batch_size": 8, "num_workers": 0}
+    weights = {str(folders["a"]): 0.5, str(folders["B"]): 0.5}
+    batch = next(iter(datapipe.make_loader(weights, **common)))
+    assert batch["pixel_values"].shape[1:] == (3, 24, 24)
+    assert batch["pixel_values"].dtype == torch.uint8
+    given = datapipe.make_loader(weights, image=SPEC, **common)
+    assert_same_batches(datapipe.make_loader(weights, **common), given)
+    texts = datapipe.make_loader({str(folders["T"]): 1}, **common)
+    assert "pixel_values" not in next(iter(texts))
+
+
+def test_datasets_may_normalise_their_images_differently(
+    mix: Callable[..., Loader], kernel: None
+) -> None:
+    given = {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}
+    options = {"image": ImageSpec(size=24, normalize="siglip", flip=0.5)}
+    assert_same_batches(mix("AB", given), mix("ab", **options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"image": ImageSpec(size=32)},
+            r"dataset 'b' of the mixture: the arrays hold other images",
+        ),
+        ({"image": ImageSpec(resize="dynamic")}, "dataset 'b' of the mixture: .*many sizes"),
+        ({"transform": print}, "dataset 'b' of the mixture: .*before they are fitted"),
+        ({"decoder": "dali"}, "dataset 'b' of the mixture: .*decoded already"),
+        ({"cache": CacheSpec(memory="1MB")}, "dataset 'b' of the mixture: .*arrays are decoded"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_refused(
+    mix: Callable[..., Loader], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        mix("aB", **options)
+
+
+def test_arrays_of_two_forms_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    for name, spec in {
+        "pad": ImageSpec(size=24, resize="pad"),
+        "large": ImageSpec(size=28),
+    }.items():
+        convert_dataset(folders["b"], tmp_path / name, image=spec)
+    for name, what in {
+        "pad": "resize: 'stretch' of a, 'pad' of pad",
+        "large": r"size: \[24, 24\] of a, \[28, 28\] of large",
+    }.items():
+        entries = {"a": {"path": folders["A"]}, name: {"path": tmp_path / name}}
+        with pytest.raises(PlanError, match=f"the arrays of a and {name} hold images of .*{what}"):
+            datapipe.make_loader(entries, batch_size=4)
+        datapipe.make_loader(entries, batch_size=4, image=None)
+
+
+def test_arrays_without_the_images_of_their_samples_are_refused(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    convert_dataset(folders["b"], tmp_path / "b", image=None)
+    entries = {"a": {"path": folders["A"]}, "b": {"path": tmp_path / "b"}}
+    with pytest.raises(PlanError, match="dataset 'b' of the mixture: the arrays hold no images"):
+        datapipe.make_loader(entries, batch_size=4)
+    assert len(list(datapipe.make_loader(entries, batch_size=4, image=None))) > 0
+
+
+def test_arrays_that_lie_elsewhere_are_refused(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with (
+        serving(folders["A"]) as server,
+        pytest.raises(PlanError, match=r"'?far'?.*have to be here"),
+    ):
+        datapipe.make_loader(
+            {"far": {"path": server.url}, "b": {"path": folders["b"]}}, batch_size=4
+        )
+
+
+@pytest.mark.parametrize("name", ["images.npy", "texts.npy"])
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_damage_is_found_in_each(
+    folders: dict[str, Path],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    workers: str,
+) -> None:
+    copies = {}
+    for letter in "AB":
+        copies[letter] = tmp_path / letter
+        shutil.copytree(folders[letter], copies[letter])
+        path = copies[letter] / name
+        data = bytearray(path.read_bytes())
+        data[-100 if name == "images.npy" else data.rindex(b"human")] ^= 1
+        path.write_bytes(data)
+    entries = {"a": {"path": copies["A"]}, "b": {"path": copies["B"]}, "c": {"path": folders["c"]}}
+    options: dict[str, Any] = {"batch_size": 16, "image": CLIP, "meta": META, "num_workers": 1}
+    what = "image" if name == "images.npy" else "text"
+    with pytest.raises(datapipe.DecodeError, match=rf"of [ab]/texts.npy: its {what} in {name}"):
+        list(datapipe.make_loader(entries, workers=workers, **options))
+    bad = {}
+    for key, folder in zip("ab", copies.values(), strict=True):
+        columns = open_dataset(folder).columns
+        last = len(columns.sample_image) - 2
+        if name == "images.npy":
+            last = int(columns.sample_image.searchsorted(columns.sample_image[-1])) - 1
+        bad[key] = columns.key(last)
+    skipping = datapipe.make_loader(entries, workers=workers, on_error="skip", **options)
+    failed = {batch["key"][i] for batch in skipping for i in np.flatnonzero(~batch["valid"])}
+    assert failed >= set(bad.values())
+    words = [record.getMessage().split() for record in caplog.records if "skipped" in record.msg]
+    left_out = {(line[4], line[2]) for line in words}  # skipped sample KEY of SHARD: ...
+    assert left_out == {(f"{dataset}/texts.npy:", key) for dataset, key in bad.items()}
+
+
+def test_arrays_that_were_replaced_are_noticed(folders: dict[str, Path], tmp_path: Path) -> None:
+    place = tmp_path / "arrays"
+    shutil.copytree(folders["A"], place)
+    entries = {"a": {"path": place}, "b": {"path": folders["B"]}}
+    loader = datapipe.make_loader(entries, batch_size=4, num_workers=0)
+    shutil.rmtree(place)
+    convert_dataset(folders["b"], place, image=SPEC)
+    with pytest.raises(IndexMismatch, match="was packed or indexed again"):
+        list(loader)
+    again = datapipe.make_loader(entries, batch_size=4, num_workers=0, image=None)
+    assert len(again.dataset) == 46
+
+
+def test_a_run_goes_on_with_arrays_that_were_replaced(
+    folders: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "arrays"
+    shutil.copytree(folders["B"], place)
+    entries = {"a": {"path": folders["A"]}, "b": {"path": place}}
+    common: dict[str, Any] = {"batch_size": 4, "num_workers": 0, "meta": META}
+    loader = datapipe.make_loader(entries, **common)
+    next(iter(loader))
+    shutil.rmtree(place)
+    convert_dataset(folders["a"], place, image=SPEC)
+    again = datapipe.make_loader(entries, **common)
+    with caplog.at_level(logging.WARNING):
+        again.load_state_dict(loader.state_dict())
+    assert "b has other samples, and begins anew" in caplog.text
+    assert len(list(again)) > 0
+
+
+def test_images_that_are_not_in_memory_are_asked_for(
+    mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    begin = arrays_module.ImageArray.begin
+
+    def spy(self: Any, images: Any) -> Any:
+        asked.append(len(images))
+        return begin(self, images)
+
+    monkeypatch.setattr(arrays_module, "_mincore", None)
+    monkeypatch.setattr(arrays_module.ImageArray, "begin", spy)
+    arrays = mix("AbT", remote=datapipe.RemoteSpec(read_ahead="10KB"), epochs=1)
+    batches = list(arrays)
+    drawn = sum(
+        count
+        for batch in batches
+        for name, count in zip(batch["dataset"], batch["images_per_sample"].tolist(), strict=True)
+        if name == "a"
+    )
+    assert sum(asked) == drawn > 0
+    assert_same_batches(batches, mix("abc", epochs=1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux tells open files")
+def test_files_of_arrays_do_not_stay_open(mix: Callable[..., Loader], text: MakeText) -> None:
+    loader = mix("ABT", text=text(), pack=200, num_workers=0)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            links.append(os.readlink(link))
+        except FileNotFoundError:  # that of the folder itself
+            continue
+    assert not [link for link in links if link.endswith(".npy")]

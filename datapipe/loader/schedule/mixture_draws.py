@@ -5,219 +5,25 @@ A run whose mixture was changed has a leg for each mixture since the epoch in wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.errors import PlanError
 from datapipe.index.files.joined_array import split_by_part
+from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_part import PartSource, key_of
 from datapipe.loader.schedule.sample_source import Origin
 from datapipe.plan.epoch import Source
-from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving, Rates
+from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
 from datapipe.plan.units import PASS_BIT, Sizes, Units
 
 _TIMES, _ORDERS = 1, 2  # purposes of derived keys
 _MIXTURE = 7
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """Dataset of a leg.
-
-    Attributes:
-        fingerprint: of the dataset.
-        identity: of the selection and sizes of its samples.
-        samples: that take part.
-        start: place of the dataset in its own order where the leg begins.
-    """
-
-    fingerprint: str
-    identity: dict[str, Any]
-    samples: int
-    start: Cursor
-
-    @staticmethod
-    def of(part: PartSource) -> Entrant:
-        """Return a dataset that begins."""
-        return Entrant(
-            fingerprint=part.part.fingerprint[:16],
-            identity={name: value for name, value in part.identity.items() if value is not None},
-            samples=part.samples,
-            start=Cursor(samples=part.samples),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON has them."""
-        start = [self.start.number, self.start.place, self.start.samples]
-        facts = {"fingerprint": self.fingerprint, "samples": self.samples, "start": start}
-        return {**facts, **self.identity}
-
-    @staticmethod
-    def parse(fields: dict[str, Any]) -> Entrant:
-        """Return the dataset of `to_dict`, whose fields are taken out of the dict.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is none.
-        """
-        number, place, samples = fields.pop("start")
-        return Entrant(
-            fingerprint=fields.pop("fingerprint"),
-            samples=fields.pop("samples"),
-            start=Cursor(number=number, place=place, samples=samples),
-            identity=fields,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Leg:
-    """Part of a run in which the mixture stays the same.
-
-    Attributes:
-        start: draw of the run at which it begins.
-        rates: of the datasets from there on.
-        epoch: draws of an epoch.
-        datasets: by name, in the order of the rates.
-    """
-
-    start: int
-    rates: Rates
-    epoch: int
-    datasets: Mapping[str, Entrant]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON has them."""
-        rates = self.rates
-        return {
-            "start": self.start,
-            "epoch": self.epoch,
-            "segments": rates.starts.tolist(),
-            "datasets": {
-                name: {
-                    "rates": [rates.first[:, number].tolist(), rates.last[:, number].tolist()],
-                    **entrant.to_dict(),
-                }
-                for number, (name, entrant) in enumerate(self.datasets.items())
-            },
-        }
-
-    @staticmethod
-    def parse(fields: Mapping[str, Any]) -> Leg:
-        """Return the leg of `to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError, PlanError: it is none.
-        """
-        given = {name: dict(entrant) for name, entrant in fields["datasets"].items()}
-        rates = [entrant.pop("rates") for entrant in given.values()]
-        return Leg(
-            start=int(fields["start"]),
-            epoch=int(fields["epoch"]),
-            rates=Rates(
-                starts=np.array(fields["segments"], np.int64),
-                first=np.array([first for first, _ in rates], np.float64).T,
-                last=np.array([last for _, last in rates], np.float64).T,
-            ),
-            datasets={name: Entrant.parse(entrant) for name, entrant in given.items()},
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Legs:
-    """Legs of a run from some draw on.
-
-    Attributes:
-        said: digest of the mixture as it was said, for the last leg.
-        epoch, base: number of the first epoch, and the draw at which it begins here.
-        first: draws of this epoch from there on.
-        before: draws of this epoch before.
-        absent: datasets that were left out, by name, with their places.
-        legs: in order; all but the last are of the first epoch alone.
-    """
-
-    said: str
-    epoch: int
-    base: int
-    first: int
-    legs: tuple[Leg, ...]
-    before: int = 0
-    absent: Mapping[str, Entrant] = field(default_factory=dict)
-
-    @property
-    def begins_run(self) -> bool:
-        """True if the mixture was never changed."""
-        return (self.epoch, self.base, len(self.legs)) == (0, 0, 1)
-
-    def span(self, epoch: int) -> tuple[int, int]:
-        """Return the first draw of an epoch and of the next one.
-
-        Raises:
-            PlanError: it was planned with another mixture.
-        """
-        if epoch < self.epoch:
-            raise PlanError(
-                f"epoch {epoch} was drawn from another mixture, which was changed in epoch "
-                f"{self.epoch}; look at it with the mixture and a state of that time"
-            )
-        end = self.base + self.first
-        if epoch == self.epoch:
-            return self.base, end
-        length = self.legs[-1].epoch
-        start = end + (epoch - self.epoch - 1) * length
-        return start, start + length
-
-    def epoch_of(self, draw: int) -> int | None:
-        """Return the epoch of a draw; None if it was planned with another mixture."""
-        if draw < self.base:
-            return None
-        _, end = self.span(self.epoch)
-        if draw < end:
-            return self.epoch
-        return self.epoch + 1 + (draw - end) // self.legs[-1].epoch
-
-    def at(self, draw: int) -> int:
-        """Return the index of the leg of a draw."""
-        return max(number for number, leg in enumerate(self.legs) if leg.start <= draw)
-
-    def bounds(self, epoch: int) -> list[int]:
-        """Return positions in an epoch at which a leg begins, or rates begin or cease to change."""
-        start, stop = self.span(epoch)
-        ends = [leg.start for leg in self.legs[1:]] + [stop]
-        cuts = {start, stop, *ends}
-        for leg, end in zip(self.legs, ends, strict=True):
-            cuts |= {cut for at in leg.rates.starts.tolist() if (cut := leg.start + at) < end}
-        return sorted(cut - start for cut in cuts if start <= cut <= stop)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON has them."""
-        return {
-            "said": self.said,
-            "epoch": self.epoch,
-            "base": self.base,
-            "first": self.first,
-            "before": self.before,
-            "legs": [leg.to_dict() for leg in self.legs],
-            "absent": {name: entrant.to_dict() for name, entrant in self.absent.items()},
-        }
-
-    @staticmethod
-    def parse(fields: Mapping[str, Any]) -> Legs:
-        """Return the legs of `to_dict`.
-
-        Raises:
-            KeyError, TypeError, ValueError, PlanError: it is none.
-        """
-        legs = tuple(Leg.parse(leg) for leg in fields["legs"])
-        if not legs:
-            raise ValueError("no leg")
-        numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
-        absent = {name: Entrant.parse(dict(one)) for name, one in fields["absent"].items()}
-        return Legs(said=fields["said"], legs=legs, absent=absent, **numbers)
 
 
 class Draws:

@@ -16,15 +16,8 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError, StateMismatch
-from datapipe.loader.schedule.mixture_draws import (
-    Draws,
-    Entrant,
-    Leg,
-    Legs,
-    MixedOrigin,
-    continues,
-    mixed_origin,
-)
+from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, continues, mixed_origin
+from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.mixture import Cursor
 from datapipe.plan.options import PlanOptions

@@ -23,20 +23,15 @@ from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture_draws import (
-    Draws,
-    Entrant,
-    Leg,
-    Legs,
-    MixedOrigin,
-    mixed_origin,
-)
+from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, mixed_origin
+from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
 from datapipe.loader.schedule.sample_source import Origin, TextRule, open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
+from datapipe.progress import Progress
 from datapipe.quantities import Amount
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
 from datapipe.store.open import check_arrays_are_here
@@ -103,40 +98,39 @@ class OpenedMixture:
         Raises:
             PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
         """
-        mixture, make_encoder, image = self._mixture, _Once(TextEncoder), _Once(image)
-        parts, groups = [], mixture.groups
-        for entry, part in zip(mixture.datasets, self.dataset.parts, strict=True):
+        make_encoder, image = _Once(TextEncoder), _Once(image)
+        datasets, groups = self._mixture.datasets, self._mixture.groups
+
+        def source(entry: MixtureDataset, part: DatasetPart) -> PartSource:
             own, transform = text if entry.text is None else entry.text, image(entry.image)
             condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
-            with _named(entry):
-                rule = None
-                if own is not None:
-                    rule = text_rule(
-                        own, plan, pad_to=pad_to, image=transform, make_encoder=make_encoder
-                    )
-                open_it = partial(
-                    _origin_of,
-                    text=rule,
-                    plan=plan,
-                    where=condition,
-                    on_error=on_error,
+            rule = None
+            if own is not None:
+                rule = text_rule(
+                    own, plan, pad_to=pad_to, image=transform, make_encoder=make_encoder
                 )
-                described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
-                if rule is not None and own is not None:
-                    described += [rule.identity, own.overlong]
-                parts.append(
-                    PartSource(
-                        entry,
-                        part,
-                        rule,
-                        open_it,
-                        of=len(mixture.datasets),
-                        groups=groups[entry.name],
-                        image=transform,
-                        described=described,
-                        notes=self._notes,
-                    )
-                )
+            described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
+            if rule is not None and own is not None:
+                described += [rule.identity, own.overlong]
+            open_it = partial(_origin_of, text=rule, plan=plan, where=condition, on_error=on_error)
+            return PartSource(
+                entry,
+                part,
+                rule,
+                open_it,
+                of=len(datasets),
+                groups=groups[entry.name],
+                image=transform,
+                described=described,
+                notes=self._notes,
+            )
+
+        parts = []
+        with Progress("opening", unit="dataset", total=len(datasets)) as progress:
+            for entry, part in zip(datasets, self.dataset.parts, strict=True):
+                with _named(entry):
+                    parts.append(source(entry, part))
+                progress.advance()
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(

@@ -77,14 +77,18 @@ def _raw(root: Path, samples: int, images: bool) -> Path:
 
 @pytest.fixture
 def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
-    """Makes a loader of datasets `a`, `b` and `c`, each in the folder of a letter."""
+    """Makes a loader of datasets `a`, `b` and `c`, each in the folder of a letter.
 
-    def make(letters: str, given: dict[str, Any] | None = None, **options: Any) -> Loader:
-        if not options.keys() & {"pack", "max_tokens"}:
-            options.setdefault("batch_size", 6)
-        options = {"num_workers": 2, "meta": META, "image": SPEC, "epochs": 2} | options
+    `given` has options of datasets, by name.
+    """
+
+    def make(letters: str, given: dict[str, Any] | None = None, **changes: Any) -> Loader:
+        unit = {} if changes.keys() & {"pack", "max_tokens"} else {"batch_size": 6}
+        options: dict[str, Any] = (
+            {"num_workers": 2, "meta": META, "image": SPEC, "epochs": 2} | unit | changes
+        )
         entries = {
-            name: {"path": folders[letter], "weight": WEIGHTS[name], **(given or {})}
+            name: {"path": folders[letter], "weight": WEIGHTS[name], **(given or {}).get(name, {})}
             for name, letter in zip(WEIGHTS, letters, strict=False)
         }
         return datapipe.make_loader(entries, **options)
@@ -212,9 +216,11 @@ def test_images_have_the_form_of_the_arrays_unless_another_is_given(
 def test_datasets_may_normalise_their_images_differently(
     mix: Callable[..., Loader], kernel: None
 ) -> None:
-    given = {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}
-    options = {"image": ImageSpec(size=24, normalize="siglip", flip=0.5)}
-    assert_same_batches(mix("AB", given), mix("ab", **options))
+    given = {"b": {"image": {"size": 24, "normalize": "siglip", "flip": 0.5}}}
+    arrays = mix("AB", given, image=CLIP)
+    assert arrays._context.images is not None
+    assert arrays._context.images.several
+    assert_same_batches(arrays, mix("ab", given, image=CLIP))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +291,7 @@ def test_damage_is_found_in_each(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     name: str,
-    workers: str,
+    workers: Any,
 ) -> None:
     copies = {}
     for letter in "AB":

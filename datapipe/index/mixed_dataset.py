@@ -40,7 +40,7 @@ class DatasetPart:
         *,
         of: int,
         is_remote: bool,
-        arrays: Arrays | None,
+        arrays: Arrays | None = None,
     ) -> None:
         self.name = name
         self.counts = counts

@@ -284,6 +284,23 @@ def test_arrays_that_lie_elsewhere_are_refused(
         )
 
 
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_shards_that_lie_elsewhere_are_read_beside_arrays(
+    mix: Callable[..., Loader],
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_memory: bool,
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if not in_memory:
+        monkeypatch.setattr(arrays_module, "_mincore", None)
+    with serving(folders["b"]) as server:
+        far = mix("AbT", {"b": {"path": server.url}}, epochs=1)
+        assert_same_batches(far, mix("abc", epochs=1))
+
+
 @pytest.mark.parametrize("name", ["images.npy", "texts.npy"])
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_damage_is_found_in_each(

@@ -59,10 +59,13 @@ class JoinedColumns(Columns):
         counts: of each.
 
     Attributes:
-        sample_edges: int64 [parts + 1], number of the first sample of each dataset.
+        sample_edges, member_edges, image_edges: int64 [parts + 1], number of the first sample,
+            member and image of each dataset, and of all.
     """
 
     sample_edges: Int64
+    member_edges: Int64
+    image_edges: Int64
     _parts: Sequence[Callable[[], Columns]]
     _counts: Sequence[ColumnCounts]
 
@@ -101,6 +104,8 @@ class JoinedColumns(Columns):
         object.__setattr__(self, "_parts", parts)
         object.__setattr__(self, "_counts", counts)
         object.__setattr__(self, "sample_edges", samples)
+        object.__setattr__(self, "member_edges", members)
+        object.__setattr__(self, "image_edges", images)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JoinedColumns, (self._parts, self._counts)

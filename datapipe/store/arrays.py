@@ -73,6 +73,12 @@ class ArrayStore(Store):
                 )
         return [texts[member.offset : member.offset + member.size].data for member in members]
 
+    def flags(self, columns: Columns) -> Bools:
+        """Return which texts were compared: bool, by their index in the columns of members."""
+        if not len(self._checked):
+            self._checked = np.zeros(len(columns.member_size), bool)
+        return self._checked
+
     def damaged(self, columns: Columns, members: Int64) -> Int64:
         """Return the texts that are not what was written; each is compared once in a process.
 
@@ -80,8 +86,7 @@ class ArrayStore(Store):
             columns: of the dataset.
             members: int64 [m], indices in its columns of members.
         """
-        if not len(self._checked):
-            self._checked = np.zeros(len(columns.member_size), bool)
+        self.flags(columns)
         new = members[~self._checked[members]]
         if not len(new):
             return new
@@ -148,6 +153,7 @@ class ImageArray:
         placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
             original is at (x * scale_x + left, y * scale_y + top).
         size: values of an image.
+        flags: bool [I], images that were compared.
     """
 
     def __init__(self, folder: Path, height: int, width: int, files: SideFiles) -> None:
@@ -166,7 +172,7 @@ class ImageArray:
                 f"{len(self._sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
                 "placements; restore all from one copy of the dataset"
             )
-        self._checked = np.zeros(len(images), bool)
+        self.flags = np.zeros(len(images), bool)
         self._vector = (ctypes.c_ubyte * 1)()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -174,12 +180,12 @@ class ImageArray:
 
     def damaged(self, images: Int64) -> list[int]:
         """Return the images that are not what was written; each is compared once in a process."""
-        new = images[~self._checked[images]]
+        new = images[~self.flags[images]]
         bad = []
         for image in new.tolist():
             values = self.data[image * self.size : (image + 1) * self.size]
             if crc32(values.data) == self._sums[image]:
-                self._checked[image] = True
+                self.flags[image] = True
             else:
                 bad.append(image)
         return bad

@@ -6,6 +6,7 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.index.files.block_checksums import as_one_of
+from datapipe.index.joined_columns import JoinedColumns
 from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
 from datapipe.store.joined import JoinedStore
@@ -24,21 +25,60 @@ class JoinedArrays(ArrayDatasets):
         self._dataset, self._store, self._images = dataset, store, images
         self._is_array = np.array([part.arrays is not None for part in dataset.parts], bool)
         self._opened: dict[int, ArrayDataset] = {}
+        # Addresses of images, texts, and flags of what was compared, by dataset; 0 of none.
+        self._addresses = np.zeros((4, len(dataset.parts)), np.int64)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _joined, (self._dataset, self._store, self._images)
 
     def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
-        kinds = self._dataset.kinds(samples)
-        chosen = chosen & self._is_array[kinds]
+        kinds, chosen = self.find(samples, chosen)
         found = np.unique(kinds[chosen]).tolist()
         return [(self._at(number), chosen & (kinds == number)) for number in found]
+
+    def addresses(self, numbers: Int64) -> Int64:
+        """Return where the parts of some datasets are, which are opened if they are not: [4, n].
+
+        Rows are the images, the texts, and the flags of images and texts that were compared.
+        """
+        found: Int64 = self._addresses[:, numbers]
+        if not found[1].all():
+            for number in np.unique(numbers).tolist():
+                self._at(number)
+            found = self._addresses[:, numbers]
+        return found
+
+    def dataset(self, number: int) -> ArrayDataset:
+        """Return a dataset of arrays, by its number in the mixture."""
+        return self._at(number)
+
+    @property
+    def columns(self) -> JoinedColumns:
+        """Columns of the mixture."""
+        assert isinstance(self._dataset.columns, JoinedColumns)
+        return self._dataset.columns
+
+    def find(self, samples: Int64, chosen: Bools) -> tuple[Int64, Bools]:
+        """Return the dataset of each sample, and which of the chosen ones are in arrays."""
+        kinds = self._dataset.kinds(samples)
+        return kinds, chosen & self._is_array[kinds]
 
     def _at(self, number: int) -> ArrayDataset:
         opened = self._opened.get(number)
         if opened is None:
             # Two threads may open it; one of the two is kept.
             opened = self._opened.setdefault(number, self._open(number))
+            images, texts = opened.images, opened.texts
+            held = [texts.texts, texts.flags(opened.columns)]
+            held = (
+                [None, held[0], None, held[1]]
+                if images is None
+                else [images.data, held[0], images.flags, held[1]]
+            )
+            # Texts last: by them it is known that all are there.
+            for row in (0, 2, 3, 1):
+                array = held[row]
+                self._addresses[row, number] = 0 if array is None else array.ctypes.data
         return opened
 
     def _open(self, number: int) -> ArrayDataset:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64
+from datapipe.index.files.memory import START, memory_of
 
 Values = npt.NDArray[Any]
 
@@ -91,8 +90,8 @@ class JoinedArray:
         addresses = self._addresses[parts]
         if not addresses.all() or not len(numbers):
             return self._gather_each(numbers, take)
-        found: Values = _memory(self.dtype)[
-            (addresses - _START) // self.dtype.itemsize + numbers - self._edges[parts]
+        found: Values = memory_of(self.dtype)[
+            (addresses - START) // self.dtype.itemsize + numbers - self._edges[parts]
         ]
         if self._table is not None:
             found = self._table[parts, found]
@@ -146,21 +145,6 @@ class JoinedArray:
     def by_part(self, numbers: Int64) -> list[tuple[int, Any, Int64]]:
         """Return, for each part with some of the numbers, where they are, and their own indices."""
         return split_by_part(self._edges, numbers, offsets=self._shifts is not None)
-
-
-_START = 4096
-"""First address of `_memory`; nothing is below it."""
-
-
-@functools.cache
-def _memory(dtype: np.dtype[Any]) -> Values:
-    """Return the memory of this process as one array, of which values at addresses are read.
-
-    So one access of NumPy reads values of many arrays, where one for each of them would take longer
-    than all else that is done for a batch. The arrays are held meanwhile, and numbers are checked.
-    """
-    whole = (ctypes.c_uint8 * ((1 << 47) - _START)).from_address(_START)
-    return np.ctypeslib.as_array(whole).view(dtype)
 
 
 def split_by_part(

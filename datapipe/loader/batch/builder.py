@@ -19,8 +19,9 @@ from datapipe.errors import DecodeError, MissingMember, SampleError, TransformEr
 from datapipe.index.members import SampleParts
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource, MappedSource
+from datapipe.loader.batch.decoded_source import BatchTextMembers, CachedSource, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
+from datapipe.loader.batch.joined_source import JoinedSource
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
 from datapipe.loader.batch.token_batch import TokenSlots
@@ -185,8 +186,12 @@ class BatchBuilder:
         columns, images = decoded.columns, self._images
         numbers: list[int] = slots.tolist()
         # All samples of a mapped dataset have their tokens with it, or none has.
-        stored = self._tokens is not None and self._tokens.is_stored(numbers[0])
-        if stored and not self._metadata.wanted and isinstance(decoded, MappedSource):
+        tokens = self._tokens
+        stored = tokens is not None and all(
+            tokens.is_stored(slot)
+            for slot in (numbers if isinstance(decoded, JoinedSource) else numbers[:1])
+        )
+        if stored and not self._metadata.wanted and not isinstance(decoded, CachedSource):
             members = BatchTextMembers.none(len(slots))
         else:
             members = BatchTextMembers.of(columns, decoded.samples[slots])

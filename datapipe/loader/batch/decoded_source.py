@@ -140,7 +140,7 @@ class CachedSource(DecodedSource):
         assert self.data is not None
         ends: Int64 = texts.edges[texts.bounds]
         counts = texts.bounds[1:] - texts.bounds[:-1]
-        return _cut(self.data, texts, np.repeat(self.starts[slots] - ends[:-1], counts))
+        return cut_texts(self.data, texts, np.repeat(self.starts[slots] - ends[:-1], counts))
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
         sizes: Int64 = np.diff(texts.edges[texts.bounds])
@@ -167,7 +167,7 @@ class MappedSource(DecodedSource):
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         offsets = self.columns.member_offset[texts.members]
-        return _cut(self.store.texts, texts, offsets - texts.edges[:-1])
+        return cut_texts(self.store.texts, texts, offsets - texts.edges[:-1])
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
         assert self.array is not None
@@ -200,7 +200,7 @@ class MappedSource(DecodedSource):
         return found
 
 
-def _cut(data: UInt8, texts: BatchTextMembers, shift: Int64) -> Iterator[memoryview]:
+def cut_texts(data: UInt8, texts: BatchTextMembers, shift: Int64) -> Iterator[memoryview]:
     """Return the bytes of each text; `shift` is their offset in `data` less that in `texts`."""
     begins: Int64 = texts.edges[:-1] + shift
     stops: Int64 = texts.edges[1:] + shift

@@ -15,6 +15,8 @@ from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
+from datapipe.loader.batch.joined_source import JoinedSource
+from datapipe.store.joined_arrays import JoinedArrays
 
 _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
@@ -69,8 +71,11 @@ class SampleReader:
         self._resident = None if step.resident is None else step.resident.tolist()
         self.decoded: list[DecodedSource] = []
         included, columns = ~step.share.excluded, context.dataset.columns
-        if context.arrays is not None:
-            slots = included if step.resident is None else included & ~step.resident
+        slots = included if step.resident is None else included & ~step.resident
+        if isinstance(context.arrays, JoinedArrays):
+            joined = JoinedSource.of(context.arrays, samples, slots, images, verify=context.verify)
+            self.decoded = [] if joined is None else [joined]
+        elif context.arrays is not None:
             for held, there in context.arrays.split(samples, slots):
                 array = held.images
                 self.decoded.append(

@@ -103,11 +103,13 @@ class Columns:
 
     def keys(self, samples: Int64) -> list[str]:
         """Return the keys of samples; `samples` is int64 [n]."""
-        return _texts(self.key_bytes, self.sample_key, samples)
+        return texts_at(self.key_bytes, self.sample_key[samples], self.sample_key[samples + 1])
 
     def sources(self, samples: Int64) -> list[str]:
         """Return where samples came from; `samples` is int64 [n]."""
-        return _texts(self.source_bytes, self.sample_source, samples)
+        return texts_at(
+            self.source_bytes, self.sample_source[samples], self.sample_source[samples + 1]
+        )
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
         """Return `key` or `source` of the samples `start` to `stop`: large_string [n]."""
@@ -138,9 +140,9 @@ class Columns:
         return self.shard_sample.searchsorted(samples, side="right").astype(np.int64) - 1
 
 
-def _texts(data: UInt8, offsets: Int64, rows: Int64) -> list[str]:
-    starts, stops = offsets[rows], offsets[rows + 1]
-    if len(rows) > 1 and stops[0] > starts[0] and (stops - starts == stops[0] - starts[0]).all():
+def texts_at(data: UInt8, starts: Int64, stops: Int64) -> list[str]:
+    """Return the texts that stand at some places, as UTF-8: `starts` and `stops` are int64 [n]."""
+    if len(starts) > 1 and stops[0] > starts[0] and (stops - starts == stops[0] - starts[0]).all():
         # Keys that are numbers are all of one length, and quicker to decode as one text.
         length = int(stops[0] - starts[0])
         text = data[starts[:, None] + np.arange(length)].tobytes().decode("utf-8", "replace")

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.array_types import Int64
-from datapipe.index.columns import DTYPES, Columns
+from datapipe.index.columns import DTYPES, Columns, texts_at
 from datapipe.index.files.joined_array import JoinedArray, split_by_part
+from datapipe.index.files.memory import START, memory_of
 
 _NONE: Any = np.zeros(0, np.uint8)
 
@@ -66,6 +67,7 @@ class JoinedColumns(Columns):
     sample_edges: Int64
     member_edges: Int64
     image_edges: Int64
+    _stored_texts: dict[str, JoinedArray]
     _parts: Sequence[Callable[[], Columns]]
     _counts: Sequence[ColumnCounts]
 
@@ -101,6 +103,11 @@ class JoinedColumns(Columns):
             if name not in fields:
                 fields[name] = join(name, members if name.startswith("member") else images)
         super().__init__(**fields)
+        texts = {
+            name: join(name, samples if name.startswith("sample") else members)
+            for name in ("sample_key", "sample_source", "key_bytes", "source_bytes")
+        }
+        object.__setattr__(self, "_stored_texts", texts)
         object.__setattr__(self, "_parts", parts)
         object.__setattr__(self, "_counts", counts)
         object.__setattr__(self, "sample_edges", samples)
@@ -111,21 +118,30 @@ class JoinedColumns(Columns):
         return JoinedColumns, (self._parts, self._counts)
 
     def keys(self, samples: Int64) -> list[str]:
-        return self._texts("keys", samples)
+        return self._texts("key", samples)
 
     def sources(self, samples: Int64) -> list[str]:
-        return self._texts("sources", samples)
+        return self._texts("source", samples)
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
-        numbers = np.arange(start, stop, dtype=np.int64)
-        return pa.array(self._texts(f"{name}s", numbers), pa.large_string())
+        return pa.array(self._texts(name, np.arange(start, stop)), pa.large_string())
 
     def _texts(self, name: str, samples: Int64) -> list[str]:
+        if not len(samples):
+            return []
+        parts = np.searchsorted(self.sample_edges[:-1], samples, side="right") - 1
+        offsets = self._stored_texts[f"sample_{name}"].addresses(parts)
+        data = self._stored_texts[f"{name}_bytes"].addresses(parts)
+        if offsets.all() and data.all():
+            numbers = memory_of(np.dtype(np.int64))
+            places = (offsets - START) // 8 + samples - self.sample_edges[parts]
+            starts, stops = numbers[places] + data - START, numbers[places + 1] + data - START
+            return texts_at(memory_of(np.dtype(np.uint8)), starts, stops)
         found = [""] * len(samples)
-        places = np.arange(len(samples))
+        everywhere = np.arange(len(samples))
         for part, chosen, own in split_by_part(self.sample_edges, samples):
-            texts = getattr(self._parts[part](), name)(own)
-            for place, text in zip(places[chosen].tolist(), texts, strict=True):
+            texts = getattr(self._parts[part](), f"{name}s")(own)
+            for place, text in zip(everywhere[chosen].tolist(), texts, strict=True):
                 found[place] = text
         return found
 

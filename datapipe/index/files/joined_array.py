@@ -97,6 +97,15 @@ class JoinedArray:
             found = self._table[parts, found]
         return found if self._shifts is None else found + self._shifts[parts]
 
+    def addresses(self, parts: Int64) -> Int64:
+        """Return the address of each of some parts, which are asked for; 0 of no plain array."""
+        found: Int64 = self._addresses[parts]
+        if not found.all():
+            for part in np.unique(parts).tolist():
+                self._array(part)
+            found = self._addresses[parts]
+        return found
+
     def _gather_each(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
         found = np.empty(len(numbers), self.dtype)
         for part, chosen, own in self.by_part(numbers):

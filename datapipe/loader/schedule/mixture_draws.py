@@ -41,6 +41,7 @@ class Draws:
         self.parts = parts
         self.legs = legs
         self.edges = edges
+        self._keys = np.array([part.key for part in parts], np.uint64)
         self._drawn = [_DrawnLeg(leg, parts, edges, plan) for leg in legs.legs]
 
     def draw(self, epoch: int, start: int, stop: int) -> Int64:
@@ -63,11 +64,10 @@ class Draws:
 
     def identities(self, numbers: Int64) -> Int64:
         """Return numbers of samples that other datasets do not change: int64 [n]."""
-        found = np.empty(len(numbers), np.int64)
-        for number, chosen, own in split_by_part(self.edges, numbers):
-            keys = own.astype(np.uint64) + np.uint64(self.parts[number].key)
-            found[chosen] = keys & np.uint64(2**63 - 1)
-        return found
+        datasets = np.searchsorted(self.edges[:-1], numbers, side="right") - 1
+        own = (numbers - self.edges[datasets]).astype(np.uint64)
+        found = (own + self._keys[datasets]) & np.uint64(2**63 - 1)
+        return found.view(np.int64)
 
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
         """Return the place of each dataset in its own order, before a position of an epoch."""

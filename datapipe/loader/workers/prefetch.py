@@ -13,7 +13,7 @@ from datapipe.array_types import Int64
 from datapipe.index.members import wanted_members
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.plan.ragged import places
-from datapipe.store.arrays import Advised, ArrayDataset
+from datapipe.store.arrays import Advised, ArrayDataset, ArrayDatasets
 from datapipe.store.protocol import Fetch
 
 _LOOKED_AT = 2  # samples of a step that are checked for images in memory
@@ -31,14 +31,15 @@ def begin_step(context: BatchContext, step: StepJob) -> StepJob:
 def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
     columns, samples = context.dataset.columns, step.samples
     skipped, resident = step.share.excluded, step.resident
-    advised = 0
-    if context.arrays is not None and context.images is not None:
-        wanted = ~skipped if resident is None else ~skipped & ~resident
-        for arrays, there in context.arrays.split(samples, wanted):
+    advised, mapped = 0, context.arrays if context.images is not None else None
+    wanted = ~skipped if resident is None else ~skipped & ~resident
+    if mapped is not None and not _are_resident(mapped, samples[wanted]):
+        for arrays, there in mapped.split(samples, wanted):
             advised += _advise(arrays, samples[there] - arrays.first)
-            skipped = skipped | there
     if context.store.begin([]) is None:
         return Advised(advised) if advised else None
+    for _, there in () if mapped is None else mapped.split(samples, wanted):
+        skipped = skipped | there
     sizes = step.share.units.sizes
     total = columns.sample_image[samples + 1] - columns.sample_image[samples]
     images = total if sizes is None else sizes.images
@@ -62,12 +63,22 @@ def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
     return Advised(advised + (0 if fetch is None else fetch.bytes), fetch)
 
 
+def _are_resident(mapped: ArrayDatasets, samples: Int64) -> bool:
+    """Return whether the images of a few samples of arrays are in memory, as others are then."""
+    few = samples[:: max(1, len(samples) // _LOOKED_AT)]
+    found = [
+        arrays.images.resident(arrays.columns.sample_image[few[there] - arrays.first])
+        for arrays, there in mapped.split(few, np.ones(len(few), bool))
+        if arrays.images is not None
+    ]
+    return bool(found) and all(found)
+
+
 def _advise(arrays: ArrayDataset, samples: Int64) -> int:
-    """Have the kernel read the images of samples, unless they are in memory; return their bytes."""
-    images, few = arrays.columns.sample_image, samples[:: max(1, len(samples) // _LOOKED_AT)]
-    if arrays.images is None or arrays.images.resident(images[few]):
+    """Have the kernel read the images of samples; return their bytes."""
+    if arrays.images is None:
         return 0
-    return arrays.images.begin(places(images, samples)[0]).bytes
+    return arrays.images.begin(places(arrays.columns.sample_image, samples)[0]).bytes
 
 
 def read_ahead(steps: Iterator[StepJob], context: BatchContext, most: int) -> Iterator[StepJob]:

@@ -235,6 +235,8 @@ def _tables(content: dict[str, Any]) -> str:
     """Tables of flat records, each under its name."""
     blocks = []
     for name, rows in content["tables"].items():
+        if not rows:  # this part was not measured
+            continue
         cells = [["" if v is None else _number(v) for v in row.values()] for row in rows]
         blocks += [f"{name}:", _table(list(rows[0]), cells)]
     return _block(content, *blocks)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 START = 4096
 """First address of `memory_of`; nothing is below it."""
 
-_END = 1 << 47  # of the addresses that Linux gives to programs, on x86-64 and, by default, on ARM
+_END = 1 << 48  # of the addresses that Linux gives to programs: 47 bits on x86-64, 48 on ARM
 
 
 @functools.cache

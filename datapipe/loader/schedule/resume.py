@@ -39,7 +39,8 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     )
     resumed = resume_mixture(origin, saved, run.position, plan)
     for change in resumed.changes:
-        logger.warning("the mixture is another one from step %d on: %s", run.steps, change)
+        step = f"{run.steps:,}"
+        logger.warning("the mixture is another one from step %s on: %s", step, change)
     start = resumed.position if run.start == run.position else run.start
     run = replace(run, position=resumed.position, start=start)
     return run, replace(schedule, origin=resumed.origin, _counted={})

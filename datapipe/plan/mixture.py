@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,10 @@ class Rates:
             first[0] += (self.last[segment] - self.first[segment]) * passed
         starts = np.maximum(self.starts[segment:] - draw, 0)
         return Rates(starts=starts, first=first, last=self.last[segment:])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        return {name: values.tolist() for name, values in vars(self).items()}
 
     def same_until(self, other: Rates, draw: int) -> bool:
         """Return whether these rates are those of `other` up to a draw."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -254,3 +255,15 @@ def test_a_state_says_where_each_dataset_is(make: Any) -> None:
     assert places == {name: divmod(counts[name], size) for name, size in SIZES.items()}
     alone = datapipe.make_loader(loader.dataset.parts[0].dataset().folder, batch_size=1)
     assert "datasets" not in alone.state_dict()
+
+
+def test_datasets_that_moved_are_no_change(
+    make: Any, folders: dict[str, Path], tmp_path: Path, caplog: Any
+) -> None:
+    before, state = stopped(make)
+    moved = {}
+    for name, weight in WEIGHTS.items():
+        shutil.copytree(folders[name], tmp_path / name)
+        moved[name] = {"path": tmp_path / name, "weight": weight}
+    assert before + draws(resumed(make, moved, state)) == draws(make(WEIGHTS))
+    assert not caplog.records

@@ -80,7 +80,8 @@ def resume_mixture(
         shared = _shared(origin, before, plan, position, edges, change)
         if shared is not None:
             later = ("weights change at other times, all of them later than this step",)
-            return ResumedMixture(origin=origin, changes=later, position=shared)
+            same = before.rates.to_dict() == here.rates.to_dict()
+            return ResumedMixture(origin=origin, changes=() if same else later, position=shared)
     places = Draws(given.parts, given.edges, legs, plan).places(position.epoch, change)
     known = {**legs.absent, **before.datasets}
     entrants, changes = {}, [] if problem is None else [problem]

@@ -154,7 +154,9 @@ class OpenedMixture:
             epoch=resolved.epoch,
             datasets={part.name: Entrant.of(part) for part in parts},
         )
-        said = hashlib.sha256(json.dumps(mixture.to_dict(), sort_keys=True).encode())
+        said = hashlib.sha256(
+            json.dumps(_without_paths(mixture.to_dict()), sort_keys=True).encode()
+        )
         legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
         warnings = tuple(warning for part in parts for warning in part.warnings)
         draws = Draws(parts, self.dataset.sample_edges, legs, plan)
@@ -275,3 +277,11 @@ def _step_size(plan: PlanOptions, share: int) -> StepSize:
     if plan.max_tokens is not None:
         return StepSize(tokens=share * plan.max_tokens)
     return StepSize(samples=share)
+
+
+def _without_paths(said: Any) -> Any:
+    """Return a mixture as it was said, but for the places of its datasets, which may move."""
+    if isinstance(said, Mapping):
+        kept = {name: value for name, value in said.items() if name not in ("path", "validation")}
+        return {name: _without_paths(value) for name, value in kept.items()}
+    return [_without_paths(each) for each in said] if isinstance(said, list) else said

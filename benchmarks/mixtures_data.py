@@ -1,7 +1,7 @@
 """Datasets for mixtures: synthetic ones of a million samples without bytes, and small real ones.
 
 A few distinct datasets are made, and linked into as many folders as are asked for. Each folder has
-a manifest of its own, so each is another dataset to whoever opens it.
+a manifest of its own, so each folder counts as a different dataset.
 """
 
 from __future__ import annotations

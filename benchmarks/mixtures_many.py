@@ -35,7 +35,7 @@ class Opened(NamedTuple):
     Attributes:
         seconds: of each phase, of the slowest rank.
         memory: of all ranks together after each phase.
-        peak: the most that was seen; empty if nobody looked.
+        peak: highest memory between phases; empty if it was not sampled.
         peak_rss: of the rank that had the most, by the kernel's account.
         files: open after each phase, of the rank that had the most.
         facts: of the phase "blocks", of the first rank.

@@ -213,7 +213,7 @@ class Ranks:
 
     @contextmanager
     def watched(self, *, every: float, peak: Peak) -> Iterator[None]:
-        """Look at the ranks again and again, and keep the most that was seen.
+        """Sample the memory of the ranks, and keep the highest.
 
         Args:
             every: seconds between two looks. A look takes some milliseconds for each process.

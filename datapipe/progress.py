@@ -59,9 +59,9 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._start = self._shown = time.monotonic()
-        if is_watched(sys.stderr):
-            self._is_inside = not self._on_terminal.acquire(blocking=False)
-        if is_watched(sys.stderr) and not self._is_inside:
+        watched = is_watched(sys.stderr)
+        self._is_inside = watched and not self._on_terminal.acquire(blocking=False)
+        if watched and not self._is_inside:
             from rich.console import Console
             from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as RichProgress

@@ -46,6 +46,7 @@ class DatasetShare:
     share: float  # of all samples, 0 to 1
     planned: float  # share of all samples in the plan
     chance: float = 0.0  # standard deviation of `share` if all is as planned
+    is_compared: bool = True  # false if a schedule changes the shares in the course of the run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -102,9 +102,10 @@ def _with_shares(verdict: Verdict, figures: LoopFigures) -> Verdict:
     def off(dataset: DatasetShare) -> float:
         return abs(dataset.share - dataset.planned)
 
-    if sum(dataset.samples for dataset in figures.datasets) < ENOUGH_SAMPLES:
+    compared = [dataset for dataset in figures.datasets if dataset.is_compared]
+    if sum(dataset.samples for dataset in compared) < ENOUGH_SAMPLES:
         return verdict
-    found = [d for d in figures.datasets if off(d) > max(SHARE_LIMIT, _DEVIATIONS * d.chance)]
+    found = [d for d in compared if off(d) > max(SHARE_LIMIT, _DEVIATIONS * d.chance)]
     if not found:
         return verdict
     most = max(found, key=off)

@@ -203,7 +203,7 @@ class Loader:
 
         It counts batches that were yielded, not those that were prefetched, and is the same on
         every rank. With a mixture it says the epoch and position of each dataset in its own order,
-        under `datasets`; of packs and batches at the begin of the block of 65,536 draws at hand.
+        under `datasets`; with packs and batches where the current block of 65,536 draws began.
 
         Args:
             step: position after that many batches of the newest iterator, for wrappers that fetch

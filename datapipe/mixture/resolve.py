@@ -67,8 +67,8 @@ def resolve(
         step: size of a step; None if it is not known.
 
     Raises:
-        PlanError: a dataset is empty, an amount needs tokens or steps that are not
-            known, changes of the schedule overlap, or an epoch has no end.
+        PlanError: a dataset is empty, an amount needs tokens or steps that are not known, changes
+            of the schedule overlap, or an epoch has no end.
 
     Examples:
         >>> mixture = Mixture.of({"captions/": 3, "chats/": 1})

@@ -26,7 +26,7 @@ class DatasetCounter:
     def __init__(self) -> None:
         self.counts = False
         self._shares: Callable[[], Mapping[str, float]] = dict
-        self._ranks = 1
+        self._is_compared = True
         self._samples: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         # names of a batch, lengths of its samples in the host's memory, and when they are there
@@ -38,7 +38,7 @@ class DatasetCounter:
         self.counts = False
         if callable(shares) and shares():  # empty for a single folder
             self.counts, self._shares = True, shares
-            self._ranks = getattr(getattr(loader, "options", None), "world_size", 1)
+            self._is_compared = not getattr(loader.plan, "shares_change", False)
 
     def add(self, batch: Any) -> None:
         """Note a batch with "dataset"; waits for no device."""
@@ -82,8 +82,9 @@ class DatasetCounter:
                 tokens=tokens.get(name, 0),
                 share=samples.get(name, 0) / total,
                 planned=share,
-                # The plan is exact over all ranks, and deals to each at random.
-                chance=sqrt(share * (1 - share) / total) if self._ranks > 1 else 0.0,
+                # Packs are shuffled inside blocks, and ranks take some of them at random.
+                chance=sqrt(share * (1 - share) / total),
+                is_compared=self._is_compared,
             )
             for name, share in planned.items()
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
@@ -10,6 +12,8 @@ from datapipe.index.joined_columns import JoinedColumns
 from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
 from datapipe.store.joined import JoinedStore
+
+_TEXTS = 1  # row of addresses that every dataset has
 
 
 class JoinedArrays(ArrayDatasets):
@@ -25,6 +29,7 @@ class JoinedArrays(ArrayDatasets):
         self._dataset, self._store, self._images = dataset, store, images
         self._is_array = np.array([part.arrays is not None for part in dataset.parts], bool)
         self._opened: dict[int, ArrayDataset] = {}
+        self._lock = threading.Lock()
         # Addresses of images, texts, and flags of what was compared, by dataset; 0 of none.
         self._addresses = np.zeros((4, len(dataset.parts)), np.int64)
 
@@ -42,7 +47,7 @@ class JoinedArrays(ArrayDatasets):
         Rows are the images, the texts, and the flags of images and texts that were compared.
         """
         found: Int64 = self._addresses[:, numbers]
-        if not found[1].all():
+        if not found[_TEXTS].all():
             for number in np.unique(numbers).tolist():
                 self._at(number)
             found = self._addresses[:, numbers]
@@ -66,19 +71,13 @@ class JoinedArrays(ArrayDatasets):
     def _at(self, number: int) -> ArrayDataset:
         opened = self._opened.get(number)
         if opened is None:
-            # Two threads may open it; one of the two is kept.
-            opened = self._opened.setdefault(number, self._open(number))
-            images, texts = opened.images, opened.texts
-            held = [texts.texts, texts.flags(opened.columns)]
-            held = (
-                [None, held[0], None, held[1]]
-                if images is None
-                else [images.data, held[0], images.flags, held[1]]
-            )
-            # Texts last: by them it is known that all are there.
-            for row in (0, 2, 3, 1):
-                array = held[row]
-                self._addresses[row, number] = 0 if array is None else array.ctypes.data
+            with self._lock:
+                opened = self._opened.get(number)
+                if opened is None:
+                    opened = self._open(number)
+                    self._addresses[:, number] = _addresses_of(opened)
+                    # Last: who finds a dataset here reads at its addresses.
+                    self._opened[number] = opened
         return opened
 
     def _open(self, number: int) -> ArrayDataset:
@@ -92,6 +91,17 @@ class JoinedArrays(ArrayDatasets):
                 images=open_images(dataset) if self._images else None,
                 first=int(self._dataset.sample_edges[number]),
             )
+
+
+def _addresses_of(opened: ArrayDataset) -> list[int]:
+    images, flags = opened.images, opened.texts.flags(opened.columns)
+    held = [
+        None if images is None else images.data,
+        opened.texts.texts,
+        None if images is None else images.flags,
+        flags,
+    ]
+    return [0 if array is None else int(array.ctypes.data) for array in held]
 
 
 def _joined(dataset: MixedDataset, store: JoinedStore, images: bool) -> JoinedArrays:

@@ -184,6 +184,20 @@ def test_a_run_logs_and_reports_them(
 
 
 @pytest.mark.usefixtures("small_model")
+def test_a_run_on_a_mixture_has_them(shards: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mixture.json"
+    given = {
+        "often": {"path": str(shards), "weight": 3},
+        "rare": {"path": str(shards), "weight": 1},
+    }
+    path.write_text(json.dumps({"datasets": given, "epoch": 40}))
+    report = fit(path, "--batch-size", 8, "--steps", 5, "--log-every", 2)
+    found = {each.name: (each.samples, each.share, each.planned) for each in report.datasets}
+    assert found == {"often": (30, 0.75, 0.75), "rare": (10, 0.25, 0.25)}
+    assert all(each.loss for each in report.datasets)
+
+
+@pytest.mark.usefixtures("small_model")
 def test_a_run_on_one_folder_has_no_figures_by_dataset(shards: Path) -> None:
     assert fit(shards, *PACKED, "--steps", 1).datasets == ()
 

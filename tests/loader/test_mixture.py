@@ -1,4 +1,4 @@
-"""Mixtures of datasets: one order whoever makes the batches, and each dataset as it is alone."""
+"""Mixtures of datasets: the order, and samples as in each dataset alone."""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, con
 from datapipe.decode import normalize
 from datapipe.index.dataset import open_dataset
 from datapipe.store import arrays as arrays_module
+from datapipe.store.joined_arrays import JoinedArrays
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..remote.server import serving
@@ -406,3 +409,21 @@ def test_files_of_arrays_do_not_stay_open(mix: Callable[..., Loader], text: Make
         except FileNotFoundError:  # that of the folder itself
             continue
     assert not [link for link in links if link.endswith(".npy")]
+
+
+def test_threads_that_come_to_a_dataset_together_find_its_addresses(
+    mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = arrays_module.ArrayStore.flags
+
+    def slow(self: Any, columns: Any) -> Any:
+        time.sleep(0.05)
+        return flags(self, columns)
+
+    monkeypatch.setattr(arrays_module.ArrayStore, "flags", slow)
+    loader = mix("ABT")
+    arrays = loader.components().context.arrays
+    assert isinstance(arrays, JoinedArrays)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: arrays.addresses(np.arange(3)), range(4)))
+    assert all((rows[[1, 3]] > 0).all() and (rows == found[0]).all() for rows in found)

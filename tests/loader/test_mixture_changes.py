@@ -140,7 +140,7 @@ def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: A
         whole = of("b", draws(make({"a": 0.5, "b": 0.5})))
         assert of("b", first + third)[: len(whole)] == whole[: len(of("b", first + third))]
     else:
-        assert "samples of the block at hand are left out" in caplog.text
+        assert "samples of the current block are left out" in caplog.text
 
 
 def test_a_dataset_that_has_grown_goes_on_and_takes_more_in_the_next_pass(

@@ -31,10 +31,9 @@ PADDED = {
 class Mixture:
     """A loader of a mixture."""
 
-    def __init__(self, batches: list[Any], world_size: int = 1) -> None:
+    def __init__(self, batches: list[Any]) -> None:
         self.batches = batches
         self.plan = SimpleNamespace(shares=lambda: SHARES)
-        self.options = SimpleNamespace(world_size=world_size)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.batches)
@@ -98,7 +97,7 @@ def test_batches_are_not_kept_until_the_report() -> None:
 
 def test_reports_have_the_shares(tmp_path: Path) -> None:
     monitor = datapipe.Monitor(gpu=False)
-    for _ in monitor(Mixture([PACK] * 30, world_size=2)):
+    for _ in monitor(Mixture([PACK] * 30)):
         pass
     report = monitor.report()
     captions, chats, _ = report.datasets
@@ -139,10 +138,20 @@ def test_batches_on_a_gpu_are_counted_without_a_wait() -> None:
     ]
 
 
-def verdict_of(samples: int, share: float, planned: float = 0.3, chance: float = 0.0) -> Any:
+def verdict_of(
+    samples: int, share: float, planned: float = 0.3, chance: float = 0.0, compared: bool = True
+) -> Any:
     chats = round(samples * share)
     datasets = tuple(
-        DatasetShare(name=name, samples=n, tokens=n, share=of, planned=wanted, chance=chance)
+        DatasetShare(
+            name=name,
+            samples=n,
+            tokens=n,
+            share=of,
+            planned=wanted,
+            chance=chance,
+            is_compared=compared,
+        )
         for name, n, of, wanted in (
             ("captions", samples - chats, 1 - share, 1 - planned),
             ("chats", chats, share, planned),
@@ -182,3 +191,31 @@ def test_the_verdict_names_the_dataset_that_is_furthest_off() -> None:
         "; 25.0% of the samples are of the dataset 'b', and the plan gives it 40.0%"
     )
     assert (late.kind, late.level) == ("data", "bad")
+
+
+@pytest.mark.parametrize("schedule", [[], [{"from": 8, "weights": {"a": 3}}]])
+def test_a_mixture_is_counted_as_planned(
+    schedule: list[Any], tmp_path: Path, make_folder: Any
+) -> None:
+    given = {}
+    for name, samples in (("a", 12), ("b", 5)):
+        datapipe.pack_dataset(make_folder(tmp_path / "raw" / name, samples), tmp_path / name)
+        given[name] = {"path": tmp_path / name, "weight": 1}
+    mixture: dict[str, Any] = {"datasets": given, "epoch": 24}
+    if schedule:
+        mixture["schedule"] = schedule
+    meta = ("dataset", "valid")
+    loader = datapipe.make_loader(mixture, batch_size=4, image=None, meta=meta, num_workers=0)
+    monitor = datapipe.Monitor(gpu=False)
+    for _ in monitor(loader):
+        pass
+    found = monitor.report().datasets
+    assert {each.name: each.share for each in found} == pytest.approx(loader.plan.shares(0))
+    assert {each.name: each.planned for each in found} == loader.plan.shares(0)
+    assert sum(each.samples for each in found) == 24
+    assert all(each.is_compared is not bool(schedule) for each in found)
+
+
+def test_shares_that_a_schedule_changes_are_no_verdict() -> None:
+    assert "plan gives it" in verdict_of(20_000, 0.9).sentence
+    assert "plan gives it" not in verdict_of(20_000, 0.9, compared=False).sentence

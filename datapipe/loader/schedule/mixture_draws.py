@@ -186,9 +186,6 @@ class MixedOrigin(Origin):
     def begins_run(self) -> bool:
         return self.draws.legs.begins_run
 
-    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
-        return list(self.draws.places(epoch, position).items())
-
     def random_keys(self, units: Units) -> dict[str, Any]:
         return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}
 

@@ -140,6 +140,11 @@ class Legs:
         """True if the mixture was never changed."""
         return (self.epoch, self.base, len(self.legs)) == (0, 0, 1)
 
+    @property
+    def rates_change(self) -> bool:
+        """True if a rate is not the same in all of these legs."""
+        return len(self.legs) > 1 or len(self.legs[0].rates.starts) > 1
+
     def span(self, epoch: int) -> tuple[int, int]:
         """Return the first draw of an epoch and of the next one.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datapipe.array_types import Int64
+from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.mixed_dataset import DatasetPart
 from datapipe.loader.schedule.mixture_notes import MixtureNotes
 from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
@@ -32,7 +33,7 @@ class PartSource:
         entry: of the mixture.
         part: the dataset.
         rule: of its texts; None without a tokenizer.
-        open_it: `open_origin` of the dataset, as one of so many.
+        open_it: `open_origin` of the dataset.
         of: datasets of the mixture, which share the limits of memory of one.
         groups: names of the groups that the dataset is in, outermost first.
         described: all that `open_it` depends on beside the dataset.
@@ -72,7 +73,7 @@ class PartSource:
         self._asked = (part.fingerprint, described)
         note = notes.get("samples", *self._asked)
         if note is None:
-            origin = open_it(part.alone(), of=1)
+            origin = open_it(part.alone())
             note = {"samples": origin.source.count, "identity": origin.identity}
             note["warnings"] = origin.warnings
             notes.put(note, "samples", *self._asked)
@@ -99,9 +100,8 @@ class PartSource:
         if self._origin is None:
             with self._lock:
                 if self._origin is None:
-                    self._origin = self._open_it(
-                        self.part.dataset(), of=self._of, known=self._known
-                    )
+                    with as_one_of(self._of):
+                        self._origin = self._open_it(self.part.dataset(), known=self._known)
         return self._origin
 
     def text(self) -> TextSizes:

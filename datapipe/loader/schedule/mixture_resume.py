@@ -170,7 +170,7 @@ def _change(
     for name, entrant in legs.legs[-1].datasets.items():
         if name not in there or not continues(entrant, there[name]):
             return stop, (
-                f"up to {stop - start:,} samples of the block at hand are left out in this pass: "
+                f"up to {stop - start:,} samples of the current block are left out in this pass: "
                 f"it was planned with {name}, which is not there as it was; to train them, give "
                 "the dataset as it was, with weight 0"
             )

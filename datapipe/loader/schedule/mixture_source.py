@@ -27,7 +27,7 @@ from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, mixed_ori
 from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture_part import PartSource
-from datapipe.loader.schedule.sample_source import Origin, TextRule, open_origin, text_rule
+from datapipe.loader.schedule.sample_source import open_origin, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
@@ -112,7 +112,7 @@ class OpenedMixture:
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if rule is not None and own is not None:
                 described += [rule.identity, own.overlong]
-            open_it = partial(_origin_of, text=rule, plan=plan, where=condition, on_error=on_error)
+            open_it = partial(open_origin, text=rule, plan=plan, where=condition, on_error=on_error)
             return PartSource(
                 entry,
                 part,
@@ -242,20 +242,6 @@ def _named(entry: MixtureDataset) -> Iterator[None]:
     except (IndexMismatch, PlanError, StoreError) as error:
         said = f"{entry.place}dataset {shorten(entry.name)} of the mixture: {error}"
         raise type(error)(said) from error
-
-
-def _origin_of(
-    dataset: Dataset,
-    *,
-    of: int,
-    text: TextRule | None,
-    plan: PlanOptions,
-    where: str | None,
-    on_error: Literal["raise", "skip"],
-    known: Mapping[str, Any] | None = None,
-) -> Origin:
-    with as_one_of(of):
-        return open_origin(dataset, text, plan, where=where, on_error=on_error, known=known)
 
 
 def _needs_tokens(mixture: Mixture) -> bool:

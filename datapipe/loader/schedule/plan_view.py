@@ -155,6 +155,12 @@ class PlanView:
         total = sum(counts.values())
         return {name: count / total for name, count in counts.items()}
 
+    @property
+    def shares_change(self) -> bool:
+        """True if the shares of a mixture change in the course of a run, as a schedule says."""
+        origin = self._schedule.origin
+        return isinstance(origin, MixedOrigin) and origin.draws.legs.rates_change
+
     def steps(self, *, epoch: int | None = None) -> Iterator[Step]:
         """Return all steps of an epoch as arrays, with excluded samples."""
         epoch = self._epoch if epoch is None else epoch

@@ -11,6 +11,7 @@ from typing import Any
 
 from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
+from datapipe.loader.schedule.mixture_draws import MixedOrigin
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import Origin
 from datapipe.loader.schedule.state import Run
@@ -49,14 +50,19 @@ class Schedule:
 
     def facts(self, position: Position) -> dict[str, Any]:
         """Return what a state says for people beside the position."""
+        if not isinstance(self.origin, MixedOrigin):
+            return {}
         plan = self.plan
         edges = self.blocks(position.epoch).plan.edges
         place = int(edges[min(position.block, len(edges) - 1)])
         if plan.unit == "sample" and plan.group == 1:
             place += position.unit
-        places = self.origin.places(position.epoch, place)
-        datasets = {name: {"epoch": one.number, "position": one.place} for name, one in places}
-        return {"datasets": datasets} if datasets else {}
+        places = self.origin.draws.places(position.epoch, place)
+        return {
+            "datasets": {
+                name: {"epoch": at.number, "position": at.place} for name, at in places.items()
+            }
+        }
 
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""

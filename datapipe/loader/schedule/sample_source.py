@@ -23,7 +23,6 @@ from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
-from datapipe.plan.mixture import Cursor
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
 from datapipe.plan.selection import Selection
@@ -215,10 +214,6 @@ class Origin:
     def begins_run(self) -> bool:
         """True if the plan is that of the run from its begin, and not of the rest of one."""
         return True
-
-    def places(self, epoch: int, position: int) -> list[tuple[str, Cursor]]:
-        """Return the place of each dataset of a mixture in its own order; none for one dataset."""
-        return []
 
     def random_keys(self, units: Units) -> dict[str, Any]:
         """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -411,19 +412,43 @@ def test_files_of_arrays_do_not_stay_open(mix: Callable[..., Loader], text: Make
     assert not [link for link in links if link.endswith(".npy")]
 
 
-def test_threads_that_come_to_a_dataset_together_find_its_addresses(
+def test_damage_is_found_where_only_images_or_only_texts_are_read(
+    folders: dict[str, Path], text: MakeText, tmp_path: Path
+) -> None:
+    place = tmp_path / "A"
+    shutil.copytree(folders["A"], place)
+    entries = {"a": {"path": place}, "b": {"path": folders["A"]}}
+    common: dict[str, Any] = {"batch_size": 8, "num_workers": 0}
+    for name, read in (
+        ("images.npy", {"image": CLIP, "text": text()}),  # tokens are in the arrays
+        ("texts.npy", {"image": None}),
+    ):
+        whole = (place / name).read_bytes()
+        data = bytearray(whole)
+        data[-100 if name == "images.npy" else data.rindex(b"human")] ^= 1
+        (place / name).write_bytes(data)
+        with pytest.raises(datapipe.DecodeError, match=rf"of a/texts.npy: .* in {name}"):
+            list(datapipe.make_loader(entries, **common, **read))
+        (place / name).write_bytes(whole)
+        assert len(list(datapipe.make_loader(entries, **common, **read)))
+
+
+def test_a_thread_waits_for_the_addresses_that_another_one_finds(
     mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = arrays_module.ArrayStore.flags
+    flags, opening = arrays_module.ArrayStore.flags, threading.Event()
 
     def slow(self: Any, columns: Any) -> Any:
-        time.sleep(0.05)
+        opening.set()
+        time.sleep(0.1)
         return flags(self, columns)
 
     monkeypatch.setattr(arrays_module.ArrayStore, "flags", slow)
-    loader = mix("ABT")
-    arrays = loader.components().context.arrays
+    arrays = mix("ABT").components().context.arrays
     assert isinstance(arrays, JoinedArrays)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: arrays.addresses(np.arange(3)), range(4)))
-    assert all((rows[[1, 3]] > 0).all() and (rows == found[0]).all() for rows in found)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(arrays.addresses, np.arange(1))
+        opening.wait()
+        found = arrays.addresses(np.arange(1))
+        assert (found > 0).all()
+        assert (found == first.result()).all()

@@ -126,6 +126,25 @@ def test_a_state_of_the_changed_run_resumes_exactly(make: Any) -> None:
         assert first + draws(resumed(make, other, again)) == whole
 
 
+def test_an_epoch_ends_where_it_should_however_often_its_mixture_changes(
+    folders: dict[str, Path],
+) -> None:
+    def made(weight: float) -> datapipe.Loader:
+        datasets = {
+            name: {"path": path, "weight": weight if name == "a" else 1}
+            for name, path in folders.items()
+        }
+        return datapipe.make_loader({"datasets": datasets, "epoch": 60}, batch_size=5, **OPTIONS)
+
+    found, state = [], None
+    for weight in (1, 2, 3):
+        loader = made(weight) if state is None else _resume(made(weight), state)
+        assert len(loader) == 12
+        found += draws(loader, 3)
+        state = loader.state_dict()
+    assert len(found + draws(_resume(made(4), state))) == 60
+
+
 def test_a_dataset_that_is_left_out_comes_back_at_its_place(make: Any, caplog: Any) -> None:
     first, state = stopped(make, {"a": 0.5, "b": 0.5})
     without = resumed(make, {"a": 0.5}, state)

@@ -12,10 +12,10 @@ from datapipe.progress import Progress
 
 def test_a_job_inside_of_another_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datapipe.progress.is_watched", lambda stream: stream is sys.stderr)
-    with Progress("opening", unit="dataset") as outer:
-        with Progress("counting", unit="sample") as inner:
-            inner.advance(5)
-            assert (has_bar(outer), has_bar(inner)) == (True, False)
+    opening, counting = Progress("opening", unit="dataset"), Progress("counting", unit="sample")
+    with opening as outer, counting as inner:
+        inner.advance(5)
+        assert (has_bar(outer), has_bar(inner)) == (True, False)
     with Progress("planning", unit="sample") as after:
         assert has_bar(after)
 

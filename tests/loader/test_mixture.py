@@ -530,10 +530,11 @@ def test_a_limit_keeps_the_same_samples_in_every_epoch(
     every = set(of("chats", draws(make(mixture(parts=("chats", "captions")), **options))))
     kept = set(of("chats", draws(make(given, **options))))
     assert len(kept) == count
-    assert kept != set(sorted(every)[:count])  # of the whole dataset, and not its begin
     for other in ({"epochs": 4}, {"seed": 9, "epochs": 3}, {"pack": 100, "epochs": 2}):
         assert set(of("chats", draws(make(given, **options | other)))) == kept
-    if count == 10:  # more samples with a larger limit, and not others
+    if count == 10:
+        assert kept != set(sorted(every)[:count])  # of the whole dataset, and not its begin
+        # More samples with a larger limit, and not others.
         more = mixture(parts=("chats", "captions"), chats={"limit": 14})
         assert kept < set(of("chats", draws(make(more, **options))))
 

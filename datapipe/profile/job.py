@@ -13,8 +13,9 @@ from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.stage_clock import Event
 from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
+from datapipe.profile.measure.lock import share_of_lock
 from datapipe.profile.measure.parts import threaded_stage
-from datapipe.profile.measure.roofline import measure_roofline, share_of_lock
+from datapipe.profile.measure.roofline import measure_roofline
 from datapipe.profile.measure.stage_benchmark import measure_alone
 from datapipe.profile.pipeline import PipelineRun, find_bottleneck, record_events, run_pipeline
 from datapipe.profile.remedies import other_decoder, predict_remedies

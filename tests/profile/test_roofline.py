@@ -12,12 +12,12 @@ import pytest
 
 from datapipe import Loader
 from datapipe.profile.measure import roofline as module
+from datapipe.profile.measure.lock import share_of_lock
 from datapipe.profile.measure.roofline import (
     DEEP,
     Roofline,
     measure_roofline,
     run_threads,
-    share_of_lock,
 )
 from datapipe.profile.measure.stage_benchmark import measure_alone
 

@@ -13,7 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,7 @@ import torch
 
 from datapipe.cpus import available_cpus
 from datapipe.decode.dali.decoder import DaliDecoder
-from datapipe.decode.image import MAX_PIXELS, Decoded
+from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.transform import Draw, ImageTransform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
@@ -35,11 +34,10 @@ from datapipe.profile.measure.parts import (
     evict,
     members_of,
     read_sample,
-    transform_sample,
     was_cold,
 )
 from datapipe.profile.measure.stage_benchmark import Alone
-from datapipe.profile.measure.usage import LockProbe, queued_seconds
+from datapipe.profile.measure.usage import queued_seconds
 from datapipe.report.table import ratio
 from datapipe.text.encode import SampleText, TextEncoder
 
@@ -52,11 +50,6 @@ _BUFFER = 128 << 20  # bytes that a thread writes images to in turn, as a loader
 _ALL_BUFFERS = 1 << 30  # bytes that all threads may take for that
 _TEXTS = 32  # that are encoded together
 _ROUNDS = 2  # of each number of threads, in turn
-# Result of `LockProbe` where Python code always runs: after 2 ms of sleep the holder keeps the lock
-# for 5 ms once it is asked for it.
-_ALWAYS = 0.7
-_TRIES = 4  # of the lock
-_DECODED = 16  # samples that a transform is tried on
 _PATIENCE = 10.0  # seconds that a thread may take to end its piece of work
 
 Work = Callable[[int], Iterator[int]]
@@ -382,38 +375,3 @@ def _memory(size: float, threads: int, seconds: float) -> Ceiling | None:
         bytes_per_sample=size,
         note="the batch's values copied once",
     )
-
-
-def share_of_lock(context: BatchContext, alone: Alone, *, seconds: float) -> float:
-    """Measure the share of its time that the user's transform holds the interpreter's lock.
-
-    A thread runs the transform, and another one waits for the lock.
-    """
-    images = context.images
-    if context.transform is None or images is None:
-        return 0.0
-    decoded: list[tuple[ReadSample, list[Decoded]]] = []
-    for sample in alone.kept[:_DECODED]:
-        transform = images.transform_of(sample.number)
-        with suppress(SampleError):
-            decoded.append((sample, [transform.decode(data) for data in sample.images]))
-    if not decoded:
-        return 0.0
-
-    def work(number: int) -> Iterator[int]:
-        for sample, found in itertools.cycle(decoded[number:] + decoded[:number]):
-            with suppress(SampleError):  # counted by the stages alone
-                transform_sample(context, sample, found, epoch=0)
-            yield 1
-
-    # The longest of several waits: on a busy machine the other thread waits for a processor too,
-    # and asks for the lock less often.
-    longest = 0.0
-    for _ in range(_TRIES):
-        lock = LockProbe()
-        lock.start()
-        try:
-            run_threads(work, 1, seconds / _TRIES)
-        finally:
-            longest = max(longest, lock.stop())
-    return min(1.0, longest / _ALWAYS)

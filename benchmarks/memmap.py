@@ -31,7 +31,7 @@ from benchmarks.peers.ours import arrays_of
 from benchmarks.peers.process import Peer, contestant
 from benchmarks.peers.work import BATCH, SIDE, Task
 from datapipe import ImageSpec, make_loader
-from datapipe.decode.normalize import load_kernel
+from datapipe.decode.normalize import KERNEL
 from datapipe.index.files.npy import HEADER
 from datapipe.store.arrays import IMAGES
 
@@ -101,7 +101,7 @@ def cold(task: Task, title: str, options: argparse.Namespace) -> None:
     images = (path.stat().st_size - HEADER) // (SIDE * SIDE * 3)
 
     def ours() -> Callable[[], Run]:
-        load_kernel()
+        KERNEL.load()
 
         def run() -> Run:
             drop(path)

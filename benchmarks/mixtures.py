@@ -15,7 +15,8 @@ of 64 ranks with a pack each, the loading of compiled code included. Page cache 
 `shares`: the largest difference between a share and its weight over all windows of 10,000 samples,
 in percent of a window, in the plan's order of samples and in that of packs.
 
-`throughput`: shards are decoded to 336x336; arrays are read as they are. Both ways take turns.
+`throughput`: shards are decoded to 336x336; arrays are read as they are. Both ways take turns. With
+few photographs an epoch is short, and the plan of a block of 20 datasets is made for few batches.
 
 `peers`: 20 datasets of tiny photographs; Energon reads the same shards, Streaming its own. A rank
 is a process with so many workers: threads of datapipe, processes of the others. PSS divides a page
@@ -199,7 +200,7 @@ def parse() -> argparse.Namespace:
 
     part("many", datasets=1000, samples=1_000_000, rounds=5, blocks=8, ranks=8)
     part("shares", draws=1_000_000, steps=4)
-    part("throughput", photographs=1024, rounds=5).add_argument(
+    part("throughput", photographs=4096, rounds=5).add_argument(
         "--workers", type=natural, nargs=1, default=[2], help="threads"
     )
     beside = part("peers", small=100_000, ranks=8, batch=32, batches=20)

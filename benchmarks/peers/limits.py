@@ -11,13 +11,13 @@ from benchmarks import kernels
 from benchmarks.common import Run
 from benchmarks.peers.ours import image_spec
 from benchmarks.peers.work import BATCH, SIDE, Task
-from datapipe.decode.normalize import load_kernel
+from datapipe.decode.normalize import KERNEL
 
 PACKAGES = ("torch", "simplejpeg")
 
 
 def make(task: Task, *, which: Literal["decode", "kernels", "gather"]) -> Callable[[], Run]:
-    load_kernel()  # else a run begins without it
+    KERNEL.load()  # else a run begins without it
     jpegs = [Path(path).read_bytes() for path in task.paths()]
     if which == "decode":
         return partial(kernels.decode, jpegs, task.workers)

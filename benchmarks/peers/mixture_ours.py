@@ -14,9 +14,9 @@ def run(say: Say, **task: Any) -> None:
     """Read batches."""
     # Names of `datapipe` are imported when they are first used.
     from datapipe import ImageSpec, make_loader
-    from datapipe.decode.normalize import load_kernel
+    from datapipe.decode.normalize import KERNEL
 
-    load_kernel()
+    KERNEL.load()
     say("imports")
     mixture = Mixture(**task)
     loader = make_loader(

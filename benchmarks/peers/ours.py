@@ -9,7 +9,8 @@ from pathlib import Path
 from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE, Task
 from datapipe import CacheSpec, ImageSpec, convert_dataset, make_loader
-from datapipe.decode.normalize import load_kernel
+from datapipe.decode.normalize import KERNEL
+from datapipe.index.files import joined_array
 
 PACKAGES = ("datapipe", "torch", "simplejpeg")
 
@@ -31,7 +32,8 @@ def make(
         epochs: of a round.
         parts: folders of shards with all photographs together, and their weights: they are mixed.
     """
-    load_kernel()  # else a run begins without it
+    KERNEL.load()  # else a run begins without it
+    joined_array.KERNEL.load()
     source: Path | str | dict[str, int] = arrays_of(task) if arrays else task.shards
     if parts is not None:
         folders = [str(arrays_of(task, part)) if arrays else part for part in parts]

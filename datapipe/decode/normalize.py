@@ -7,9 +7,6 @@ a process has written as many pixels as some thousand images have; until then to
 
 from __future__ import annotations
 
-import itertools
-import os
-import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -20,6 +17,7 @@ from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.late_module import LateModule
 
 Triple = tuple[float, float, float]
 """A value for each of red, green and blue."""
@@ -31,51 +29,8 @@ Loading takes a second of a core, which the kernel makes up for within some ten 
 run that comes this far will come to those. And the first batch must not wait for it."""
 
 
-class _KernelLoader:
-    """Loader of the kernel in the background; one for the process."""
-
-    def __init__(self) -> None:
-        self.kernel: ModuleType | None = None
-        self._written = 0  # pixels; threads may overwrite each other's
-        # Atomic without a lock, which a fork could leave locked.
-        self._asked = itertools.count()
-        self._thread: threading.Thread | None = None
-
-    def count(self, pixels: int) -> None:
-        """Count pixels that torch writes; the last of `LOADED_AFTER` start the loading."""
-        self._written += pixels
-        if self._written < LOADED_AFTER or next(self._asked):
-            return
-        # Not a daemon: the interpreter must not go away under a running compiler.
-        thread = threading.Thread(target=self.load, name="datapipe-kernel", daemon=False)
-        thread.start()
-        self._thread = thread
-
-    def load(self) -> ModuleType:
-        from datapipe.decode.kernels import write
-
-        self.kernel = write
-        return write
-
-    def wait(self) -> None:
-        """Wait for the end of the loading: a fork meanwhile would leave its locks locked."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-
-def load_soon() -> None:
-    """Start loading the kernel now, for loaders that have little to do beside it."""
-    _loader.count(LOADED_AFTER)
-
-
-def load_kernel() -> ModuleType:
-    """Load the kernel now, for measurements that should not begin with torch."""
-    return _loader.load()
-
-
-_loader = _KernelLoader()
-os.register_at_fork(before=_loader.wait)
+KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
+"""Kernel that writes pixels, of the whole process. Work is counted in pixels."""
 
 
 class Normalizer:
@@ -113,11 +68,11 @@ class Normalizer:
         layout = _layout(image, out)
         if layout is None:
             self._with_torch(image, out)
-        elif _loader.kernel is None:
-            _loader.count(layout[0] * layout[1])
+        elif KERNEL.module is None:
+            KERNEL.count(layout[0] * layout[1])
             self._with_torch(image, out)
         else:
-            self._with_kernel(_loader.kernel, image, out, layout)
+            self._with_kernel(KERNEL.module, image, out, layout)
 
     def write_planes(self, values: Tensor, out: Tensor) -> None:
         """Write what a `Normalizer` of uint8 wrote before, as one of this `dtype` would have.
@@ -127,7 +82,7 @@ class Normalizer:
             out: of `dtype`, of the same shape, of any strides.
         """
         assert values.shape == out.shape
-        kernel = _loader.kernel
+        kernel = KERNEL.module
         if self.dtype == torch.uint8:
             out.copy_(values)
         elif self.dtype == torch.float32 and out.is_contiguous() and kernel is not None:
@@ -137,7 +92,7 @@ class Normalizer:
             kernel.planes_float32(*flat, count, length)
         else:
             if kernel is None:
-                _loader.count(values.numel() // 3)
+                KERNEL.count(values.numel() // 3)
             shape = (1, 3, *(1 for _ in values.shape[2:]))
             scale, shift = self._scale.view(shape), self._shift.view(shape)
             out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
@@ -164,13 +119,13 @@ class Normalizer:
         Returns:
             False if no kernel can: nothing was written.
         """
-        kernel = _loader.kernel
+        kernel = KERNEL.module
         if not out.is_contiguous() or self.dtype == torch.bfloat16:
             return False
         length = out[:1].numel()
         if kernel is None:
             if self.dtype == torch.uint8:  # others are counted by `write_planes`
-                _loader.count(len(starts) * length // 3)
+                KERNEL.count(len(starts) * length // 3)
             return False
         target = out.numpy().reshape(-1)
         places = starts, rows, mirrored, length, out.shape[-1]

@@ -12,10 +12,17 @@ import pyarrow as pa
 
 from datapipe.array_types import Int64
 from datapipe.index.columns import DTYPES, Columns, texts_at
-from datapipe.index.files.joined_array import JoinedArray, split_by_part
-from datapipe.index.files.memory import START, memory_of
+from datapipe.index.files.joined_array import (
+    KERNEL,
+    JoinedArray,
+    address_of,
+    flags_of,
+    split_by_part,
+)
+from datapipe.index.files.memory import memory
 
 _NONE: Any = np.zeros(0, np.uint8)
+_READ_BY_SAMPLE = ("sample_member", "sample_image", "member_offset", "member_size", "member_ext")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +69,15 @@ class JoinedColumns(Columns):
     Attributes:
         sample_edges, member_edges, image_edges: int64 [parts + 1], number of the first sample,
             member and image of each dataset, and of all.
+        tables: `edges`, `tables` and `codes` of `joined_kernel.locate`.
     """
 
     sample_edges: Int64
     member_edges: Int64
     image_edges: Int64
-    _stored_texts: dict[str, JoinedArray]
+    tables: tuple[Any, ...]
+    _keys: JoinedTexts
+    _sources: JoinedTexts
     _parts: Sequence[Callable[[], Columns]]
     _counts: Sequence[ColumnCounts]
 
@@ -75,18 +85,25 @@ class JoinedColumns(Columns):
         self, parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
     ) -> None:
         extensions = tuple(dict.fromkeys(ext for count in counts for ext in count.extensions))
-        samples = _edges([count.samples for count in counts])
-        members = _edges([count.members for count in counts])
-        images = _edges([count.images for count in counts])
-
+        bounds = np.stack(
+            [
+                _edges([count.samples for count in counts]),
+                _edges([count.members for count in counts]),
+                _edges([count.images for count in counts]),
+            ]
+        )
+        samples, members, images = bounds
+        tables = np.zeros((len(_READ_BY_SAMPLE), 2, len(parts)), np.int64)
         codes = [
             np.array([extensions.index(ext) for ext in count.extensions], np.uint16)
             for count in counts
         ]
 
-        def join(name: str, bounds: Int64, **options: Any) -> Any:
+        def join(name: str, edges: Int64, **options: Any) -> Any:
             arrays = [partial(_column, part, name) for part in parts]
-            return JoinedArray(arrays, bounds, DTYPES[name], **options)
+            if name in _READ_BY_SAMPLE:
+                options["table"] = tables[_READ_BY_SAMPLE.index(name)]
+            return JoinedArray(arrays, edges, DTYPES[name], **options)
 
         fields: dict[str, Any] = {
             "extensions": extensions,
@@ -103,11 +120,9 @@ class JoinedColumns(Columns):
             if name not in fields:
                 fields[name] = join(name, members if name.startswith("member") else images)
         super().__init__(**fields)
-        texts = {
-            name: join(name, samples if name.startswith("sample") else members)
-            for name in ("sample_key", "sample_source", "key_bytes", "source_bytes")
-        }
-        object.__setattr__(self, "_stored_texts", texts)
+        object.__setattr__(self, "_keys", JoinedTexts(parts, samples, "key"))
+        object.__setattr__(self, "_sources", JoinedTexts(parts, samples, "source"))
+        object.__setattr__(self, "tables", (bounds, tables, fields["member_ext"].codes))
         object.__setattr__(self, "_parts", parts)
         object.__setattr__(self, "_counts", counts)
         object.__setattr__(self, "sample_edges", samples)
@@ -117,33 +132,63 @@ class JoinedColumns(Columns):
     def __reduce__(self) -> tuple[Any, ...]:
         return JoinedColumns, (self._parts, self._counts)
 
+    def open_part(self, part: int) -> None:
+        """Open the columns of a dataset that are read for every sample."""
+        for name in _READ_BY_SAMPLE:
+            getattr(self, name).open(part)
+
     def keys(self, samples: Int64) -> list[str]:
-        return self._texts("key", samples)
+        return self._keys.at(samples)
 
     def sources(self, samples: Int64) -> list[str]:
-        return self._texts("source", samples)
+        return self._sources.at(samples)
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
-        return pa.array(self._texts(name, np.arange(start, stop)), pa.large_string())
+        texts = self._keys if name == "key" else self._sources
+        return pa.array(texts.at(np.arange(start, stop)), pa.large_string())
 
-    def _texts(self, name: str, samples: Int64) -> list[str]:
-        if not len(samples):
-            return []
-        parts = np.searchsorted(self.sample_edges[:-1], samples, side="right") - 1
-        offsets = self._stored_texts[f"sample_{name}"].addresses(parts)
-        data = self._stored_texts[f"{name}_bytes"].addresses(parts)
-        if offsets.all() and data.all():
-            numbers = memory_of(np.dtype(np.int64))
-            places = (offsets - START) // 8 + samples - self.sample_edges[parts]
-            starts, stops = numbers[places] + data - START, numbers[places + 1] + data - START
-            return texts_at(memory_of(np.dtype(np.uint8)), starts, stops)
+
+class JoinedTexts:
+    """Keys or sources of the samples of several datasets.
+
+    Args:
+        parts: return the columns of each dataset.
+        edges: int64 [parts + 1], number of the first sample of each.
+        name: "key" or "source".
+    """
+
+    def __init__(self, parts: Sequence[Callable[[], Columns]], edges: Int64, name: str) -> None:
+        self._parts, self._edges, self._name = parts, edges, name
+        # Of offsets and bytes, as `joined_kernel` has them.
+        self._tables = np.zeros((2, 2, len(parts)), np.int64)
+
+    def at(self, samples: Int64) -> list[str]:
+        """Return the texts of samples: `samples` is int64 [n]."""
+        if KERNEL.module is None:
+            KERNEL.count(len(samples))
+        else:
+            places = np.empty((2, len(samples)), np.int64)
+            if KERNEL.module.find_texts(samples, self._edges, self._tables, memory(), places):
+                return texts_at(memory()[3], *places)
         found = [""] * len(samples)
         everywhere = np.arange(len(samples))
-        for part, chosen, own in split_by_part(self.sample_edges, samples):
-            texts = getattr(self._parts[part](), f"{name}s")(own)
+        for part, chosen, own in split_by_part(self._edges, samples):
+            columns = self._parts[part]()
+            texts = getattr(columns, f"{self._name}s")(own)
             for place, text in zip(everywhere[chosen].tolist(), texts, strict=True):
                 found[place] = text
+            self._open(part, columns)
         return found
+
+    def _open(self, part: int, columns: Columns) -> None:
+        if self._tables[1, 0, part]:
+            return
+        names = f"sample_{self._name}", f"{self._name}_bytes"
+        for name, table in zip(names, self._tables, strict=True):
+            array = getattr(columns, name)
+            # The columns keep the arrays. Who finds an address reads, so flags come first.
+            table[1, part] = flags_of(array)
+            table[0, part] = address_of(array)
 
 
 def _column(part: Callable[[], Columns], name: str) -> Any:

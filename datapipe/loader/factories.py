@@ -12,7 +12,7 @@ from datapipe.array_types import Int64
 from datapipe.cache.factory import kept_together, kept_transform, make_cache, make_device_rows
 from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.together import check_together
-from datapipe.decode.normalize import load_soon
+from datapipe.decode.normalize import KERNEL
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
@@ -77,7 +77,7 @@ def make_context(
     stored = _stored_images(dataset)
     if stored is not None and path.made is not None:
         kept = make_transform(array_spec(stored))
-        load_soon()  # there is nothing to decode that would hide how long torch takes
+        KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
     if forms is not None:
         assert path.made is not None
         most = None

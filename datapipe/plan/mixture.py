@@ -248,6 +248,7 @@ class DatasetOrder:
         self._shards = shards
         self._shards_mixed = shards_mixed
         self._start = start or Cursor(samples=samples)
+        self._kept: tuple[int, Order] = -1, _in_order
 
     def cursor(self, turn: int) -> Cursor:
         """Return the place of a turn."""
@@ -259,21 +260,39 @@ class DatasetOrder:
 
     def __call__(self, turns: Int64) -> tuple[Int64, Int64]:
         """Return the pass of each turn, and the index of its sample among those that take part."""
-        start, rest = self._start, self._start.samples - self._start.place
-        after = turns - rest
-        later = after >= 0
-        passes = start.number + np.where(later, 1 + after // self._samples, 0)
-        places = np.where(later, after % self._samples, start.place + turns)
+        passes, places = self._places(turns)
+        if len(turns) and (first := int(passes[0])) == passes[-1] and (passes == first).all():
+            return passes, self._order(first)(places)
         indices = np.empty_like(turns)
         for number in np.unique(passes).tolist():
             chosen = passes == number
-            whole = start.samples if number == start.number else self._samples
-            indices[chosen] = self._order(number, whole)(places[chosen])
+            indices[chosen] = self._order(number)(places[chosen])
         return passes, indices
 
-    def _order(self, number: int, samples: int) -> Order:
+    def _places(self, turns: Int64) -> tuple[Int64, Int64]:
+        """Return the pass of each turn, and its place there."""
+        start = self._start
+        if start.samples == self._samples:  # as in most runs
+            passes, places = np.divmod(turns + start.place, self._samples)
+            passes += start.number
+            return passes, places
+        after = turns - (start.samples - start.place)
+        later = after >= 0
+        passes = start.number + np.where(later, 1 + after // self._samples, 0)
+        return passes, np.where(later, after % self._samples, start.place + turns)
+
+    def _order(self, number: int) -> Order:
+        """Return the order of a pass; the last one is kept for the next stretch of it."""
+        kept, order = self._kept
+        if kept != number:
+            order = self._make_order(number)
+            self._kept = number, order
+        return order
+
+    def _make_order(self, number: int) -> Order:
         if not self._shuffle:
             return _in_order
+        samples = self._start.samples if number == self._start.number else self._samples
         key = derive(self._key, number)
         if self._shuffle == "shards" and self._shards is not None and samples == self._samples:
             return ShardOrder(self._shards, key, shards_mixed=self._shards_mixed)

@@ -9,10 +9,12 @@ storage, where only a few shards should be read at a time.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.array_types import Int64, UInt32, UInt64
+from datapipe.array_types import Int64, UInt16, UInt32, UInt64
 from datapipe.errors import PlanError
 from datapipe.plan.ragged import edges, indices_below
 from datapipe.plan.rng import derive, mix_array
@@ -116,11 +118,15 @@ class _Table:
     def __init__(self, size: int, key: int) -> None:
         count = np.arange(size, dtype=np.uint64)
         drawn = mix_array(np.uint64(derive(key)) + count * _STREAM)
-        self._forward = np.argsort(drawn).astype(np.int64)
-        self._backward = np.argsort(self._forward).astype(np.int64)
+        # A mixture keeps a table of each small dataset.
+        self._forward: UInt16 = np.argsort(drawn).astype(np.uint16)
+
+    @functools.cached_property
+    def _backward(self) -> UInt16:
+        return np.argsort(self._forward).astype(np.uint16)
 
     def walk(self, values: Int64, *, forward: bool) -> Int64:
-        return self._forward[values] if forward else self._backward[values]
+        return (self._forward if forward else self._backward)[values].astype(np.int64)
 
 
 class _Network:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -15,18 +17,32 @@ def edges(counts: Integers) -> Int64:
     return offsets
 
 
-def places(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
+def spans(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
+    """Return where some rows begin, and how many items each has: int64 [n] each.
+
+    Args:
+        offsets: int64 [N + 1], or values that find spans themselves.
+        rows: int64 [n].
+    """
+    find = getattr(offsets, "spans", None)
+    if find is not None:
+        found: tuple[Int64, Int64] = find(rows)
+        return found
+    starts = offsets[rows]
+    return starts, offsets[rows + 1] - starts
+
+
+def places(offsets: Any, rows: Int64) -> tuple[Int64, Int64]:
     """Return the indices of the items of some rows, row after row, and the rows' new offsets.
 
     Args:
-        offsets: int64 [N + 1]; row i has items `offsets[i]` to `offsets[i + 1]`.
+        offsets: as in `spans`; row i has items `offsets[i]` to `offsets[i + 1]`.
         rows: int64 [n]; a row may come twice.
 
     Returns:
         (int64 [items], int64 [n + 1]).
     """
-    starts = offsets[rows]
-    counts = offsets[rows + 1] - starts
+    starts, counts = spans(offsets, rows)
     return ranges(starts, counts), edges(counts)
 
 

@@ -162,6 +162,7 @@ class ImageArray:
         self.size = height * width * 3
         self._file, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
+        self._address: int = self.data.ctypes.data
         # Batches take images here and there: they need nothing of what follows one.
         self._advise(mmap.MADV_RANDOM, 0, len(self._file))
         self._sums = files.array(IMAGE_CRC32)
@@ -173,7 +174,6 @@ class ImageArray:
                 "placements; restore all from one copy of the dataset"
             )
         self.flags = np.zeros(len(images), bool)
-        self._vector = (ctypes.c_ubyte * 1)()
 
     def __reduce__(self) -> tuple[object, ...]:
         return ImageArray, (self._folder.absolute(), self.height, self.width, self._files)
@@ -199,19 +199,9 @@ class ImageArray:
             self._advise(mmap.MADV_WILLNEED, start, stop - start)
         return Advised(len(images) * self.size)
 
-    def resident(self, images: Int64) -> bool:
-        """Return whether the middle page of each image is in memory; numbers past the end pass."""
-        if _mincore is None:
-            return False
-        base = self.data.ctypes.data
-        for image in images.tolist():
-            if image >= len(self._sums):  # a sample without images, at the end
-                continue
-            middle = base + image * self.size + self.size // 2
-            address = middle // mmap.PAGESIZE * mmap.PAGESIZE
-            if _mincore(address, 1, self._vector) or not self._vector[0] & 1:
-                return False
-        return True
+    def middle(self, image: int) -> int:
+        """Return the address of the middle of an image."""
+        return self._address + image * self.size + self.size // 2
 
     def _advise(self, advice: int, start: int, size: int) -> None:
         if _madvise is not None:
@@ -238,6 +228,13 @@ class ArrayDataset:
         """Do `ArrayDatasets.split`: all samples are of this dataset."""
         return [(self, chosen)] if chosen.any() else []
 
+    def middle(self, sample: int) -> int | None:
+        """Do `ArrayDatasets.middle`."""
+        if self.images is None:
+            return None
+        first, last = self.columns.sample_image[sample - self.first : sample - self.first + 2]
+        return self.images.middle(int(first)) if last > first else None
+
 
 class ArrayDatasets(Protocol):
     """The datasets of arrays among those of a loader: an `ArrayDataset`, or some of a mixture."""
@@ -251,6 +248,13 @@ class ArrayDatasets(Protocol):
 
         Returns:
             Datasets, each with bool [n]; none if no chosen sample is in arrays.
+        """
+        ...
+
+    def middle(self, sample: int) -> int | None:
+        """Return the address of the middle of a sample's first image.
+
+        None if the sample is not in arrays, or has no image.
         """
         ...
 
@@ -290,6 +294,17 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
         return None
     assert isinstance(dataset.folder, Path)
     return TokenArrays(SideFiles(dataset.folder, arrays))
+
+
+def are_resident(addresses: Sequence[int]) -> bool:
+    """Return whether the pages at some addresses are in memory."""
+    if _mincore is None:
+        return False
+    vector = (ctypes.c_ubyte * 1)()
+    for address in addresses:
+        if _mincore(address // mmap.PAGESIZE * mmap.PAGESIZE, 1, vector) or not vector[0] & 1:
+            return False
+    return True
 
 
 def _find(name: str, last: Any) -> Any:

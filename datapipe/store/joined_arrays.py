@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from bisect import bisect_right
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from datapipe.array_types import Bools, Int64
 from datapipe.index.files.block_checksums import as_one_of
+from datapipe.index.files.memory import START
 from datapipe.index.joined_columns import JoinedColumns
 from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
 from datapipe.store.joined import JoinedStore
 
-_TEXTS = 1  # row of addresses that every dataset has
+_IN_SHARDS, _CLOSED, _OPEN = 0, 1, 2
 
 
 class JoinedArrays(ArrayDatasets):
@@ -23,62 +28,64 @@ class JoinedArrays(ArrayDatasets):
         dataset: the mixture.
         store: of its samples.
         images: whether images are wanted.
+
+    Attributes:
+        places: int64 [7, datasets], where their images, texts, and flags of images and texts that
+            were compared begin, as indices in `memory_of` bytes; where images and texts end; and
+            whether the dataset is shards, arrays, or arrays that are mapped. Image i of the mixture
+            is at i times `size`, its flag at i, and the flag of member m at m. Texts end after so
+            many bytes.
+        size: values of an image, of all datasets; 0 if they are not wanted.
     """
 
     def __init__(self, dataset: MixedDataset, store: JoinedStore, *, images: bool) -> None:
         self._dataset, self._store, self._images = dataset, store, images
-        self._is_array = np.array([part.arrays is not None for part in dataset.parts], bool)
+        arrays = [part.arrays for part in dataset.parts]
+        self._is_array = np.array([each is not None for each in arrays], bool)
+        sides = [each.image["size"] for each in arrays if each is not None and each.image]
+        self.size = 3 * math.prod(map(int, sides[0])) if images and sides else 0
+        self._edges: list[int] = dataset.sample_edges.tolist()
         self._opened: dict[int, ArrayDataset] = {}
         self._lock = threading.Lock()
-        # Addresses of images, texts, and flags of what was compared, by dataset; 0 of none.
-        self._addresses = np.zeros((4, len(dataset.parts)), np.int64)
+        self.places = np.zeros((7, len(dataset.parts)), np.int64)
+        self.places[6] = np.where(self._is_array, _CLOSED, _IN_SHARDS)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _joined, (self._dataset, self._store, self._images)
 
     def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
-        kinds, chosen = self.find(samples, chosen)
+        kinds = self._dataset.kinds(samples)
+        chosen = chosen & self._is_array[kinds]
         found = np.unique(kinds[chosen]).tolist()
-        return [(self._at(number), chosen & (kinds == number)) for number in found]
+        return [(self.dataset(number), chosen & (kinds == number)) for number in found]
 
-    def addresses(self, numbers: Int64) -> Int64:
-        """Return where the parts of some datasets are, which are opened if they are not: [4, n].
+    def number(self, sample: int) -> int:
+        """Return the number of the dataset of a sample."""
+        return bisect_right(self._edges, sample) - 1
 
-        Rows are the images, the texts, and the flags of images and texts that were compared.
-        """
-        found: Int64 = self._addresses[:, numbers]
-        if not found[_TEXTS].all():
-            for number in np.unique(numbers).tolist():
-                self._at(number)
-            found = self._addresses[:, numbers]
-        return found
+    def middle(self, sample: int) -> int | None:
+        number = self.number(sample)
+        return self.dataset(number).middle(sample) if self._is_array[number] else None
 
     def dataset(self, number: int) -> ArrayDataset:
         """Return a dataset of arrays, by its number in the mixture."""
-        return self._at(number)
-
-    @property
-    def columns(self) -> JoinedColumns:
-        """Columns of the mixture."""
-        assert isinstance(self._dataset.columns, JoinedColumns)
-        return self._dataset.columns
-
-    def find(self, samples: Int64, chosen: Bools) -> tuple[Int64, Bools]:
-        """Return the dataset of each sample, and which of the chosen ones are in arrays."""
-        kinds = self._dataset.kinds(samples)
-        return kinds, chosen & self._is_array[kinds]
-
-    def _at(self, number: int) -> ArrayDataset:
         opened = self._opened.get(number)
         if opened is None:
             with self._lock:
                 opened = self._opened.get(number)
                 if opened is None:
                     opened = self._open(number)
-                    self._addresses[:, number] = _addresses_of(opened)
-                    # Last: who finds a dataset here reads at its addresses.
+                    self.columns.open_part(number)
+                    self.places[:6, number] = self._places_of(opened, number)
                     self._opened[number] = opened
+                    self.places[6, number] = _OPEN  # last: who sees it reads at these places
         return opened
+
+    @property
+    def columns(self) -> JoinedColumns:
+        """Columns of the mixture."""
+        assert isinstance(self._dataset.columns, JoinedColumns)
+        return self._dataset.columns
 
     def _open(self, number: int) -> ArrayDataset:
         part = self._dataset.parts[number]
@@ -92,16 +99,21 @@ class JoinedArrays(ArrayDatasets):
                 first=int(self._dataset.sample_edges[number]),
             )
 
+    def _places_of(self, opened: ArrayDataset, number: int) -> list[int]:
+        columns, images = self.columns, opened.images
+        flags = opened.texts.flags(opened.columns)
+        member, image = int(columns.member_edges[number]), int(columns.image_edges[number])
+        texts = _place(opened.texts.texts), _place(flags) - member, len(opened.texts.texts)
+        if images is None:  # no image is taken
+            return [0, texts[0], 0, texts[1], 0, texts[2]]
+        end = image + len(images.flags)
+        first = _place(images.data) - image * self.size
+        return [first, texts[0], _place(images.flags) - image, texts[1], end, texts[2]]
 
-def _addresses_of(opened: ArrayDataset) -> list[int]:
-    images, flags = opened.images, opened.texts.flags(opened.columns)
-    held = [
-        None if images is None else images.data,
-        opened.texts.texts,
-        None if images is None else images.flags,
-        flags,
-    ]
-    return [0 if array is None else int(array.ctypes.data) for array in held]
+
+def _place(array: npt.NDArray[Any]) -> int:
+    address: int = array.ctypes.data
+    return address - START
 
 
 def _joined(dataset: MixedDataset, store: JoinedStore, images: bool) -> JoinedArrays:

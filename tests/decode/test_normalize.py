@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.decode import normalize
-from datapipe.decode.normalize import Normalizer, load_kernel
+from datapipe.decode.normalize import KERNEL, Normalizer
+from datapipe.late_module import LateModule
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 KINDS = [
@@ -27,17 +28,17 @@ KINDS = [
 @pytest.fixture(params=["torch", "kernel"])
 def writer(request, monkeypatch):
     """Either of the two is used, whatever the tests before have loaded."""
-    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
     if request.param == "kernel":
-        load_kernel()
+        normalize.KERNEL.load()
     return request.param
 
 
 @pytest.fixture
 def loader(monkeypatch):
     """The loader of a process that has written nothing yet."""
-    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
-    return normalize._loader
+    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
+    return normalize.KERNEL
 
 
 def picture(height, width, seed=0):
@@ -128,7 +129,7 @@ def test_strides_of_image_and_batch_change_nothing(writer, mean_std, dtype):
 @example(16, 24, torch.float32, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))  # lines of a cache, whole
 @example(16, 24, torch.uint8, (0.5, 0.4, 0.3), (0.2, 0.3, 0.25))
 def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
-    kernel = load_kernel()
+    kernel = normalize.KERNEL.load()
     normalizer = Normalizer(None if dtype == torch.uint8 else (mean, std), dtype)
     image = picture(height, width, seed=height * width)
     one, other = (torch.empty((3, height, width), dtype=dtype) for _ in range(2))
@@ -158,7 +159,7 @@ def test_kernel_and_torch_agree_bit_for_bit(height, width, dtype, mean, std):
 def test_images_are_gathered_as_they_are_written_one_by_one(
     height, width, dtype, mirrored, before, after, interleaved
 ):
-    load_kernel()
+    normalize.KERNEL.load()
     normalizer = Normalizer(None if dtype == torch.uint8 else CLIP, dtype)
     count, length = len(mirrored), 3 * height * width
     generator = np.random.default_rng(length)
@@ -212,7 +213,7 @@ def test_threads_share_one_normalizer(writer):
 
 
 def test_the_kernel_is_loaded_once_it_pays(loader, monkeypatch):
-    monkeypatch.setattr(normalize, "LOADED_AFTER", 5 * 4 * 4)
+    monkeypatch.setattr(loader, "after", 5 * 4 * 4)
     normalizer, image, out = Normalizer(None, torch.uint8), picture(4, 4), torch.empty(3, 4, 4)
     out = out.to(torch.uint8)
     for _ in range(4):
@@ -220,18 +221,18 @@ def test_the_kernel_is_loaded_once_it_pays(loader, monkeypatch):
     assert loader._thread is None
     normalizer.write(image, out)
     loader.wait()
-    assert loader.kernel is not None
-    assert loader.kernel.__name__ == "datapipe.decode.kernels.write"
+    assert loader.module is not None
+    assert loader.module.__name__ == "datapipe.decode.kernels.write"
     used = []
     monkeypatch.setattr(Normalizer, "_with_kernel", lambda self, kernel, *rest: used.append(kernel))
     normalizer.write(image, out)
-    assert used == [loader.kernel]
+    assert used == [loader.module]
 
 
 def test_a_fork_waits_for_the_kernel_to_be_loaded(loader, monkeypatch):
     go_on = threading.Event()
     monkeypatch.setattr(loader, "load", lambda: go_on.wait(60))
-    monkeypatch.setattr(normalize, "LOADED_AFTER", 1)
+    monkeypatch.setattr(loader, "after", 1)
     loader.count(1)
     waiter = threading.Thread(target=loader.wait)
     waiter.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 
 import datapipe
 from datapipe.array_types import Int64
+from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.dataset import open_dataset
+from datapipe.index.files import block_checksums, joined_array
+from datapipe.index.files.block_checksums import CheckedColumn, CheckedFiles
 from datapipe.index.files.joined_array import JoinedArray, split_by_part
+from datapipe.index.files.npy import NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.find_keys import find_keys
 from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
@@ -35,6 +39,17 @@ def as_parts(arrays: Sequence[Any]) -> list[Callable[[], Any]]:
 
 def joined(arrays: Sequence[Any], **options: Any) -> JoinedArray:
     return JoinedArray(as_parts(arrays), edges_of(arrays), **options)
+
+
+@pytest.fixture(params=["each", "kernel"], autouse=True, scope="module")
+def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways of reading, whatever the tests before have loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined_array.KERNEL, "module", None)
+        patch.setattr(joined_array.KERNEL, "after", 1 << 60)
+        if request.param == "kernel":
+            joined_array.KERNEL.load()
+        yield
 
 
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
@@ -114,6 +129,69 @@ def test_a_mask_of_another_length_is_refused() -> None:
     for length in (4, 6):
         with pytest.raises(IndexError):
             array[np.zeros(length, bool)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values())
+def test_values_of_any_type_are_read(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    parts = [np.array([limits.min, limits.max, 1], dtype), np.array([3, limits.min], dtype)]
+    array = joined(parts, dtype=dtype)
+    for _ in range(2):  # the second time by their addresses
+        found = array[np.array([0, 4, 1, 2, 3])]
+        assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
+        assert found.dtype == dtype
+
+
+def test_blocks_are_compared_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_checksums, "_WHOLE", -1)
+    path, values = tmp_path / "a.npy", np.arange(5000) * 3
+    file = NpyFile(path, "<i8")
+    file.append(values)
+    file.close()
+    sums = block_checksums.write_sums(tmp_path, ["a.npy"])
+    column = CheckedFiles(tmp_path, {"a.npy": "<i8"}, sums, remedy="remove it").array("a.npy")
+    assert isinstance(column, CheckedColumn)
+    bounds, shifts = np.array([0, 2, 5001]), np.array([0, 2])
+    array = JoinedArray(as_parts([np.array([5, 6]), column]), bounds)
+    offsets = JoinedArray(as_parts([np.arange(3), column]), bounds - [0, 0, 1], shifts=shifts)
+    first, last = np.array([1, 40]), np.array([1, 4990])
+    for _ in range(2):
+        assert array[first].tolist() == [6, 38 * 3]
+        assert offsets.spans(first)[1].tolist() == [1, 3]
+        assert offsets.spans(first)[0].tolist() == [1, 38 * 3 + 2]
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    assert array[first].tolist() == [6, 38 * 3]
+    for _ in range(2):
+        with pytest.raises(IndexMismatch, match=r"a\.npy is damaged between bytes 32,768"):
+            array[last]
+        with pytest.raises(IndexMismatch, match="is damaged"):
+            offsets.spans(last)
+
+
+def test_keys_of_large_columns_are_compared_before_they_are_read(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = [open_dataset(folder).columns for folder in folders]
+    monkeypatch.setattr(block_checksums, "_WHOLE", -1)
+    parts = [open_dataset(folder).columns for folder in folders]
+    assert isinstance(parts[0].key_bytes, CheckedColumn)
+    columns = JoinedColumns(as_parts(parts), [ColumnCounts.of(part) for part in plain])
+    samples = np.arange(15)[::-1]
+    expected = [key for part in plain for key in part.keys(np.arange(len(part.text_bytes)))][::-1]
+    assert columns.keys(samples) == columns.keys(samples) == expected
+    for part in parts:
+        part.key_bytes.compared[:] = False
+    monkeypatch.setattr(CheckedColumn, "_read_blocks", refuse)
+    with pytest.raises(IndexMismatch, match="compared"):
+        columns.keys(samples)
+
+
+def refuse(*args: Any) -> Any:
+    raise IndexMismatch("blocks are compared")
 
 
 def test_a_part_is_asked_for_when_it_is_needed() -> None:

@@ -17,9 +17,11 @@ import torch
 import datapipe
 from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
 from datapipe.decode import normalize
+from datapipe.decode.normalize import KERNEL
 from datapipe.index.dataset import open_dataset
+from datapipe.late_module import LateModule
 from datapipe.store import arrays as arrays_module
-from datapipe.store.arrays import open_images
+from datapipe.store.arrays import are_resident, open_images
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ..remote.server import serving
@@ -61,9 +63,9 @@ def pair(packed: Path, converted: dict[str, Path]) -> Callable[..., tuple[Loader
 @pytest.fixture(params=["torch", "kernel"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of writing pixels, whatever the tests before have loaded."""
-    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
     if request.param == "kernel":
-        normalize.load_kernel()
+        normalize.KERNEL.load()
 
 
 CLIP = ImageSpec(size=24, normalize="clip")
@@ -291,9 +293,9 @@ def test_images_that_are_not_in_memory_are_asked_for(
     assert array is not None
     if arrays_module._mincore is not None:
         array.data.sum()
-        assert array.resident(np.arange(50))
+        assert are_resident([array.middle(number) for number in range(len(array.flags))])
     monkeypatch.setattr(arrays_module, "_mincore", None)
-    assert not array.resident(np.arange(5))
+    assert not are_resident([array.middle(0)])
     assert array.begin(np.arange(5)).bytes == 5 * 24 * 24 * 3
     assert array.begin(np.zeros(0, np.int64)).bytes == 0
     loader = datapipe.make_loader(

@@ -21,6 +21,8 @@ import datapipe
 from datapipe import CacheSpec, DecodeError, ImageSpec, Loader, PlanError
 from datapipe.cache import disk
 from datapipe.decode import normalize
+from datapipe.decode.normalize import KERNEL
+from datapipe.late_module import LateModule
 from datapipe.store.shards import ShardStore
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
@@ -426,8 +428,8 @@ def test_what_was_evicted_is_counted(make: Make) -> None:
 def test_compiled_kernels_restore_the_same_batches(
     make: Make, monkeypatch: pytest.MonkeyPatch, form: str, device: str | None
 ) -> None:
-    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
-    normalize.load_kernel()
+    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
+    normalize.KERNEL.load()
     options: dict[str, Any] = {"image": IMAGES[form], "epochs": 3, "device": device}
     expected = list(make(**options))
     loader = make(cache=CacheSpec(memory=LOTS), **options)

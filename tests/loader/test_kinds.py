@@ -26,10 +26,11 @@ from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.watch import Watch
+from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.loader.work import Work
 from datapipe.plan.steps import Share
-from datapipe.plan.units import Sizes, Units
+from datapipe.plan.units import PASS_BIT, Sizes, Units
 from datapipe.text.encode import SampleText
 
 Make = Callable[..., Loader]
@@ -316,7 +317,9 @@ def test_random_numbers_are_of_each_samples_pass_and_identity(make: Make) -> Non
     with_images = np.unique([sample for _, sample in plain])
     identities = np.random.default_rng(3).permutation(with_images)
     passes = identities % 3
-    step = job(loaders, with_images, epoch=7, passes=passes, identities=identities)
+    units = Units(with_images | passes << PASS_BIT, np.arange(len(passes) + 1), None)
+    keys = RandomKeys(units, identities=lambda numbers: identities)  # type: ignore[arg-type]
+    step = job(loaders, with_images, epoch=7, keys=keys)
     batch = build(together(loaders), step)
     first = (batch["images_per_sample"].cumsum(0) - batch["images_per_sample"]).tolist()
     found = [_seen(batch, image) for image in first]
@@ -333,7 +336,7 @@ def _seen(batch: dict[str, Any], image: int) -> tuple[int, bool]:
 def test_decoded_images_of_one_cache_are_finished_by_kind(
     make: Make, monkeypatch: pytest.MonkeyPatch, normalizes: torch.dtype
 ) -> None:
-    normalize.load_kernel()
+    normalize.KERNEL.load()
     both = {"dtype": normalizes}
     names = ("clip", "siglip") if normalizes == torch.float32 else (None, None)
     specs = [
@@ -504,4 +507,4 @@ def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:
     assert images is not None
     counted = replace(images, kinds=lambda samples: pytest.fail("asked for kinds"))
     samples = np.arange(3)
-    ImageSlots(counted, samples, np.ones_like(samples), 0)
+    ImageSlots(counted, samples, np.ones_like(samples), lambda slot: (0, slot))

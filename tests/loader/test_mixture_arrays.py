@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from PIL import Image
 import datapipe
 from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, convert_dataset
 from datapipe.decode import normalize
+from datapipe.decode.normalize import KERNEL
 from datapipe.index.dataset import open_dataset
+from datapipe.index.files import joined_array
+from datapipe.late_module import LateModule
+from datapipe.loader.batch.joined_source import JoinedSource
 from datapipe.store import arrays as arrays_module
 from datapipe.store.joined_arrays import JoinedArrays
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
@@ -102,10 +107,12 @@ def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
 
 @pytest.fixture(params=["torch", "kernel"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of writing pixels, whatever the tests before have loaded."""
-    monkeypatch.setattr(normalize, "_loader", normalize._KernelLoader())
+    """Both ways of writing pixels and reading columns, whatever the tests before have loaded."""
+    monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
+    monkeypatch.setattr(joined_array.KERNEL, "module", None)
     if request.param == "kernel":
-        normalize.load_kernel()
+        normalize.KERNEL.load()
+        joined_array.KERNEL.load()
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -131,6 +138,46 @@ def test_batches_are_those_of_the_shards(
     assert_same_batches(
         mix(letters, **CASES[case]), mix(letters.lower().replace("t", "c"), **CASES[case])
     )
+
+
+def test_once_compared_all_are_found_together(
+    mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined_array.KERNEL.load()
+    find, found = JoinedSource.of, []
+
+    def spy(*args: Any, **options: Any) -> JoinedSource | None:
+        found.append(find(*args, **options))
+        return found[-1]
+
+    monkeypatch.setattr(JoinedSource, "of", spy)
+    batches = list(mix("ABT", num_workers=0, epochs=6))
+    assert found[0] is None  # it was not compared
+    slots = [None if source is None else len(source.slots) for source in found]
+    assert slots.count(6) > len(batches) / 2
+    assert slots[-5:] == [6] * 5
+    again = mix("ABT", num_workers=0, epochs=6)
+    monkeypatch.setattr(joined_array.KERNEL, "module", None)
+    assert_same_batches(again, batches)
+    assert found[-1] is None
+
+
+def test_what_ends_too_early_is_not_read_in_memory(mix: Callable[..., Loader]) -> None:
+    joined_array.KERNEL.load()
+    arrays = mix("AB").components().context.arrays
+    assert isinstance(arrays, JoinedArrays)
+    arrays.dataset(0)
+    samples = np.arange(3)  # of which two have images
+    counts = np.array([1, 2, 0])
+    find = partial(JoinedSource.of, arrays, samples, samples >= 0, counts, verify=False)
+    assert find() is not None
+    images, texts = arrays.places[4:6, 0].copy()
+    arrays.places[4, 0] = 2
+    assert find() is None
+    arrays.places[4:6, 0] = images, 20
+    assert find() is None
+    arrays.places[5, 0] = texts
+    assert find() is not None
 
 
 @pytest.mark.parametrize(
@@ -446,9 +493,14 @@ def test_a_thread_waits_for_the_addresses_that_another_one_finds(
     monkeypatch.setattr(arrays_module.ArrayStore, "flags", slow)
     arrays = mix("ABT").components().context.arrays
     assert isinstance(arrays, JoinedArrays)
+    joined_array.KERNEL.load()
+    samples = np.arange(1)
+    find = partial(JoinedSource.of, arrays, samples, samples == 0, samples, verify=False)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(arrays.addresses, np.arange(1))
+        first = pool.submit(arrays.dataset, 0)
         opening.wait()
-        found = arrays.addresses(np.arange(1))
-        assert (found > 0).all()
-        assert (found == first.result()).all()
+        assert find() is None
+        assert arrays.dataset(0) is first.result()
+    found = find()
+    assert found is not None
+    assert found.slots.tolist() == [True]

@@ -134,6 +134,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
 
     Attributes:
         values: the array.
+        compared: bool, blocks that were compared.
         by_position: whether values at random are better read from the file than mapped.
     """
 
@@ -144,7 +145,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
         self._item = self.dtype.itemsize * math.prod(row)
         self.shape = (max(0, size - HEADER) // self._item, *row)
         self._size = size
-        self._good = np.zeros(len(sums), bool)
+        self.compared = np.zeros(len(sums), bool)
         self.by_position = not row and size > LARGE // _datasets.get()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -200,7 +201,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
             if stop <= start:
                 return
             first, last = (HEADER + start * item) // BLOCK, (HEADER + stop * item - 1) // BLOCK
-            if self._good[first] and (first == last or self._good[first : last + 1].all()):
+            if self.compared[first] and (first == last or self.compared[first : last + 1].all()):
                 return
             blocks = np.arange(first, last + 1)
         else:
@@ -212,12 +213,12 @@ class CheckedColumn(NDArrayOperatorsMixin):
             if width > 1:  # a single value is in one block: its size divides the header's
                 ends = ((numbers + width) * item + HEADER - 1) // BLOCK
                 blocks = np.concatenate((blocks, ends))
-            if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self._good)):
+            if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self.compared)):
                 self.compare(slice(None))  # counted from the end, or out of range
                 return
-            if self._good[blocks].all():
+            if self.compared[blocks].all():
                 return
-        wanted = np.unique(blocks[~self._good[blocks]])
+        wanted = np.unique(blocks[~self.compared[blocks]])
         for start in range(0, len(wanted), _AT_ONCE):
             self._read_blocks(wanted[start : start + _AT_ONCE])
 
@@ -235,11 +236,11 @@ class CheckedColumn(NDArrayOperatorsMixin):
         begins = numbers * self._item + HEADER
         first, last = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
         blocks = np.concatenate((first, last)) if width > 1 else first
-        if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self._good)):
+        if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self.compared)):
             raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
         found = np.empty((len(numbers), width), self.dtype)
         rest = np.ones(len(numbers), bool)
-        wanted = np.unique(blocks[~self._good[blocks]])
+        wanted = np.unique(blocks[~self.compared[blocks]])
         if len(wanted):
             # Values are taken out of the blocks that are read for their checksums anyway.
             data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
@@ -261,7 +262,7 @@ class CheckedColumn(NDArrayOperatorsMixin):
         wrong = wanted[found != self._sums[wanted]]
         if len(wrong):
             raise damaged(self._path, self._remedy, int(wrong[0]))
-        self._good[wanted] = True
+        self.compared[wanted] = True
         return read
 
 

@@ -9,9 +9,31 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64
-from datapipe.index.files.memory import START, memory_of
+from datapipe.index.files.block_checksums import CheckedColumn
+from datapipe.index.files.memory import memory
+from datapipe.late_module import LateModule
 
 Values = npt.NDArray[Any]
+
+KERNEL = LateModule("datapipe.index.files.joined_kernel", after=1 << 16)
+"""Kernel that reads values at random, of the whole process. Work is counted in values."""
+
+_NO_SHIFTS = np.zeros(0, np.int64)
+_NO_CODES = np.zeros((0, 0), np.int64)
+
+
+def address_of(array: Any) -> int:
+    """Return the address of an array's values; 0 if they are not known by it."""
+    values = array.values if isinstance(array, CheckedColumn) else array
+    if not isinstance(values, np.ndarray) or not values.flags.c_contiguous or not values.size:
+        return 0
+    address: int = values.ctypes.data
+    return 0 if address % values.itemsize else address
+
+
+def flags_of(array: Any) -> int:
+    """Return the address of the flags of blocks that were compared; 0 if all were."""
+    return array.compared.ctypes.data if isinstance(array, CheckedColumn) else 0
 
 
 class JoinedArray:
@@ -29,6 +51,12 @@ class JoinedArray:
             `edges` say: the first of the next part stands for it.
         codes: of parts whose values are numbers of names, the new number of each old one; None for
             plain values.
+        table: memory for the table of the arrays, as `joined_kernel` has it: int64 [2, parts] of
+            zeros; None for its own.
+
+    Attributes:
+        dtype: of the values.
+        codes: int64 [parts, ...]; [0, 0] for plain values.
 
     Examples:
         >>> parts = [np.array([1, 2]), np.array([3])]
@@ -45,29 +73,36 @@ class JoinedArray:
         *,
         shifts: Int64 | None = None,
         codes: Sequence[Values] | None = None,
+        table: Int64 | None = None,
     ) -> None:
         self._parts = parts
         self._edges = edges
-        self._shifts = shifts
-        self._table: Values | None = None
+        self._shifts = _NO_SHIFTS if shifts is None else shifts
+        self._offsets = shifts is not None
+        self.codes = _NO_CODES
         if codes is not None:
-            self._table = np.zeros((len(codes), max(map(len, codes), default=0)), dtype)
-            for row, numbers in zip(self._table, codes, strict=True):
-                row[: len(numbers)] = numbers
-        self._last = max(0, int(np.searchsorted(edges, edges[-1])) - 1)
+            most = max(map(len, codes), default=0)
+            self.codes = np.array([np.resize(numbers, most) for numbers in codes], np.int64)
+        self._end = int(edges[-1])
+        # Of empty parts at the end, none is asked.
+        self._last = max(0, int(np.searchsorted(edges, self._end)) - 1)
         self.dtype = np.dtype(dtype)
         self._arrays: list[Any] = [None] * len(parts)
-        # Of plain arrays, whose values are read by it; 0 of others.
-        self._addresses = np.zeros(len(parts), np.int64)
+        self._table = np.zeros((2, len(parts)), np.int64) if table is None else table
+        self._by_position = False
 
     def __len__(self) -> int:
         """Return the number of values; offsets have one more."""
-        return int(self._edges[-1]) + (self._shifts is not None)
+        return self._end + self._offsets
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+            found = self._read(index)
+            if found is not None:
+                return found
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return self.gather(np.arange(start, stop, step, dtype=np.int64), _take)
+            return self._gather_each(np.arange(start, stop, step, dtype=np.int64), _take)
         numbers = np.asarray(index)
         if numbers.dtype == bool:
             if numbers.shape != (len(self),):
@@ -77,7 +112,7 @@ class JoinedArray:
             numbers = np.flatnonzero(numbers)
         numbers = numbers.astype(np.int64)
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
-        found = self.gather(numbers.reshape(-1), _take).reshape(numbers.shape)
+        found = self._gather_each(numbers.reshape(-1), _take).reshape(numbers.shape)
         return found if numbers.ndim else found[()]
 
     def gather(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
@@ -86,59 +121,20 @@ class JoinedArray:
         Raises:
             IndexError: a number is not below the length.
         """
-        parts = self._holders(numbers)
-        addresses = self._addresses[parts]
-        if not addresses.all() or not len(numbers):
-            return self._gather_each(numbers, take)
-        found: Values = memory_of(self.dtype)[
-            (addresses - START) // self.dtype.itemsize + numbers - self._edges[parts]
-        ]
-        if self._table is not None:
-            found = self._table[parts, found]
-        return found if self._shifts is None else found + self._shifts[parts]
+        found = None if self._by_position else self._read(numbers)
+        return self._gather_each(numbers, take) if found is None else found
 
-    def addresses(self, parts: Int64) -> Int64:
-        """Return the address of each of some parts, which are asked for; 0 of no plain array."""
-        found: Int64 = self._addresses[parts]
-        if not found.all():
-            for part in np.unique(parts).tolist():
-                self._array(part)
-            found = self._addresses[parts]
-        return found
-
-    def _gather_each(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
-        found = np.empty(len(numbers), self.dtype)
-        for part, chosen, own in self.by_part(numbers):
-            values = take(self._array(part), own)
-            if self._table is not None:
-                values = self._table[part][values]
-            found[chosen] = values if self._shifts is None else values + self._shifts[part]
-        return found
-
-    def _array(self, part: int) -> Any:
-        array = self._arrays[part]
-        if array is None:
-            array = self._arrays[part] = self._parts[part]()
-            if isinstance(array, np.ndarray) and array.flags.c_contiguous and array.size:
-                assert array.dtype == self.dtype
-                if array.ctypes.data % self.dtype.itemsize == 0:
-                    self._addresses[part] = array.ctypes.data
-        return array
-
-    def _holders(self, numbers: Int64) -> Int64:
-        """Return the part that holds each number.
-
-        Raises:
-            IndexError: a number is not below the length.
-        """
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
-            wrong = numbers.min() if numbers.min() < 0 else numbers.max()
-            raise IndexError(f"{wrong} is not in 0 ... {len(self) - 1}")
-        found: Int64 = np.searchsorted(self._edges[:-1], numbers, side="right") - 1
-        if self._shifts is not None and len(self._edges) > 1:
-            # The end of all offsets is that of the last part that has any.
-            found = np.minimum(found, self._last)
-        return found
+    def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
+        """Return offsets, and by how much those that follow are larger: int64 [n] each."""
+        found = np.empty((2, len(numbers)), np.int64)
+        if KERNEL.module is None:
+            KERNEL.count(2 * len(numbers))
+        elif KERNEL.module.read_spans(
+            *(numbers, self._edges, self._table, self._shifts, memory(), found)
+        ):
+            return found[0], found[1]
+        starts = self._gather_each(numbers, _take)
+        return starts, self._gather_each(numbers + 1, _take) - starts
 
     def gather_counts(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
         """Return differences of offsets and those that follow: [n], read from each part by `take`.
@@ -146,14 +142,48 @@ class JoinedArray:
         Raises:
             IndexError: a number is not below the number of counts.
         """
+        if not self._by_position:
+            return self.spans(numbers)[1]
         found = np.empty(len(numbers), self.dtype)
         for part, chosen, own in split_by_part(self._edges, numbers):
-            found[chosen] = take(self._array(part), own)
+            found[chosen] = take(self.open(part), own)
         return found
+
+    def _read(self, numbers: Int64) -> Values | None:
+        """Return values by their addresses; None if some are out of range, or not known so."""
+        if KERNEL.module is None:
+            KERNEL.count(len(numbers))
+            return None
+        found = np.empty(len(numbers), np.int64)
+        there = KERNEL.module.read(
+            *(numbers, self._edges, len(self), self._last, self._table, self.dtype.itemsize),
+            *(self._shifts, self.codes, memory(), found),
+        )
+        return found.astype(self.dtype, copy=False) if there else None
+
+    def _gather_each(self, numbers: Int64, take: Callable[[Any, Int64], Values]) -> Values:
+        found = np.empty(len(numbers), self.dtype)
+        for part, chosen, own in self.by_part(numbers):
+            values = take(self.open(part), own)
+            if len(self.codes):
+                values = self.codes[part][values]
+            found[chosen] = values + self._shifts[part] if self._offsets else values
+        return found
+
+    def open(self, part: int) -> Any:
+        """Return the array of a part, which is asked for once."""
+        array = self._arrays[part]
+        if array is None:
+            array = self._arrays[part] = self._parts[part]()
+            assert array.dtype == self.dtype
+            self._by_position |= isinstance(array, CheckedColumn) and array.by_position
+            self._table[1, part] = flags_of(array)
+            self._table[0, part] = address_of(array)  # last: who finds it reads
+        return array
 
     def by_part(self, numbers: Int64) -> list[tuple[int, Any, Int64]]:
         """Return, for each part with some of the numbers, where they are, and their own indices."""
-        return split_by_part(self._edges, numbers, offsets=self._shifts is not None)
+        return split_by_part(self._edges, numbers, offsets=self._offsets)
 
 
 def split_by_part(

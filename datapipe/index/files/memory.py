@@ -1,8 +1,8 @@
 """Memory of this process as one array, to read values of many arrays at once.
 
-One access of NumPy reads them all. An access of each array would take longer than all else that is
-done for a batch. Whoever reads so holds the arrays meanwhile, and checks what is read against their
-lengths.
+An access of each array would take longer than all else that is done for a batch. Whoever reads so
+holds the arrays meanwhile, and checks what is read against their lengths. The array has no end that
+could be read, so it must not be printed.
 """
 
 from __future__ import annotations
@@ -32,3 +32,9 @@ def memory_of(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """
     whole = (ctypes.c_uint8 * (_END - START)).from_address(START)
     return np.ctypeslib.as_array(whole).view(dtype)
+
+
+@functools.cache
+def memory() -> tuple[npt.NDArray[Any], ...]:
+    """Return `memory_of` uint64, uint32, uint16 and uint8, as `joined_kernel` takes it."""
+    return tuple(memory_of(np.dtype(kind)) for kind in (np.uint64, np.uint32, np.uint16, np.uint8))

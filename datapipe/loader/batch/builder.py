@@ -28,7 +28,7 @@ from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.metrics.watch import Watch
 from datapipe.loader.schedule.skips import without_frames
-from datapipe.plan.ragged import places
+from datapipe.plan.ragged import places, spans
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -67,8 +67,7 @@ class BatchBuilder:
         self._excluded: list[bool] = step.share.excluded.tolist()
         self._valid = step.share.valid.copy()
         size, sizes, resident = len(samples), step.share.units.sizes, step.resident
-        images = context.dataset.columns.sample_image
-        self._totals: Int64 = images[samples + 1] - images[samples]
+        _, self._totals = spans(context.dataset.columns.sample_image, samples)
         self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
         self._reader = SampleReader(context, step, self._loaded, self._loaded == self._totals)
@@ -82,9 +81,7 @@ class BatchBuilder:
         self._images: ImageSlots | None = None
         if context.images:
             self._images = ImageSlots(
-                *(context.images, samples, self._counts, step.epoch, resident),
-                passes=step.passes,
-                identities=step.identities,
+                *(context.images, samples, self._counts, step.drawn_by, resident)
             )
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
@@ -194,7 +191,7 @@ class BatchBuilder:
         if stored and not self._metadata.wanted and not isinstance(decoded, CachedSource):
             members = BatchTextMembers.none(len(slots))
         else:
-            members = BatchTextMembers.of(columns, decoded.samples[slots])
+            members = decoded.members(slots)
         failed: dict[int, SampleError] = {
             slot: self._located(DecodeError(reason), slot)
             for slot, reason in decoded.damaged(slots, members).items()

@@ -13,6 +13,7 @@ from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
+from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.schedule.run_options import OnError
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.steps import Share
@@ -73,8 +74,7 @@ class StepJob:
         last: no step follows.
         next_use: int64 [n], next use of each sample, for a cache that evicts by it.
         resident: bool [n], samples whose images are on the device already.
-        passes: int64 [n], in place of `epoch` for the random numbers of each sample; None for that.
-        identities: int64 [n], in place of `samples` for random numbers; None for these.
+        keys: what random numbers depend on; None if that is `epoch` and the number of a sample.
         fetch: reads of the samples that have begun; not sent to processes.
     """
 
@@ -85,8 +85,7 @@ class StepJob:
     last: bool = False
     next_use: Int64 | None = None
     resident: Bools | None = None
-    passes: Int64 | None = None
-    identities: Int64 | None = None
+    keys: RandomKeys | None = None
     fetch: Fetch | None = None
 
     @property
@@ -96,6 +95,4 @@ class StepJob:
 
     def drawn_by(self, slot: int) -> tuple[int, int]:
         """Return the epoch and the number that the random numbers of a sample depend on."""
-        epoch = self.epoch if self.passes is None else int(self.passes[slot])
-        numbers = self.samples if self.identities is None else self.identities
-        return epoch, int(numbers[slot])
+        return (self.epoch, int(self.samples[slot])) if self.keys is None else self.keys.of(slot)

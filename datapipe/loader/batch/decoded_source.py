@@ -7,7 +7,7 @@ samples that have to be decoded, would take Python longer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
@@ -45,7 +45,7 @@ class BatchTextMembers:
         """Return the members of some samples."""
         found, bounds = places(columns.sample_member, samples)
         codes = columns.member_ext[found]
-        texts, kinds = _kinds(columns.extensions)
+        texts, kinds = text_kinds(columns.extensions)
         if not texts.all():
             wanted = texts[codes]
             found, codes = found[wanted], codes[wanted]
@@ -81,7 +81,7 @@ class BatchTextMembers:
 
 
 @cache
-def _kinds(extensions: tuple[str, ...]) -> tuple[Bools, list[Kind]]:
+def text_kinds(extensions: tuple[str, ...]) -> tuple[Bools, list[Kind]]:
     """Return whether each extension of a dataset is a text, and its kind."""
     kinds = [member_kind(ext) for ext in extensions]
     return np.array([kind in ("text", "json") for kind in kinds], bool), kinds
@@ -103,9 +103,13 @@ class DecodedSource:
     slots: Bools
     columns: Columns
     samples: Int64
-    data: UInt8 | None
+    data: UInt8 | None = field(repr=False)  # that of a mixture is all memory
     before: ClassVar[int]
     interleaved: ClassVar[bool]
+
+    def members(self, slots: Int64) -> BatchTextMembers:
+        """Return the texts of the samples in some slots."""
+        return BatchTextMembers.of(self.columns, self.samples[slots])
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         """Return the content of each text of the samples in some slots."""

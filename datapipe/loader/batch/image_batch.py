@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -39,10 +39,8 @@ class ImageSlots:
     Args:
         samples: int64 [B], their numbers.
         images: int64 [B], number of images of each; of truncated samples the first ones.
-        epoch: of all samples, for random numbers.
+        drawn_by: returns the epoch and the number that the random numbers of a slot depend on.
         resident: bool [B], samples whose images are on the device: there are no rows for them.
-        passes: int64 [B], in place of `epoch`; None for that.
-        identities: int64 [B], in place of `samples` for random numbers; None for these.
 
     Attributes:
         first: int64 [B + 1]; slot s has the images `first[s]` to `first[s + 1]`.
@@ -54,17 +52,12 @@ class ImageSlots:
         context: ImageContext,
         samples: Int64,
         images: Int64,
-        epoch: int,
+        drawn_by: Callable[[int], tuple[int, int]],
         resident: Bools | None = None,
-        *,
-        passes: Int64 | None = None,
-        identities: Int64 | None = None,
     ) -> None:
         self._context = context
         self._samples = samples
-        self._epoch = epoch
-        self._passes = passes
-        self._identities = samples if identities is None else identities
+        self._drawn_by = drawn_by
         self.first: Int64 = edges(images)
         self._images = images
         self._kinds = kinds = context.kinds_of(samples)
@@ -344,8 +337,7 @@ class ImageSlots:
     def _draw(self, slot: int, number: int) -> Draw | None:
         if not self._transforms[slot].spec.random:
             return None
-        epoch = self._epoch if self._passes is None else int(self._passes[slot])
-        return image_draw(self._context.seed, epoch, int(self._identities[slot]), number)
+        return image_draw(self._context.seed, *self._drawn_by(slot), number)
 
     @cached_property
     def _sizes(self) -> tuple[Int64, Int64]:

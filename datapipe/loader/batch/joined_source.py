@@ -1,7 +1,9 @@
 """Samples of several datasets of arrays, taken many at a time as if they were of one.
 
 Python's work for each dataset would take longer than the copies of its few images of a batch. So
-images and texts of all are taken by their addresses (`index/files/memory.py`).
+images and texts of all are found by a kernel, and taken by their addresses
+(`index/files/joined_kernel.py`). Where it is not loaded, and where something is read for the first
+time and has to be compared, there is a `MappedSource` of each dataset instead.
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Bools, Float64, Int64
-from datapipe.index.files.memory import START, memory_of
+from datapipe.index.files.joined_array import KERNEL
+from datapipe.index.files.memory import memory
 from datapipe.loader.batch.decoded_source import (
     BatchTextMembers,
     DecodedSource,
-    MappedSource,
     cut_texts,
+    text_kinds,
 )
-from datapipe.plan.ragged import ranges
+from datapipe.plan.ragged import edges, places
 from datapipe.store.joined_arrays import JoinedArrays
 
-_BYTES, _FLAGS = np.dtype(np.uint8), np.dtype(np.bool_)
+_TEXTS = 4  # of a sample, for which there is room at first
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +35,17 @@ class JoinedSource(DecodedSource):
     Attributes:
         counts: int64 [B], number of images of each that are wanted.
         arrays: of the mixture.
-        kinds: int64 [B], dataset of each sample.
-        size: values of an image; 0 if they are not wanted.
-        verify: whether texts and images are compared with their checksums.
+        starts: int64 [B + 1], index in memory of the first image of each.
+        bounds: int64 [B + 1]; sample i has the texts `bounds[i]` to `bounds[i + 1]`.
+        found: int64 [4, T], of each text its number among the members, its index in memory, its
+            bytes, and the code of its extension.
     """
 
     counts: Int64
     arrays: JoinedArrays
-    kinds: Int64
-    size: int
-    verify: bool
+    starts: Int64
+    bounds: Int64
+    found: Int64
     before = 0
     interleaved = True
 
@@ -49,75 +53,59 @@ class JoinedSource(DecodedSource):
     def of(
         arrays: JoinedArrays, samples: Int64, chosen: Bools, counts: Int64, *, verify: bool
     ) -> JoinedSource | None:
-        """Return the chosen samples that are in arrays; None if there is none."""
-        kinds, slots = arrays.find(samples, chosen)
-        if not slots.any():
+        """Return the chosen samples that are in arrays.
+
+        None if there is none, or they cannot be found so.
+        """
+        if KERNEL.module is None:
+            KERNEL.count(len(samples))
             return None
-        # Of a dataset without images no image is taken.
-        images = [arrays.dataset(number).images for number in np.unique(kinds[slots]).tolist()]
-        size = max(0 if array is None else array.size for array in images)
-        data = memory_of(_BYTES) if size else None
+        columns = arrays.columns
+        slots, at = np.empty(len(samples), bool), np.empty((2, len(samples) + 1), np.int64)
+        room, number = 0, _TEXTS * len(samples)
+        while number > room:
+            room = number
+            found = np.empty((4, room), np.int64)
+            number = KERNEL.module.locate(
+                *(samples, counts, chosen, *columns.tables),
+                *(text_kinds(columns.extensions)[0], arrays.places, arrays.size, verify),
+                *(memory(), slots, at, found),
+            )
+        if number < 0 or not slots.any():
+            return None
+        data = memory()[3] if arrays.size else None
         return JoinedSource(
-            slots, arrays.columns, samples, data, counts, arrays, kinds, size, verify
+            slots, columns, samples, data, counts, arrays, at[0], at[1], found[:, :number]
+        )
+
+    def members(self, slots: Int64) -> BatchTextMembers:
+        chosen, bounds = self._texts(slots)
+        members, _, sizes, codes = self.found[:, chosen]
+        kinds = text_kinds(self.columns.extensions)[1]
+        return BatchTextMembers(
+            members, bounds, edges(sizes), [kinds[code] for code in codes.tolist()]
         )
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
-        owners = np.repeat(self.kinds[slots], np.diff(texts.bounds))
-        starts = (
-            self.arrays.addresses(owners)[1] - START + self.columns.member_offset[texts.members]
-        )
-        return cut_texts(memory_of(_BYTES), texts, starts - texts.edges[:-1])
+        if not len(texts.members):
+            return iter(())
+        starts = self.found[1, self._texts(slots)[0]]
+        return cut_texts(memory()[3], texts, starts - texts.edges[:-1])
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
-        kinds = self.kinds[slots]
-        first = self.columns.sample_image[self.samples[slots]]
-        first -= self.arrays.columns.image_edges[kinds]
-        starts: Int64 = self.arrays.addresses(kinds)[0] - START + first * self.size
-        return starts
+        return self.starts[slots]
 
     def placements(self, slot: int) -> Float64 | None:
-        part = self._part(int(self.kinds[slot]))
-        return None if part.array is None else part.placements(slot)
-
-    def damaged(self, slots: Int64, texts: BatchTextMembers) -> dict[int, str]:
-        if not self.verify or self._were_compared(slots, texts):
-            return {}
-        found: dict[int, str] = {}
-        kinds = self.kinds[slots]
-        for number in np.unique(kinds).tolist():
-            part, own = self._part(number), slots[kinds == number]
-            members = BatchTextMembers.none(len(own))
-            if len(texts.members):
-                members = BatchTextMembers.of(part.columns, part.samples[own])
-            found |= part.damaged(own, members)
+        sample = int(self.samples[slot])
+        held = self.arrays.dataset(self.arrays.number(sample))
+        if held.images is None:
+            return None
+        first = int(held.columns.sample_image[sample - held.first])
+        found: Float64 = held.images.placements[first : first + int(self.counts[slot])]
         return found
 
-    def _were_compared(self, slots: Int64, texts: BatchTextMembers) -> bool:
-        """Return whether all images and texts of some slots were compared before."""
-        kinds, flags = self.kinds[slots], memory_of(_FLAGS)
-        columns = self.arrays.columns
-        owners = np.repeat(kinds, np.diff(texts.bounds))
-        places = self.arrays.addresses(owners)[3] - START - columns.member_edges[owners]
-        if not flags[places + texts.members].all():
-            return False
-        if not self.size:
-            return True
-        counts = self.counts[slots]
-        images = ranges(columns.sample_image[self.samples[slots]], counts)
-        owners = np.repeat(kinds, counts)
-        places = self.arrays.addresses(owners)[2] - START - columns.image_edges[owners]
-        return bool(flags[places + images].all())
-
-    def _part(self, number: int) -> MappedSource:
-        held = self.arrays.dataset(number)
-        array = held.images
-        return MappedSource(
-            self.slots & (self.kinds == number),
-            held.columns,
-            self.samples - held.first,
-            None if array is None else array.data,
-            self.counts,
-            array,
-            held.texts,
-            self.verify,
-        )
+    def _texts(self, slots: Int64) -> tuple[Int64 | slice, Int64]:
+        """Return the indices of the texts of some slots, and the bounds of each slot's."""
+        if len(slots) == len(self.samples):
+            return slice(None), self.bounds
+        return places(self.bounds, slots)

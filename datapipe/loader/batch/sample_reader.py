@@ -72,9 +72,11 @@ class SampleReader:
         self.decoded: list[DecodedSource] = []
         included, columns = ~step.share.excluded, context.dataset.columns
         slots = included if step.resident is None else included & ~step.resident
+        joined = None
         if isinstance(context.arrays, JoinedArrays):
             joined = JoinedSource.of(context.arrays, samples, slots, images, verify=context.verify)
-            self.decoded = [] if joined is None else [joined]
+        if joined is not None:
+            self.decoded = [joined]
         elif context.arrays is not None:
             for held, there in context.arrays.split(samples, slots):
                 array = held.images

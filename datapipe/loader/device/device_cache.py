@@ -24,7 +24,7 @@ from datapipe.loader.batch.context import StepJob
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.image_context import ImageContext, image_draw
 from datapipe.loader.device.prefetcher import Carry, Complete
-from datapipe.plan.ragged import edges, ranges
+from datapipe.plan.ragged import edges, ranges, spans
 
 
 class DeviceCache:
@@ -186,11 +186,11 @@ class _BatchRows:
         units = step.share.units
         self.samples = units.samples
         self.step = step
-        every = columns.sample_image[self.samples + 1] - columns.sample_image[self.samples]
+        first, every = spans(columns.sample_image, self.samples)
         self.counts: Int64 = every if units.sizes is None else units.sizes.images
         self.full: Bools = self.counts == every
         self.images: Int64 = edges(self.counts)
-        numbers = ranges(columns.sample_image[self.samples], self.counts)
+        numbers = ranges(first, self.counts)
         widths = gather(columns.image_width, numbers).astype(np.int64)
         heights = gather(columns.image_height, numbers).astype(np.int64)
         image_rows = edges(transform.rows(widths, heights))

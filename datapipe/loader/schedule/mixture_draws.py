@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from datapipe.array_types import Int64
 from datapipe.index.files.joined_array import split_by_part
 from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_part import PartSource, key_of
+from datapipe.loader.schedule.random_keys import Identities, RandomKeys
 from datapipe.loader.schedule.sample_source import Origin
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
@@ -33,6 +33,9 @@ class Draws:
         parts: the datasets that are there.
         edges: int64 [datasets + 1], number of the first sample of each.
         legs: of the run.
+
+    Attributes:
+        identities: of samples.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class Draws:
         self.parts = parts
         self.legs = legs
         self.edges = edges
-        self._keys = np.array([part.key for part in parts], np.uint64)
+        self.identities = Identities(edges, np.array([part.key for part in parts], np.uint64))
         self._drawn = [_DrawnLeg(leg, parts, edges, plan) for leg in legs.legs]
 
     def draw(self, epoch: int, start: int, stop: int) -> Int64:
@@ -61,13 +64,6 @@ class Draws:
             for column, values in zip(sizes.columns, found.columns, strict=True):
                 column[chosen] = values
         return sizes
-
-    def identities(self, numbers: Int64) -> Int64:
-        """Return numbers of samples that other datasets do not change: int64 [n]."""
-        datasets = np.searchsorted(self.edges[:-1], numbers, side="right") - 1
-        own = (numbers - self.edges[datasets]).astype(np.uint64)
-        found = (own + self._keys[datasets]) & np.uint64(2**63 - 1)
-        return found.view(np.int64)
 
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
         """Return the place of each dataset in its own order, before a position of an epoch."""
@@ -186,8 +182,8 @@ class MixedOrigin(Origin):
     def begins_run(self) -> bool:
         return self.draws.legs.begins_run
 
-    def random_keys(self, units: Units) -> dict[str, Any]:
-        return {"passes": units.passes, "identities": self.draws.identities(units.numbers)}
+    def random_keys(self, units: Units) -> RandomKeys:
+        return RandomKeys(units, self.draws.identities)
 
 
 def mixed_origin(draws: Draws, *, sized: bool, warnings: tuple[str, ...] = ()) -> MixedOrigin:

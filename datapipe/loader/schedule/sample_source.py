@@ -19,6 +19,7 @@ from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
+from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.epoch import Source
@@ -215,9 +216,9 @@ class Origin:
         """True if the plan is that of the run from its begin, and not of the rest of one."""
         return True
 
-    def random_keys(self, units: Units) -> dict[str, Any]:
-        """Return `passes` and `identities` of a `StepJob`; none if step and numbers are these."""
-        return {}
+    def random_keys(self, units: Units) -> RandomKeys | None:
+        """Return what random numbers depend on; None if that is the epoch and the number."""
+        return None
 
 
 def open_origin(

@@ -127,7 +127,7 @@ class JobSource:
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
-                **keys,
+                keys=keys,
             )
             if over:
                 return

@@ -12,8 +12,8 @@ import numpy as np
 from datapipe.array_types import Int64
 from datapipe.index.members import wanted_members
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.plan.ragged import places
-from datapipe.store.arrays import Advised, ArrayDataset, ArrayDatasets
+from datapipe.plan.ragged import places, spans
+from datapipe.store.arrays import Advised, ArrayDataset, ArrayDatasets, are_resident
 from datapipe.store.protocol import Fetch
 
 _LOOKED_AT = 2  # samples of a step that are checked for images in memory
@@ -41,7 +41,7 @@ def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
     for _, there in () if mapped is None else mapped.split(samples, wanted):
         skipped = skipped | there
     sizes = step.share.units.sizes
-    total = columns.sample_image[samples + 1] - columns.sample_image[samples]
+    _, total = spans(columns.sample_image, samples)
     images = total if sizes is None else sizes.images
     if context.cache is not None:
         # Of truncated samples a part is read, and entries are whole.
@@ -65,13 +65,9 @@ def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
 
 def _are_resident(mapped: ArrayDatasets, samples: Int64) -> bool:
     """Return whether the images of a few samples of arrays are in memory, as others are then."""
-    few = samples[:: max(1, len(samples) // _LOOKED_AT)]
-    found = [
-        arrays.images.resident(arrays.columns.sample_image[few[there] - arrays.first])
-        for arrays, there in mapped.split(few, np.ones(len(few), bool))
-        if arrays.images is not None
-    ]
-    return bool(found) and all(found)
+    few = samples[:: max(1, len(samples) // _LOOKED_AT)].tolist()
+    found = [address for sample in few if (address := mapped.middle(sample)) is not None]
+    return bool(found) and are_resident(found)
 
 
 def _advise(arrays: ArrayDataset, samples: Int64) -> int:

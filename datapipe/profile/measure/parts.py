@@ -17,7 +17,7 @@ from torch import Tensor
 
 from datapipe.array_types import Int64
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import load_kernel
+from datapipe.decode.normalize import KERNEL
 from datapipe.errors import DecodeError, MissingMember
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import SampleParts, wanted_members
@@ -26,6 +26,7 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.loader import Loader
+from datapipe.plan.ragged import spans
 from datapipe.remote.folder import RemoteFolder
 from datapipe.text.encode import SampleText
 from datapipe.text.sample_text import sample_text
@@ -77,7 +78,7 @@ def have_kernel() -> None:
     In a thread, which an interrupt of this one leaves alone: a kernel that is half loaded may abort
     the process when the interpreter ends.
     """
-    thread = threading.Thread(target=load_kernel, name="datapipe-kernel", daemon=False)
+    thread = threading.Thread(target=KERNEL.load, name="datapipe-kernel", daemon=False)
     thread.start()
     thread.join()
 
@@ -100,7 +101,7 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
         keys, sizes = parts.schedule.origin.random_keys(share.units), share.units.sizes
         samples = share.units.numbers
         share = replace(share, units=replace(share.units, samples=samples))
-        counted = columns.sample_image[samples + 1] - columns.sample_image[samples]
+        _, counted = spans(columns.sample_image, samples)
         yield StepShare(
             step=StepJob(
                 share=share,
@@ -108,7 +109,7 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
                 run_after=after,
                 labels=step.labels,
                 last=over,
-                **keys,
+                keys=keys,
             ),
             images=counted if sizes is None else sizes.images,
         )

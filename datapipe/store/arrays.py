@@ -224,6 +224,10 @@ class ArrayDataset:
     images: ImageArray | None
     first: int = 0
 
+    def hold(self, samples: Int64) -> Bools:
+        """Do `ArrayDatasets.hold`."""
+        return np.ones(len(samples), bool)
+
     def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
         """Do `ArrayDatasets.split`: all samples are of this dataset."""
         return [(self, chosen)] if chosen.any() else []
@@ -238,6 +242,10 @@ class ArrayDataset:
 
 class ArrayDatasets(Protocol):
     """The datasets of arrays among those of a loader: an `ArrayDataset`, or some of a mixture."""
+
+    def hold(self, samples: Int64) -> Bools:
+        """Return which samples are in arrays: bool [n], of their numbers int64 [n]."""
+        ...
 
     def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
         """Return the datasets of arrays that hold some samples, and the samples that each holds.

@@ -30,6 +30,7 @@ class JoinedArrays(ArrayDatasets):
         images: whether images are wanted.
 
     Attributes:
+        columns: of the mixture.
         places: int64 [7, datasets], where their images, texts, and flags of images and texts that
             were compared begin, as indices in `memory_of` bytes; where images and texts end; and
             whether the dataset is shards, arrays, or arrays that are mapped. Image i of the mixture
@@ -40,6 +41,8 @@ class JoinedArrays(ArrayDatasets):
 
     def __init__(self, dataset: MixedDataset, store: JoinedStore, *, images: bool) -> None:
         self._dataset, self._store, self._images = dataset, store, images
+        assert isinstance(dataset.columns, JoinedColumns)
+        self.columns = dataset.columns
         arrays = [part.arrays for part in dataset.parts]
         self._is_array = np.array([each is not None for each in arrays], bool)
         sides = [each.image["size"] for each in arrays if each is not None and each.image]
@@ -52,6 +55,10 @@ class JoinedArrays(ArrayDatasets):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _joined, (self._dataset, self._store, self._images)
+
+    def hold(self, samples: Int64) -> Bools:
+        found: Bools = self._is_array[self._dataset.kinds(samples)]
+        return found
 
     def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
         kinds = self._dataset.kinds(samples)
@@ -80,12 +87,6 @@ class JoinedArrays(ArrayDatasets):
                     self._opened[number] = opened
                     self.places[6, number] = _OPEN  # last: who sees it reads at these places
         return opened
-
-    @property
-    def columns(self) -> JoinedColumns:
-        """Columns of the mixture."""
-        assert isinstance(self._dataset.columns, JoinedColumns)
-        return self._dataset.columns
 
     def _open(self, number: int) -> ArrayDataset:
         part = self._dataset.parts[number]

@@ -27,7 +27,7 @@ _IN_SHARDS, _OPEN = 0, 2  # of a dataset, as in `JoinedArrays`
 assert (_BLOCK, _START, _HEADER) == (BLOCK, START, HEADER)
 
 
-@compiled()
+@compiled(nogil=False)
 def holder(edges: Int64, number: int) -> int:
     """Return the part that holds a number: `edges` is int64 [parts + 1], the first of each."""
     low, high = 0, len(edges) - 1
@@ -40,7 +40,7 @@ def holder(edges: Int64, number: int) -> int:
     return low
 
 
-@compiled()
+@compiled(nogil=False)
 def load(table: Int64, size: int, part: int, index: int, memory: Memory) -> tuple[bool, np.int64]:
     """Return whether a value of `size` bytes of a part can be read, and it."""
     address, flag = table[0, part], table[1, part]
@@ -59,7 +59,7 @@ def load(table: Int64, size: int, part: int, index: int, memory: Memory) -> tupl
     return True, np.int64(bytes_[at])
 
 
-@compiled()
+@compiled(nogil=False)
 def read(
     numbers: Int64,
     edges: Int64,
@@ -104,7 +104,7 @@ def read(
     return True
 
 
-@compiled()
+@compiled(nogil=False)
 def read_spans(
     numbers: Int64, edges: Int64, table: Int64, shifts: Int64, memory: Memory, found: Int64
 ) -> bool:
@@ -131,7 +131,7 @@ def read_spans(
     return True
 
 
-@compiled()
+@compiled(nogil=False)
 def locate(
     samples: Int64,
     counts: Int64,
@@ -231,7 +231,7 @@ def locate(
     return found
 
 
-@compiled()
+@compiled(nogil=False)
 def find_texts(
     numbers: Int64,
     edges: Int64,

@@ -106,9 +106,10 @@ class BatchBuilder:
         self._metadata.name(self._context.dataset, self._samples[start:stop], start)
         texts: dict[int, SampleText] = {}
         slots = list(range(start, stop))
-        if self._reader.decoded:
-            slots = (start + np.flatnonzero(self._reader.encoded[start:stop])).tolist()
-            for source in self._reader.decoded if len(slots) < stop - start else ():
+        encoded = self._reader.encoded[start:stop]
+        if not encoded.all():
+            slots = (start + np.flatnonzero(encoded)).tolist()
+            for source in self._reader.decoded(start, stop):
                 there = start + np.flatnonzero(source.slots[start:stop])
                 if len(there):
                     texts |= self._restore(source, there, watch)

@@ -55,9 +55,8 @@ class SampleReader:
         whole: bool [B], samples of which all images are wanted.
 
     Attributes:
-        decoded: samples that need not be read, since they are decoded in memory, or mapped: those
-            of each dataset of arrays, or of the cache.
-        encoded: bool [B], all other slots.
+        encoded: bool [B], samples that have to be read. Others are in arrays, or decoded in the
+            memory of a cache.
     """
 
     def __init__(self, context: BatchContext, step: StepJob, images: Int64, whole: Bools) -> None:
@@ -69,29 +68,14 @@ class SampleReader:
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
         self._resident = None if step.resident is None else step.resident.tolist()
-        self.decoded: list[DecodedSource] = []
+        self._counts = images
+        self._arrays = context.arrays
+        self._cached: CachedSource | None = None
         included, columns = ~step.share.excluded, context.dataset.columns
-        slots = included if step.resident is None else included & ~step.resident
-        joined = None
-        if isinstance(context.arrays, JoinedArrays):
-            joined = JoinedSource.of(context.arrays, samples, slots, images, verify=context.verify)
-        if joined is not None:
-            self.decoded = [joined]
-        elif context.arrays is not None:
-            for held, there in context.arrays.split(samples, slots):
-                array = held.images
-                self.decoded.append(
-                    MappedSource(
-                        there,
-                        held.columns,
-                        samples - held.first,
-                        None if array is None else array.data,
-                        images,
-                        array,
-                        held.texts,
-                        context.verify,
-                    )
-                )
+        self.encoded = np.ones(len(samples), bool)
+        if context.arrays is not None:
+            slots = included if step.resident is None else included & ~step.resident
+            self.encoded = ~(slots & context.arrays.hold(samples))
         elif (
             cache is not None
             and self._uses is not None
@@ -99,11 +83,31 @@ class SampleReader:
             and (data := cache.buffer) is not None
         ):
             starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
-            if (starts >= 0).any():
-                self.decoded = [CachedSource(starts >= 0, columns, samples, data, starts)]
-        self.encoded = np.ones(len(samples), bool)
-        for source in self.decoded:
-            self.encoded &= ~source.slots
+            self._cached = CachedSource(starts >= 0, columns, samples, data, starts)
+            self.encoded = starts < 0
+
+    def decoded(self, start: int, stop: int) -> list[DecodedSource]:
+        """Return the sources of the slots from `start` to `stop` that are not encoded."""
+        if self._cached is not None:
+            return [self._cached]
+        if self._arrays is None:
+            return []
+        samples, counts, slots = self._samples, self._counts, np.zeros(len(self._samples), bool)
+        slots[start:stop] = ~self.encoded[start:stop]
+        if isinstance(self._arrays, JoinedArrays):
+            joined = JoinedSource.of(self._arrays, samples, slots, counts, verify=self._verify)
+            if joined is not None:
+                return [joined]
+        sources: list[DecodedSource] = []
+        for held, there in self._arrays.split(samples, slots):
+            array = held.images
+            data, own = None if array is None else array.data, samples - held.first
+            sources.append(
+                MappedSource(
+                    *(there, held.columns, own, data, counts, array, held.texts, self._verify)
+                )
+            )
+        return sources
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
         """Read one sample, which has `total` images.

@@ -19,6 +19,7 @@ from datapipe.loader.schedule.sample_source import Origin
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
+from datapipe.plan.ragged import edges
 from datapipe.plan.rng import derive
 from datapipe.plan.units import PASS_BIT, Sizes, Units
 
@@ -101,14 +102,15 @@ class _DrawnLeg:
     """Draws of one leg."""
 
     def __init__(
-        self, leg: Leg, parts: Sequence[PartSource], edges: Int64, plan: PlanOptions
+        self, leg: Leg, parts: Sequence[PartSource], starts: Int64, plan: PlanOptions
     ) -> None:
         self._leg = leg
         self._plan = plan
-        self._edges = edges
         there = {part.name: (number, part) for number, part in enumerate(parts)}
         # A leg is only followed as long as its datasets are there.
-        self._parts = [there[name] for name in leg.datasets if name in there]
+        found = [there[name] for name in leg.datasets if name in there]
+        self._parts = [part for _, part in found]
+        self._firsts: Int64 = starts[[number for number, _ in found]]
         keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.datasets]
         self._interleaving = Interleaving(leg.rates, keys)
         self._entrants = list(leg.datasets.values())
@@ -117,14 +119,17 @@ class _DrawnLeg:
     def draw(self, start: int, stop: int) -> Int64:
         first = self._leg.start
         datasets, turns = self._interleaving.draws(start - first, stop - first)
-        samples = np.empty(len(turns), np.int64)
-        order = np.argsort(datasets, kind="stable")
-        held, starts = np.unique(datasets[order], return_index=True)
-        for number, chosen in zip(held.tolist(), np.split(order, starts[1:]), strict=True):
-            at, part = self._parts[number]
-            passes, indices = self._order(number, part)(turns[chosen])
-            samples[chosen] = self._edges[at] + part.select(indices) + (passes << PASS_BIT)
-        return samples
+        samples, passes = np.empty((2, len(turns)), np.int64)
+        # Small numbers are sorted four times as fast.
+        order = np.argsort(datasets.astype(np.min_scalar_type(len(self._parts))), kind="stable")
+        counts = np.bincount(datasets, minlength=len(self._parts))
+        bounds = edges(counts).tolist()
+        for number in np.flatnonzero(counts).tolist():
+            chosen = order[bounds[number] : bounds[number + 1]]
+            part = self._parts[number]
+            passes[chosen], indices = self._order(number, part)(turns[chosen])
+            samples[chosen] = part.select(indices)
+        return samples + self._firsts[datasets] + (passes << PASS_BIT)
 
     def places(self, draw: int) -> dict[str, Cursor]:
         turns = self._interleaving.counts(draw - self._leg.start).tolist()

@@ -38,8 +38,8 @@ def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
             advised += _advise(arrays, samples[there] - arrays.first)
     if context.store.begin([]) is None:
         return Advised(advised) if advised else None
-    for _, there in () if mapped is None else mapped.split(samples, wanted):
-        skipped = skipped | there
+    if mapped is not None:
+        skipped = skipped | (wanted & mapped.hold(samples))
     sizes = step.share.units.sizes
     _, total = spans(columns.sample_image, samples)
     images = total if sizes is None else sizes.images

@@ -143,7 +143,9 @@ def test_batches_are_those_of_the_shards(
 def test_once_compared_all_are_found_together(
     mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    joined_array.KERNEL.load()
+    kernel = joined_array.KERNEL.load()
+    compiled = [kernel.read, kernel.read_spans, kernel.find_texts, kernel.locate]
+    before = [len(function.signatures) for function in compiled]
     find, found = JoinedSource.of, []
 
     def spy(*args: Any, **options: Any) -> JoinedSource | None:
@@ -156,6 +158,8 @@ def test_once_compared_all_are_found_together(
     slots = [None if source is None else len(source.slots) for source in found]
     assert slots.count(6) > len(batches) / 2
     assert slots[-5:] == [6] * 5
+    # No batch has waited for a compiler.
+    assert [len(function.signatures) for function in compiled] == before
     again = mix("ABT", num_workers=0, epochs=6)
     monkeypatch.setattr(joined_array.KERNEL, "module", None)
     assert_same_batches(again, batches)

@@ -16,7 +16,7 @@ import numpy as np
 from datapipe.array_types import Bools, Int64, UInt8, UInt16, UInt32, UInt64
 from datapipe.compiled import compiled
 from datapipe.index.files.block_checksums import BLOCK
-from datapipe.index.files.memory import START
+from datapipe.index.files.memory import START, memory
 from datapipe.index.files.npy import HEADER
 
 Memory = tuple[UInt64, UInt32, UInt16, UInt8]
@@ -268,3 +268,21 @@ def find_texts(
         found[0, place] = start + address - _START
         found[1, place] = stop + address - _START
     return True
+
+
+def _prepare() -> None:
+    """Compile for the usual types, or take what was compiled: no batch should wait for it."""
+    numbers, edges, table = np.zeros(0, np.int64), np.zeros(2, np.int64), np.zeros((2, 1), np.int64)
+    codes, bools = np.zeros((1, 1), np.int64), np.zeros(0, bool)
+    read(numbers, edges, 0, 0, table, 8, numbers, codes, memory(), numbers)
+    read_spans(numbers, edges, table, numbers, memory(), table)
+    find_texts(numbers, edges, np.stack([table, table]), memory(), table)
+    tables, places = np.zeros((5, 2, 1), np.int64), np.zeros((7, 1), np.int64)
+    edges = np.zeros((3, 2), np.int64)
+    locate(
+        *(numbers, numbers, bools, edges, tables, codes, bools, places, 0, True, memory()),
+        *(bools, table, table),
+    )
+
+
+_prepare()

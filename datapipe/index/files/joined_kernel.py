@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8, UInt16, UInt32, UInt64
+from datapipe.array_types import Bools, Int64
 from datapipe.compiled import compiled
 from datapipe.index.files.block_checksums import BLOCK
-from datapipe.index.files.memory import START, memory
+from datapipe.index.files.memory import START, Memory, memory
 from datapipe.index.files.npy import HEADER
-
-Memory = tuple[UInt64, UInt32, UInt16, UInt8]
 
 # Compiled code holds these values, and numba renews its cache only when this file changes.
 _BLOCK, _START, _HEADER = 8192, 4096, 128

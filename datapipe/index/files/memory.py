@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.array_types import UInt8, UInt16, UInt32, UInt64
+
+Memory = tuple[UInt64, UInt32, UInt16, UInt8]
+
 START = 4096
 """First address of `memory_of`; nothing is below it."""
 
@@ -35,6 +39,8 @@ def memory_of(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 @functools.cache
-def memory() -> tuple[npt.NDArray[Any], ...]:
+def memory() -> Memory:
     """Return `memory_of` uint64, uint32, uint16 and uint8, as `joined_kernel` takes it."""
-    return tuple(memory_of(np.dtype(kind)) for kind in (np.uint64, np.uint32, np.uint16, np.uint8))
+    whole = (memory_of(np.dtype(kind)) for kind in (np.uint64, np.uint32, np.uint16, np.uint8))
+    words, halves, quarters, bytes_ = whole
+    return words, halves, quarters, bytes_

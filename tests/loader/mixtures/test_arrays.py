@@ -32,7 +32,7 @@ from datapipe.store import arrays as arrays_module
 from datapipe.store.joined_arrays import JoinedArrays
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
-from ..remote.server import serving
+from ...remote.server import serving
 
 MakeText = Callable[..., datapipe.TextSpec]
 

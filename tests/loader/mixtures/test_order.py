@@ -1,0 +1,337 @@
+"""The order of a mixture: the same for all who make it, and resumed exactly."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+import datapipe
+from datapipe import (
+    CacheSpec,
+    ImageSpec,
+    PackSpec,
+    RunSpec,
+)
+from datapipe.testing import assert_resumes_exactly, assert_same_batches
+
+from .datasets import (
+    META,
+    SIZES,
+    Draw,
+    Make,
+    draws,
+    of,
+    pixels_of,
+    plain,
+)
+
+UNITS: list[Any] = [
+    {"batch_size": 4},
+    pytest.param({"batch_size": 3, "group": 6}, marks=pytest.mark.campaign),
+    {"batch_size": 3, "buckets": 3},
+    {"max_tokens": 150},
+    {"pack": 128},
+    pytest.param(
+        {"pack": PackSpec(128, static_shapes=True, max_images=6), "batch_size": 2},
+        marks=pytest.mark.campaign,
+    ),
+    {"pack": 128, "epochs": 2, "shuffle": "shards", "shards_mixed": 2},
+]
+
+
+@pytest.mark.parametrize("options", UNITS, ids=str)
+def test_batches_are_the_same_whoever_makes_them(
+    make: Make, options: dict[str, Any], tmp_path: Path
+) -> None:
+    expected = list(make(**options))
+    assert {name for name, _ in draws(expected)} == set(SIZES)
+    ways: dict[str, dict[str, Any]] = {
+        "threads": {"num_workers": 2, "prefetch_factor": 3},
+        "memory": {"cache": CacheSpec(memory="20MB"), "num_workers": 1},
+        "little memory": {"cache": CacheSpec(memory=20_000, policy="next-use"), "num_workers": 2},
+        "encoded": {"cache": CacheSpec(memory="20MB", keep="encoded")},
+        "disk": {"cache": CacheSpec(disk=tmp_path / "disk", disk_size="20MB"), "num_workers": 2},
+        "disk again": {"cache": CacheSpec(disk=tmp_path / "disk", disk_size="20MB")},
+        "plan": {"cache": CacheSpec(plan=tmp_path / "plan")},
+        "plan again": {"cache": CacheSpec(plan=tmp_path / "plan"), "num_workers": 2},
+        "device": {"device": "cpu"},
+        "not verified": {"verify": False},
+    }
+    for name, way in ways.items():
+        loader = make(**options, **way)
+        assert_same_batches(loader, expected, name)
+        loader.close()
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 8}, {"pack": 128}], ids=str)
+def test_worker_processes_make_the_same_batches(make: Make, options: dict[str, Any]) -> None:
+    loader = make(**options, num_workers=1, workers="processes", epochs=2)
+    assert_same_batches(loader, make(**options, epochs=2))
+    loader.close()
+
+
+@pytest.mark.parametrize("options", UNITS, ids=str)
+def test_a_mixture_resumes_exactly(make: Make, options: dict[str, Any]) -> None:
+    whole = options.get("epochs", 1) == 1
+    assert_resumes_exactly(
+        lambda **more: make(**options, **more),
+        world_sizes=(1, 2, 3) if whole else (1,),
+        stops=(0.3, 1.0),
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 1, "group": 6}, {"pack": 96, "group": 6}, {"max_tokens": 120, "group": 6}],
+    ids=str,
+)
+def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, options: dict[str, Any]) -> None:
+    def order(world: int) -> list[Draw]:
+        ranks = [list(make(**options, rank=rank, world_size=world)) for rank in range(world)]
+        assert len({len(rank) for rank in ranks}) == 1
+        return [draw for step in zip(*ranks, strict=True) for draw in draws(step)]
+
+    assert order(1) == order(2) == order(3)
+
+
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("units", [{"batch_size": 1}, {"pack": 96}], ids=str)
+def test_a_run_is_stopped_and_resumed_again_and_again(
+    make: Make, units: dict[str, Any], every: int
+) -> None:
+    """After every few steps other ranks go on; together they see what one rank sees, in order."""
+    options = {**units, "group": 6, "epochs": 2}
+    whole = draws(make(**options))
+    found: list[Draw] = []
+    state, turn, over = None, 0, False
+    while not over:
+        world = (1, 2, 3)[turn % 3]
+        turn += 1
+        ranks, states = [], []
+        for rank in range(world):
+            loader = make(**options, rank=rank, world_size=world, num_workers=turn % 2)
+            if state is not None:
+                loader.load_state_dict(json.loads(state))
+            iterator = iter(loader)
+            ranks.append([batch for _, batch in zip(range(every), iterator, strict=False)])
+            states.append(json.dumps(loader.state_dict()))
+            iterator.close()
+        assert len(set(states)) == 1
+        steps = list(zip(*ranks, strict=True))
+        found += [draw for step in steps for draw in draws(step)]
+        state = states[0]
+        over = json.loads(state)["epoch"] == 2
+        assert steps
+    assert turn > 4
+    assert found == whole
+
+
+def test_random_numbers_and_orders_do_not_depend_on_other_datasets(
+    make: Make, mixture: Any
+) -> None:
+    """Another dataset moves samples, and changes no pixel of theirs."""
+
+    def pixels(parts: tuple[str, ...]) -> dict[str, list[tuple[str, bytes]]]:
+        found: dict[str, list[tuple[str, bytes]]] = {name: [] for name in SIZES}
+        loader = make(mixture(parts=parts), batch_size=1, meta=(*META, "images_per_sample"))
+        for batch in loader:
+            for name, key in draws([batch]):
+                found[name].append((key, pixels_of(batch)))
+        return found
+
+    two, four = pixels(("captions", "drawings")), pixels(tuple(SIZES))
+    for name in ("captions", "drawings"):
+        count = min(len(two[name]), len(four[name]))
+        assert count > 4
+        assert two[name][:count] == four[name][:count]
+
+
+def test_a_dataset_goes_on_from_pass_to_pass_over_the_whole_run(make: Make) -> None:
+    """No sample comes twice before all of its pass have come, over all epochs."""
+    for options in ({"batch_size": 4}, {"batch_size": 5, "epochs": None}):
+        if options.get("epochs", 3) is None:
+            options["run"] = RunSpec(max_steps=70)
+        found = draws(make(**{"epochs": 3, "drop_last": False, **options}))
+        for name, size in SIZES.items():
+            own = of(name, found)
+            assert len(own) > size
+            for start in range(0, len(own) - size + 1, size):
+                assert len(set(own[start : start + size])) == size
+            passes = [own[start : start + size] for start in range(0, len(own) - size + 1, size)]
+            if size > 4:
+                assert len({tuple(one) for one in passes}) == len(passes)
+
+
+def test_packs_hold_each_sample_as_often_as_plain_batches(make: Make) -> None:
+    expected = Counter(draws(make(epochs=2)))
+    for options in ({"pack": 128}, {"max_tokens": 200}, {"batch_size": 3, "buckets": 4}):
+        assert Counter(draws(make(epochs=2, **options))) == expected
+
+
+def test_shares_are_those_that_were_asked_for(make: Make) -> None:
+    found = Counter(name for name, _ in draws(make(epochs=10, image=None)))
+    total = sum(found.values())
+    for name, share in {"chats": 0.5, "captions": 0.3, "drawings": 0.15, "one": 0.05}.items():
+        assert abs(found[name] - share * total) <= 2
+
+
+def test_tokens_are_the_shares_where_weights_are_by_tokens(
+    make: Make, folders: dict[str, Path]
+) -> None:
+    given = {
+        "datasets": plain("chats", "captions", "drawings", folders=folders),
+        "weights": "tokens",
+        "epoch": "20k tokens",
+    }
+    tokens: Counter[str] = Counter()
+    for batch in make(given, batch_size=1, image=None):
+        (name, _), *_ = draws([batch])
+        tokens[name] += int(batch["attention_mask"].sum())
+    total = sum(tokens.values())
+    assert total == pytest.approx(20_000, rel=0.01)
+    for name in given["datasets"]:
+        assert tokens[name] / total == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("options", [{"batch_size": 1}, {"pack": 64}], ids=str)
+def test_every_rank_sees_every_dataset(
+    make: Make, folders: dict[str, Path], world: int, options: dict[str, Any]
+) -> None:
+    given = plain("chats", "captions", folders=folders)
+    for rank in range(world):
+        loader = make(given, rank=rank, world_size=world, epochs=4, image=None, **options)
+        share = Counter(name for name, _ in draws(loader))
+        total = sum(share.values())
+        assert 0.3 < share["chats"] / total < 0.7
+
+
+@pytest.mark.parametrize("shuffle", [False, "shards"])
+def test_other_orders_are_those_of_each_dataset(
+    make: Make, folders: dict[str, Path], shuffle: Any
+) -> None:
+    given = plain("chats", "captions", folders=folders)
+    options = {"image": None, "text": None, "shuffle": shuffle, "shards_mixed": 1, "epochs": 2}
+    found = draws(make(given, **options))
+    for name in given:
+        own = [int(key) for key in of(name, found)]
+        size = SIZES[name]
+        for start in range(0, len(own) - size + 1, size):
+            one = own[start : start + size]
+            assert sorted(one) == list(range(size))
+            if shuffle is False:
+                assert one == list(range(size))
+            else:
+                shards = [number // 7 for number in one]
+                assert len(list(itertools.groupby(shards))) == len(set(shards))
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"pack": 128}], ids=str)
+def test_weights_change_where_a_block_begins(
+    make: Make, folders: dict[str, Path], options: dict[str, Any]
+) -> None:
+    given = {
+        "datasets": plain("chats", "captions", folders=folders),
+        "epoch": 120,
+        "schedule": [{"from": 61, "weights": {"chats": 0}}],
+    }
+    given["datasets"]["captions"]["weight"] = 1
+    loader = make(given, image=None, epochs=2, **options)
+    blocks = loader.components().schedule.blocks(0)  # type: ignore[attr-defined]
+    assert blocks.plan.edges.tolist() == [0, 61, 120]
+    found = draws(loader)
+    # Within a block of packs, the order is another one.
+    assert abs(Counter(name for name, _ in found[:61])["chats"] - 30.5) <= 2
+    assert len(of("chats", found[61:])) <= 1
+    assert len(found) == 240
+    assert_resumes_exactly(
+        lambda **more: make(given, image=None, epochs=2, **options, **more), world_sizes=(1,)
+    )
+
+
+def test_another_program_gets_the_same_order(make: Make, tmp_path: Path) -> None:
+    """Neither hashes of strings nor the order of anything unordered play a part."""
+    loader = make(pack=128)
+    assert loader.state_dict() == make(pack=128).state_dict()
+    view = loader.plan.step(0)
+    assert view.to_dict() == json.loads(json.dumps(make(pack=128).plan.step(0).to_dict()))
+
+
+@pytest.fixture
+def many(tmp_path: Path, make_folder: Any) -> dict[str, Any]:
+    raw = make_folder(tmp_path / "raw", 3)
+    first = tmp_path / "0"
+    datapipe.pack_dataset(raw, first)
+    for number in range(1, 40):
+        shutil.copytree(first, tmp_path / str(number))
+    return {f"d{n}": {"path": tmp_path / str(n), "weight": 1 + n % 3} for n in range(40)}
+
+
+def test_many_small_datasets_are_one_mixture(make: Make, many: dict[str, Any]) -> None:
+    found = draws(make(many, batch_size=16, image=None, epochs=2))
+    counts = Counter(name for name, _ in found)
+    total = sum(1 + n % 3 for n in range(40))
+    for number in range(40):
+        assert abs(counts[f"d{number}"] - len(found) * (1 + number % 3) / total) <= 2
+    assert {name for name, _ in found} == set(many)
+
+
+@pytest.mark.campaign
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@hypothesis.given(data=st.data())
+def test_random_mixtures_resume_exactly(make: Make, mixture: Any, data: st.DataObject) -> None:
+    parts = data.draw(st.permutations(list(SIZES)))[: data.draw(st.integers(1, 4))]
+    weight = st.sampled_from([0.001, 0.3, 1.0, 7.0])
+    limit = st.sampled_from([None, 3, "40%"])
+    options = {name: {"weight": data.draw(weight), "limit": data.draw(limit)} for name in parts}
+    for one in options.values():
+        if one["limit"] is None:
+            del one["limit"]
+    given: dict[str, Any] = {
+        "datasets": mixture(parts=parts, **options),
+        "epoch": data.draw(st.sampled_from(["shortest", 1, 37, 110])),
+    }
+    if data.draw(st.booleans()):
+        start, over = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 60))
+        change = {"from": start, "weights": {parts[0]: data.draw(weight)}}
+        given["schedule"] = [change | ({"over": over} if over else {})]
+    if given["epoch"] == "shortest" and any(one["weight"] < 0.3 for one in options.values()):
+        given["epoch"] = 50
+    kind = data.draw(st.sampled_from(["sample", "buckets", "budget", "pack"]))
+    units: dict[str, Any] = {
+        "sample": {"batch_size": data.draw(st.integers(1, 9))},
+        "buckets": {"batch_size": data.draw(st.integers(1, 9)), "buckets": 3},
+        "budget": {"max_tokens": data.draw(st.integers(120, 600))},
+        "pack": {"pack": data.draw(st.integers(120, 600))},
+    }[kind]
+    units["shuffle"] = data.draw(st.sampled_from([True, False, "shards"]))
+    worlds = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=3, unique=True))
+    assert_resumes_exactly(
+        lambda **more: make(given, **units, **more),
+        world_sizes=worlds,
+        stops=(data.draw(st.floats(0, 1)),),
+    )
+
+
+def test_far_epochs_are_as_near_ones(make: Make, mixture: Any) -> None:
+    """Passes of a small dataset are counted beyond those that fit beside a sample's number."""
+    given = {"datasets": mixture(parts=("captions", "one"), one={"weight": 0.3}), "epoch": 40}
+    image = ImageSpec(size=16, flip=0.5)
+    for epoch in (0, 10**6, 10**9):
+        loader = make(given, image=image)
+        loader.set_epoch(epoch)
+        batches = list(loader)
+        assert len(draws(batches)) == 40
+        assert abs(len(of("one", draws(batches))) - 20) <= 2
+        again = make(given, image=image, num_workers=2)
+        again.set_epoch(epoch)
+        assert_same_batches(again, batches)

@@ -1,0 +1,124 @@
+"""Samples of a mixture that are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import datapipe
+from datapipe import (
+    PlanError,
+)
+
+from .datasets import (
+    Make,
+    draws,
+    of,
+)
+
+
+def test_samples_are_excluded_by_dataset_and_key(make: Make, mixture: Any) -> None:
+    whole = draws(make(epochs=2, image=None))
+    key = "000000003"
+    for exclude in ("chats:" + key, "drawings:" + key):
+        name = exclude.split(":")[0]
+        left = draws(make(epochs=2, image=None, exclude=exclude))
+        assert left == [draw for draw in whole if draw != (name, key)]
+        assert len(left) < len(whole)
+    several = [f"{name}:{key}" for name in ("chats", "captions", "drawings")]
+    left = draws(make(epochs=2, image=None, exclude=several))
+    assert left == [draw for draw in whole if draw[1] != key]
+    only = "000000020"  # a key that one dataset has
+    left = draws(make(epochs=2, image=None, exclude=[only, several[0]]))
+    assert left == [draw for draw in whole if draw not in {("chats", only), ("chats", key)}]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "told"),
+    [
+        ("000000003", r"in several datasets: 'chats', 'captions', 'drawings'; .*'chats:000000003'"),
+        (["one:000000000", "000000000"], r"'captions', 'drawings' and 1 more"),
+        ("one:000000003", "no sample of dataset 'one' has this key"),
+        ("none:000000003", "no sample of any dataset has this key"),
+        ("x", "no sample of any dataset has this key"),
+        (52, "the dataset has samples 0 to 51"),
+    ],
+)
+def test_a_key_that_may_be_of_several_datasets_is_refused(
+    make: Make, exclude: Any, told: str
+) -> None:
+    with pytest.raises(PlanError, match=told):
+        make(exclude=exclude)
+
+
+def test_numbers_and_steps_are_excluded(make: Make) -> None:
+    loader = make()
+    whole = [draws([batch]) for batch in loader]
+    numbers = {
+        draw: number
+        for batch in make()
+        for draw, number in zip(draws([batch]), batch["sample"].tolist(), strict=False)
+    }
+    assert sorted(set(numbers.values())) == list(range(52))
+    number = numbers["drawings", "000000001"]
+    left = draws(make(exclude=[number]))
+    assert left == [draw for step in whole for draw in step if numbers[draw] != number]
+    view = loader.plan.step(2, epoch=0)
+    assert sorted(zip(view.ranks[0].datasets, view.ranks[0].keys, strict=True)) == sorted(whole[2])
+    left = draws(make(exclude=[view]))
+    assert left == [draw for n, step in enumerate(whole) if n != 2 for draw in step]
+    with pytest.raises(PlanError, match="seen in another plan"):
+        make(exclude=[view], seed=4)
+
+
+def test_conditions_of_the_loader_and_of_datasets_hold_together(make: Make, mixture: Any) -> None:
+    given = mixture(chats={"where": "images > 0"}, captions={"where": "width > 42"})
+    found = set(draws(make(given, where="images < 2", epochs=2)))
+    alone = {
+        name: set(draws(make(mixture(parts=(name,)), where=condition, image=None)))
+        for name, condition in {
+            "chats": "images > 0 and images < 2",
+            "captions": "width > 42 and images < 2",
+            "drawings": "images < 2",
+            "one": "images < 2",
+        }.items()
+    }
+    assert found == set().union(*alone.values())
+    assert len(alone["chats"]) == 15
+    either = mixture(parts=("chats",), chats={"where": "images == 0 or images == 2"})
+    assert {int(key) % 4 for _, key in draws(make(either, where="images > 0"))} == {2}
+    with pytest.raises(PlanError, match="chats"):
+        make(mixture(chats={"where": "images > 9"}))
+    with pytest.raises(PlanError, match=r"dataset 'drawings' of the mixture: .*colour"):
+        make(mixture(drawings={"where": "colour > 9"}))
+
+
+@pytest.mark.parametrize(("limit", "count"), [(10, 10), ("50%", 14), ("5%", 1), (10**6, 29)])
+def test_a_limit_keeps_the_same_samples_in_every_epoch(
+    make: Make, mixture: Any, limit: Any, count: int
+) -> None:
+    given = mixture(parts=("chats", "captions"), chats={"limit": limit})
+    options: dict[str, Any] = {"image": None, "epochs": 1}
+    every = set(of("chats", draws(make(mixture(parts=("chats", "captions")), **options))))
+    kept = set(of("chats", draws(make(given, **options))))
+    assert len(kept) == count
+    for other in ({"epochs": 4}, {"seed": 9, "epochs": 3}, {"pack": 100, "epochs": 2}):
+        assert set(of("chats", draws(make(given, **options | other)))) == kept
+    if count == 10:
+        assert kept != set(sorted(every)[:count])  # of the whole dataset, and not its begin
+        # More samples with a larger limit, and not others.
+        more = mixture(parts=("chats", "captions"), chats={"limit": 14})
+        assert kept < set(of("chats", draws(make(more, **options))))
+
+
+def test_validation_of_a_mixture_is_a_mixture(make: Make, mixture: Any) -> None:
+    given = datapipe.Mixture.of(
+        {
+            "datasets": mixture(parts=("chats", "captions")),
+            "validation": {"datasets": mixture(parts=("drawings",), drawings={"weight": 1})},
+        }
+    )
+    assert given.validation is not None
+    loader = make(given.validation, shuffle=False)
+    assert of("drawings", draws(loader)) == [f"{n:09d}" for n in range(5)]

@@ -33,7 +33,7 @@ def compiled(signature: Any = None, *, nogil: bool = True) -> Callable[[_Functio
         signature: types of the arguments, a string or as numba has them, to compile for now; None
             compiles for those of the first call.
         nogil: whether other threads run meanwhile. For calls of a few microseconds that costs more
-            than it gives: the interpreter's lock has to be had back.
+            than it gives: the interpreter's lock has to be taken again.
     """
 
     def compile(function: _Function) -> _Function:

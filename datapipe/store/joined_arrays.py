@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from datapipe.array_types import Bools, Int64
 from datapipe.index.files.block_checksums import as_one_of
+from datapipe.index.files.joined_array import CLOSED, IN_SHARDS, OPEN
 from datapipe.index.files.memory import START
 from datapipe.index.joined_columns import JoinedColumns
 from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
 from datapipe.store.joined import JoinedStore
-
-_IN_SHARDS, _CLOSED, _OPEN = 0, 1, 2
 
 
 class JoinedArrays(ArrayDatasets):
@@ -33,7 +32,7 @@ class JoinedArrays(ArrayDatasets):
         columns: of the mixture.
         places: int64 [7, datasets], where their images, texts, and flags of images and texts that
             were compared begin, as indices in `memory_of` bytes; where images and texts end; and
-            whether the dataset is shards, arrays, or arrays that are mapped. Image i of the mixture
+            `IN_SHARDS`, `CLOSED` or `OPEN`. Image i of the mixture
             is at i times `size`, its flag at i, and the flag of member m at m. Texts end after so
             many bytes.
         size: values of an image, of all datasets; 0 if they are not wanted.
@@ -51,7 +50,7 @@ class JoinedArrays(ArrayDatasets):
         self._opened: dict[int, ArrayDataset] = {}
         self._lock = threading.Lock()
         self.places = np.zeros((7, len(dataset.parts)), np.int64)
-        self.places[6] = np.where(self._is_array, _CLOSED, _IN_SHARDS)
+        self.places[6] = np.where(self._is_array, CLOSED, IN_SHARDS)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _joined, (self._dataset, self._store, self._images)
@@ -85,7 +84,7 @@ class JoinedArrays(ArrayDatasets):
                     self.columns.open_part(number)
                     self.places[:6, number] = self._places_of(opened, number)
                     self._opened[number] = opened
-                    self.places[6, number] = _OPEN  # last: who sees it reads at these places
+                    self.places[6, number] = OPEN  # last: who sees it reads at these places
         return opened
 
     def _open(self, number: int) -> ArrayDataset:

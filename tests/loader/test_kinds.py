@@ -26,9 +26,9 @@ from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.metrics.watch import Watch
-from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.loader.work import Work
+from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.steps import Share
 from datapipe.plan.units import PASS_BIT, Sizes, Units
 from datapipe.text.encode import SampleText

@@ -18,6 +18,9 @@ Values = npt.NDArray[Any]
 KERNEL = LateModule("datapipe.index.files.joined_kernel", after=1 << 16)
 """Kernel that reads values at random, of the whole process. Work is counted in values."""
 
+IN_SHARDS, CLOSED, OPEN = 0, 1, 2
+"""A dataset of a mixture is in shards, or in arrays, or in arrays that are mapped."""
+
 _NO_SHIFTS = np.zeros(0, np.int64)
 _NO_CODES = np.zeros((0, 0), np.int64)
 

@@ -16,13 +16,15 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.compiled import compiled
 from datapipe.index.files.block_checksums import BLOCK
+from datapipe.index.files.joined_array import IN_SHARDS, OPEN
 from datapipe.index.files.memory import START, Memory, memory
 from datapipe.index.files.npy import HEADER
 
 # Compiled code holds these values, and numba renews its cache only when this file changes.
 _BLOCK, _START, _HEADER = 8192, 4096, 128
-_IN_SHARDS, _OPEN = 0, 2  # of a dataset, as in `JoinedArrays`
+_IN_SHARDS, _OPEN = 0, 2
 assert (_BLOCK, _START, _HEADER) == (BLOCK, START, HEADER)
+assert (_IN_SHARDS, _OPEN) == (IN_SHARDS, OPEN)
 
 
 @compiled(nogil=False)
@@ -55,6 +57,19 @@ def load(table: Int64, size: int, part: int, index: int, memory: Memory) -> tupl
     if size == 2:
         return True, np.int64(quarters[at >> np.uint64(1)])
     return True, np.int64(bytes_[at])
+
+
+@compiled(nogil=False)
+def load_span(
+    table: Int64, edges: Int64, number: int, memory: Memory
+) -> tuple[bool, int, np.int64, np.int64]:
+    """Return whether an offset and the next one can be read, the part of the offset, and both."""
+    if number < 0 or number >= edges[-1]:
+        return False, 0, np.int64(0), np.int64(0)
+    part = holder(edges, number)
+    good, start = load(table, 8, part, number - edges[part], memory)
+    better, stop = load(table, 8, part, number - edges[part] + 1, memory)
+    return good and better, part, start, stop
 
 
 @compiled(nogil=False)
@@ -116,13 +131,8 @@ def read_spans(
         As `read`.
     """
     for place in range(len(numbers)):
-        number = numbers[place]
-        if number < 0 or number >= edges[-1]:
-            return False
-        part = holder(edges, number)
-        good, start = load(table, 8, part, number - edges[part], memory)
-        better, stop = load(table, 8, part, number - edges[part] + 1, memory)
-        if not (good and better):
+        good, part, start, stop = load_span(table, edges, numbers[place], memory)
+        if not good:
             return False
         found[0, place] = start + shifts[part]
         found[1, place] = stop - start
@@ -168,13 +178,8 @@ def locate(
         is not open, something was not compared, or a file ends too early.
     """
     sample_edges, member_edges, image_edges = edges[0], edges[1], edges[2]
-    members, images, offsets, sizes, extensions = (
-        tables[0],
-        tables[1],
-        tables[2],
-        tables[3],
-        tables[4],
-    )
+    members, images = tables[0], tables[1]
+    offsets, sizes, extensions = tables[2], tables[3], tables[4]
     starts, bounds = slots[0], slots[1]
     found = 0
     for slot in range(len(samples)):
@@ -202,9 +207,8 @@ def locate(
             for number in range(image, image + counts[slot]):
                 if not memory[3][places[2, part] + number]:
                     return -1
-        good, first = load(members, 8, part, own, memory)
-        better, last = load(members, 8, part, own + 1, memory)
-        if not (good and better):
+        good, _, first, last = load_span(members, sample_edges, samples[slot], memory)
+        if not good:
             return -1
         for member in range(first, last):
             good, code = load(extensions, 2, part, member, memory)
@@ -250,14 +254,9 @@ def find_texts(
     """
     offsets, data = tables[0], tables[1]
     for place in range(len(numbers)):
-        number = numbers[place]
-        if number < 0 or number >= edges[-1]:
-            return False
-        part = holder(edges, number)
+        good, part, start, stop = load_span(offsets, edges, numbers[place], memory)
         address, flag = data[0, part], data[1, part]
-        good, start = load(offsets, 8, part, number - edges[part], memory)
-        better, stop = load(offsets, 8, part, number - edges[part] + 1, memory)
-        if not (good and better and address):
+        if not good or address == 0:
             return False
         if flag != 0:
             for block in range((start + _HEADER) // _BLOCK, (stop - 1 + _HEADER) // _BLOCK + 1):

@@ -13,9 +13,9 @@ from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
-from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.schedule.run_options import OnError
 from datapipe.loader.schedule.state import Run
+from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.steps import Share
 from datapipe.store.arrays import ArrayDatasets
 from datapipe.store.protocol import Fetch, Store

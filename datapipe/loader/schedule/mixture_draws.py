@@ -14,12 +14,12 @@ from datapipe.array_types import Int64
 from datapipe.index.files.joined_array import split_by_part
 from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_part import PartSource, key_of
-from datapipe.loader.schedule.random_keys import Identities, RandomKeys
 from datapipe.loader.schedule.sample_source import Origin
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges
+from datapipe.plan.random_keys import Identities, RandomKeys
 from datapipe.plan.rng import derive
 from datapipe.plan.units import PASS_BIT, Sizes, Units
 

@@ -19,13 +19,13 @@ from datapipe.index.tokens.columns import TokenColumns
 from datapipe.index.where import parse_where, select_where
 from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
-from datapipe.loader.schedule.random_keys import RandomKeys
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
 from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
+from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes, Units
 from datapipe.text.encode import TextEncoder

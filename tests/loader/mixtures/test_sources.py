@@ -1,4 +1,4 @@
-"""Where the datasets of a mixture lie, and how they change."""
+"""Mixtures of datasets that are damaged, packed again, remote, or tars of others."""
 
 from __future__ import annotations
 

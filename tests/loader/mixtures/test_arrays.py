@@ -166,6 +166,25 @@ def test_once_compared_all_are_found_together(
     assert found[-1] is None
 
 
+def test_images_and_texts_are_compared_before_they_are_read_in_memory(
+    mix: Callable[..., Loader],
+) -> None:
+    joined_array.KERNEL.load()
+    arrays = mix("AB").components().context.arrays
+    assert isinstance(arrays, JoinedArrays)
+    held = arrays.dataset(0)
+    assert held.images is not None
+    samples, counts = np.arange(3), np.array([1, 2, 0])
+    find = partial(JoinedSource.of, arrays, samples, samples >= 0, counts)
+    assert find(verify=False) is not None
+    for flags, name in ((held.images.flags, "texts"), (held.texts.flags(held.columns), "images")):
+        held.images.flags[:] = held.texts.flags(held.columns)[:] = False
+        flags[:] = True
+        assert find(verify=True) is None, f"{name} were not compared"
+    held.images.flags[:] = True
+    assert find(verify=True) is not None
+
+
 def test_what_ends_too_early_is_not_read_in_memory(mix: Callable[..., Loader]) -> None:
     joined_array.KERNEL.load()
     arrays = mix("AB").components().context.arrays

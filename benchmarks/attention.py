@@ -20,7 +20,6 @@ all of it in seconds, to see that it runs: its figures mean nothing.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -39,7 +38,7 @@ from benchmarks.attention_measure import (
     uniform,
 )
 from benchmarks.attention_report import PACKED, PADDED, Measured, draw, print_tables
-from benchmarks.common import Contestant, compete, machine
+from benchmarks.common import Contestant, compete, machine, write_json
 from benchmarks.gpu import Bar, describe
 from examples.vlm.attention import KERNELS
 
@@ -220,8 +219,7 @@ def write(
         "settings": {name: [asdict(at) for at in each] for name, each in settings.items()},
         "aims": [asdict(bar) for bar in bars],
     }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(options.json, content)
 
 
 if __name__ == "__main__":

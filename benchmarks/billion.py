@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from datapipe.index.files.block_checksums import write_sums
 
 SAMPLES = 1_000_000_000
@@ -147,7 +147,7 @@ def main() -> None:
             "machine": machine("numpy", "numba", cache="cold" if arguments.cold else "warm"),
             "rounds": rounds,
         }
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(arguments.json, content)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from benchmarks.data import packed, photographs
 from datapipe import CacheSpec, ImageSpec, make_loader
 from datapipe.progress import Progress
@@ -57,4 +56,4 @@ def days(path: Path | None) -> None:
     print(stats)
     if path is not None:
         content = {"title": "cache days", "where": machine(cache="warm"), "rows": rows}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(path, content)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.next_use import Lru, NextUse
@@ -61,7 +60,7 @@ def hits(path: Path | None) -> None:
         print(f"{row['what']:24} {row['part']:10.3f} {shares}")
     if path is not None:
         content = {"title": "cache hits", "where": machine(cache="none"), "rows": rows}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(path, content)
 
 
 def _run(policy: NextUse | Lru, *, ranks: int) -> float:

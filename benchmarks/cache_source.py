@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import multiprocessing
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from benchmarks.data import bitmaps, packed
 from datapipe import ImageSpec, make_loader
 
@@ -54,7 +53,7 @@ def source(path: Path | None) -> None:
         server.join()
     if path is not None:
         content = {"title": "cache source", "where": machine(cache="warm"), "rows": rows}
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(path, content)
 
 
 def _measure(url: str, shuffle: Any) -> dict[str, Any]:

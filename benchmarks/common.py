@@ -215,7 +215,6 @@ def report(
     for line in aligned(_rows(results, against, unit)):
         print(line)
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "title": title,
             "unit": unit,
@@ -223,7 +222,15 @@ def report(
             "references": [reference.name for reference in against],
             "results": [asdict(result) for result in results],
         }
-        path.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(path, content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file of results, or replace it at once: who is interrupted keeps the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)
 
 
 def _rows(results: Sequence[Result], against: Sequence[Result], unit: str) -> Iterator[list[str]]:

@@ -12,7 +12,6 @@ all of it on the CPU, to see that it runs: its figures mean nothing.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common import Contestant, Result, Spread, compete, machine, report
+from benchmarks.common import Contestant, Result, Spread, compete, machine, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.gpu_decoders import BATCH, SIDE, Decoder, decoders
 from benchmarks.gpu_measure import measure_copies, measure_latency, measure_loaders, prepare
@@ -116,8 +115,7 @@ def main() -> None:
             "loader": loaders,
             "aims": [asdict(bar) for bar in bars],
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def describe(device: torch.device) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.chats import chats, describe
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from benchmarks.ladder_report import draw, table
 from examples.vlm.config import MODELS
 
@@ -276,8 +276,7 @@ def main() -> None:
         "failed": {ladder[number].name: reason for number, reason in failed.items()},
     }
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps({**content, "results": results}, indent=1) + "\n")
+        write_json(options.json, {**content, "results": results})
     if options.plot:
         draw(title, results, options.plot)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import subprocess
 import time
@@ -24,7 +23,17 @@ from pathlib import Path
 import psutil
 
 from benchmarks.cache import CACHED, EPOCHS, GATHER
-from benchmarks.common import Absent, Contestant, Run, chosen, compete, machine, parse, report
+from benchmarks.common import (
+    Absent,
+    Contestant,
+    Run,
+    chosen,
+    compete,
+    machine,
+    parse,
+    report,
+    write_json,
+)
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import describe
 from benchmarks.peers.ours import arrays_of
@@ -180,7 +189,7 @@ def share(task: Task, title: str, options: argparse.Namespace) -> None:
             "size": size,
             **total,
         }
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def drop(path: Path) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.common import write_json
 from benchmarks.data import photographs, scratch
 
 LAYOUTS = ("records", "folder")
@@ -48,7 +49,7 @@ def main() -> None:
                 }
             )
             if options.json:
-                options.json.write_text(json.dumps(results, indent=1) + "\n")
+                write_json(options.json, results)
 
 
 def measure(layout: str, samples: int, workers: int) -> tuple[float, float, float]:

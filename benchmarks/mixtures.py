@@ -29,7 +29,6 @@ larger batches, with twice the steps).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -38,7 +37,7 @@ from typing import Any
 
 from benchmarks import mixtures_data, mixtures_many, mixtures_peers, mixtures_shares
 from benchmarks.cache import EPOCHS
-from benchmarks.common import Result, aligned, compete, machine, report
+from benchmarks.common import Result, aligned, compete, machine, report, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.loaders import describe
 from benchmarks.mixtures_many import aim
@@ -67,8 +66,7 @@ def main() -> None:
     where["load at the end"] = round(os.getloadavg()[0], 1)
     if options.json is not None:
         content = {"what": options.what, "machine": where, "tables": tables}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def many(options: argparse.Namespace) -> Tables:

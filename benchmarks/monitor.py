@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ import torch
 from torch import nn
 
 import datapipe
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from datapipe.monitor.step_sample import StepRecorder
 from datapipe.monitor.syncs import RECORDED_EVERY
 
@@ -85,9 +84,8 @@ def main() -> None:
         f"{recorded['share']:.2%} of all steps"
     )
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         content = {"bar": BAR, "machine": where, "results": results, "recorded": recorded}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def measure(

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import datapipe
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 
 _STEPS = 96  # three of which are recorded
 _WARM_UP = 5
@@ -89,7 +89,7 @@ def main() -> None:
     if options.json is not None:
         where = machine("datapipe", "torch", cache="not used")
         content = {"machine": where, "ranks": found}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def _rank(rank: int, folder: str) -> None:

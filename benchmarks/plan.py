@@ -12,7 +12,6 @@ ranks of a step, averaged over steps of one pack a rank.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.common import machine
+from benchmarks.common import machine, write_json
 from datapipe.plan import packing_reference
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
@@ -80,7 +79,7 @@ def main() -> None:
             _show(row, header=not rows or list(rows[-1]) != list(row))
             rows.append(row)
         if options.json:
-            options.json.write_text(json.dumps(content, indent=1) + "\n")
+            write_json(options.json, content)
 
 
 def fill(samples: int, rounds: int) -> Iterator[Row]:

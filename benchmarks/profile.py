@@ -10,7 +10,6 @@ gain. A run that other processes have disturbed is repeated, for a quarter of a 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import Contestant, Run, Spread, compete, machine, parse
+from benchmarks.common import Contestant, Run, Spread, compete, machine, parse, write_json
 from benchmarks.data import mixed_photographs, packed, photographs
 from benchmarks.peers.work import BATCH, SIDE
 from benchmarks.transforms import hold_lock
@@ -254,8 +253,7 @@ def _write(
             for profile, outcomes in found
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(path, content)
 
 
 if __name__ == "__main__":

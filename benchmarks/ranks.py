@@ -28,7 +28,6 @@ rank to the last of all ranks.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common import Spread, aligned, machine
+from benchmarks.common import Spread, aligned, machine, write_json
 from benchmarks.ranks_measure import Ranks, Timed
 from benchmarks.ranks_packs import (
     Cost,
@@ -131,8 +130,7 @@ def main() -> None:
         f"variance\n\n{verdict(tables)}"
     )
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+        write_json(options.json, content)
 
 
 def parse() -> argparse.Namespace:

@@ -17,7 +17,6 @@ start, and takes the least.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import statistics
@@ -33,7 +32,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from benchmarks.common import machine, parse
+from benchmarks.common import machine, parse, write_json
 from benchmarks.data import packed, photographs
 from benchmarks.textbook import WORKERS, textbook
 from benchmarks.tuneloaders import known
@@ -340,9 +339,8 @@ def main() -> None:
             print(line)
         print(_summary(made))
     if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
         rows = {part: [asdict(answer) for answer in made] for part, made in answers.items()}
-        options.json.write_text(json.dumps({"machine": where, **rows}, indent=1) + "\n")
+        write_json(options.json, {"machine": where, **rows})
 
 
 def _table(answers: Sequence[Answer]) -> Iterator[str]:

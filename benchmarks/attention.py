@@ -13,8 +13,9 @@ Forward and backward of one attention layer, without the projections around it, 
 kernel to be 3.7 times as fast as `plain` at 2,048 tokens, in 2.9 times less memory. Without a GPU
 it measures the CPU, with a smaller layer; where others use the CPU too, `--threads 1` keeps threads
 from waiting for each other. `--non-causal` measures attention as encoders use it, and `--dropout P`
-with weights set to zero. `examples.vlm.train --attention-table` reads the JSON. `--rehearse` runs
-all of it in seconds, to see that it runs: its figures mean nothing.
+with weights set to zero. Results are written after each length; `examples.vlm.train
+--attention-table` reads them. `--rehearse` runs all of it in seconds, to see that it runs: its
+figures mean nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from benchmarks.attention_measure import (
 )
 from benchmarks.attention_report import PACKED, PADDED, Measured, draw, print_tables
 from benchmarks.common import Contestant, compete, machine, write_json
-from benchmarks.gpu import Bar, describe
+from benchmarks.gpu.aims import Bar, as_json, describe, show
 from examples.vlm.attention import KERNELS
 
 AIM = 2048  # tokens
@@ -67,26 +68,38 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     where = machine("torch", "triton", "flash-attn", "xformers", cache="not used")
     where["gpu"] = "not used" if options.device == "cpu" else describe(layer.device)
-    # Each number of tokens is compiled for itself, as it is where all batches have the same.
-    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
-        rows = [measure_rows(layer, length, options) for length in options.lengths]
-        mixed = [measure_mixed(layer, length, options) for length in options.lengths]
-    bars = aims(rows)
     title = (
         f"Attention, forward and backward: {layer.heads} heads ({layer.kv_heads} of keys) of "
         f"{layer.size}, {options.dtype}, {'causal' if layer.causal else 'non-causal'}"
         f"{f', dropout {layer.dropout}' * (layer.dropout > 0)}; rounds: {options.rounds}, "
         f"threads: {options.threads}"
     )
+    rehearsal = options.device == "cpu" or options.rehearse  # the aims are for a GPU
+    rows: list[Measured] = []
+    mixed: list[Measured] = []
+    for length in options.lengths:
+        # Each number of tokens is compiled for itself, as it is where all batches have the same.
+        with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+            rows.append(measure_rows(layer, length, options))
+            mixed.append(measure_mixed(layer, length, options))
+        if options.json is not None:
+            content = {
+                "title": title,
+                "machine": where,
+                "causal": not options.non_causal,
+                "dropout": options.dropout,
+                "tokens": options.tokens,
+                "settings": {
+                    "rows of one length": in_order(rows),
+                    "captions and conversations": in_order(mixed),
+                },
+                **as_json(aims(rows), rehearsal=rehearsal),
+            }
+            write_json(options.json, content)
+    for settings in (rows, mixed):
+        settings.sort(key=lambda at: at.length)
     print_tables(title, where, rows, mixed)
-    print()
-    if options.device == "cpu" or options.rehearse:
-        print("Aims are for a GPU, and no figure here is compared with them.")
-        bars = []
-    print(*bars, sep="\n")
-    if options.json is not None:
-        settings = {"rows of one length": rows, "captions and conversations": mixed}
-        write(options, title, where, settings, bars)
+    show(aims(rows), rehearsal=rehearsal)
     if options.plot is not None:
         device = (
             f"{where['cpu']}, {where['cores']} cores" if options.device == "cpu" else where["gpu"]
@@ -94,10 +107,15 @@ def main() -> None:
         draw(rows, mixed, title=f"{title}; {device}", path=options.plot)
 
 
+def in_order(settings: Sequence[Measured]) -> list[dict[str, Any]]:
+    """Return what was measured, for JSON, by length."""
+    return [asdict(at) for at in sorted(settings, key=lambda at: at.length)]
+
+
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Parse the command line; the defaults depend on the device."""
     add = parser.add_argument
-    add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 256 to 8192)")
+    add("--lengths", type=int, nargs="+", metavar="N", help="tokens (default: 2048, 256 to 8192)")
     add("--rounds", type=int, help="counted rounds (default: 5 on a GPU, 3 on the CPU)")
     add("--kernels", nargs="+", choices=list(KERNELS), default=list(KERNELS), metavar="NAME")
     add("--dtype", choices=["bfloat16", "float16", "float32"], help="(default: bfloat16 on a GPU)")
@@ -119,7 +137,8 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
         options.lengths = options.lengths or [64, 128]
     options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     gpu = options.device == "cuda"
-    options.lengths = options.lengths or [256, 512, 1024, 2048, 4096, *[8192] * gpu]
+    # First the one that the aims are for: each is written when it is measured.
+    options.lengths = options.lengths or [2048, *[8192] * gpu, 256, 512, 1024, 4096]
     options.rounds = options.rounds or (5 if gpu else 3)
     options.dtype = options.dtype or ("bfloat16" if gpu else "float32")
     options.heads = options.heads or (32 if gpu else 4)
@@ -199,27 +218,6 @@ def aims(rows: Iterable[Measured]) -> list[Bar]:
             most=False,
         ),
     ]
-
-
-def write(
-    options: argparse.Namespace,
-    title: str,
-    where: dict[str, Any],
-    settings: dict[str, list[Measured]],
-    bars: Sequence[Bar],
-) -> None:
-    """Every round as JSON."""
-    content = {
-        "title": title,
-        "machine": where,
-        "rehearsal": options.rehearse,
-        "causal": not options.non_causal,
-        "dropout": options.dropout,
-        "tokens": options.tokens,
-        "settings": {name: [asdict(at) for at in each] for name, each in settings.items()},
-        "aims": [asdict(bar) for bar in bars],
-    }
-    write_json(options.json, content)
 
 
 if __name__ == "__main__":

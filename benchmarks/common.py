@@ -116,10 +116,15 @@ class Result:
         return Spread.of([own.rate / other.rate for own, other in pairs])
 
 
-def compete(contestants: Sequence[Contestant], rounds: int) -> list[Result]:
+def compete(
+    contestants: Sequence[Contestant],
+    rounds: int,
+    after_round: Callable[[list[Result]], None] = lambda results: None,
+) -> list[Result]:
     """Run all contestants in turn, `rounds` times after one round that is not counted.
 
     That first round brings imports, files and worker processes to where the others find them.
+    `after_round` is given what there is after each that counts.
     """
     results = [Result(name=entry.name, note=entry.note) for entry in contestants]
     ready: list[tuple[Result, Callable[[], Run]]] = []
@@ -147,6 +152,8 @@ def compete(contestants: Sequence[Contestant], rounds: int) -> list[Result]:
                 result.warm_up = done
             which = f"round {number} of {rounds}" if number else "warm-up"
             print(f"{which}: {result.name}: {done.rate:,.0f}/s", file=sys.stderr, flush=True)
+        if number:
+            after_round(results)
     return results
 
 

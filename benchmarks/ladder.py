@@ -6,15 +6,13 @@ Every rung is a run of `python -m examples.vlm.train` in a process of its own, w
 the rungs before it and its own. Rounds go through all rungs in turn; ratios are taken within a
 round. Tokens are those of samples: what padding costs is in the rate. Rungs with several processes
 are started by torchrun; on the CPU they share the cores. A rung that cannot run here says why, and
-the others go on. Losses are comparable between rungs of equal batches.
+the others go on. Results are written after every run. Losses are comparable between rungs of equal
+batches.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +24,9 @@ import torch
 
 from benchmarks.chats import chats, describe
 from benchmarks.common import machine, write_json
-from benchmarks.ladder_report import draw, table
+from benchmarks.gpu.aims import Bar, as_json, show
+from benchmarks.ladder_report import draw, ratios, table
+from benchmarks.training import train
 from examples.vlm.config import MODELS
 
 
@@ -155,24 +155,8 @@ def climb(common: dict[str, Any], chosen: dict[str, Any], rung: Rung) -> dict[st
     """
     if rung.needs and find_spec(rung.needs) is None:
         raise RuntimeError(f"{rung.needs} is not installed: pip install {rung.needs}")
-    command = [sys.executable, "-m"]
-    several = rung.processes > 1
-    if several:
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-        command += [str(rung.processes), "-m"]
-    command += ["examples.vlm.train", str(common["shards"]), "--json", "-"]
-    for name, value in {**common, **chosen}.items():
-        if name != "shards":
-            command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
-    threads = max(1, (os.cpu_count() or 1) // rung.processes)
-    environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if several else {})
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if "error:" in line or "train:" in line]
-        last = said[0] if said else (done.stderr.splitlines() or ["it said nothing"])[-1]
-        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}\n{last}")
-    report: dict[str, Any] = json.loads(done.stdout)["report"]
-    return report
+    options = {name: value for name, value in {**common, **chosen}.items() if name != "shards"}
+    return train(common["shards"], options, processes=rung.processes)
 
 
 def main() -> None:
@@ -200,6 +184,12 @@ def main() -> None:
         help="of the rungs with several, 1 for none (default: %(default)s)",
     )
     add("--only", nargs="+", metavar="TEXT", help="rungs whose names hold one of these")
+    add(
+        "--part",
+        choices=("all", "way", "asides"),
+        default="all",
+        help="rungs: those on the way up, or the last one with those aside (default: all)",
+    )
     add("--json", type=Path, metavar="FILE", help="also write every run to this file")
     add("--plot", type=Path, metavar="FILE", help="also draw the ladder")
     options = parser.parse_args()
@@ -212,10 +202,12 @@ def main() -> None:
         workers=options.workers,
         processes=options.processes,
     )
+    last = max(number for number, rung in enumerate(ladder) if not rung.aside)
     numbers = [
         number
         for number, rung in enumerate(ladder)
-        if not options.only or any(text in rung.name for text in options.only)
+        if (not options.only or any(text in rung.name for text in options.only))
+        and (options.part == "all" or rung.aside == (options.part == "asides") or number == last)
     ]
     if not numbers:
         parser.error(f"--only {options.only}: the rungs are {[rung.name for rung in ladder]}")
@@ -231,54 +223,69 @@ def main() -> None:
         "max-length": options.pack,
         "lr": 3e-4,
     }
-    runs: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
-    failed: dict[int, str] = {}
-    for turn in range(options.rounds):
-        for number in numbers:
-            if number in failed:
-                continue
-            try:
-                report = climb(common, options_of(ladder, number), ladder[number])
-            except RuntimeError as error:
-                failed[number] = str(error)
-                reason = failed[number].splitlines()[-1]
-                print(f"{ladder[number].name} cannot run: {reason}", file=sys.stderr, flush=True)
-                continue
-            runs[number].append(report)
-            print(
-                f"round {turn + 1} of {options.rounds}: {ladder[number].name}: "
-                f"{report['tokens_per_s']:,.0f} tokens/s",
-                file=sys.stderr,
-                flush=True,
-            )
-    results = [
-        {"name": ladder[number].name, "aside": ladder[number].aside, "runs": runs[number]}
-        for number in numbers
-        if number not in failed
-    ]
-    if not results:
-        sys.exit("no rung could be climbed")
     where = machine("torch", "datapipe", "transformers", cache="warm")
     if gpu:
         where["gpu"] = torch.cuda.get_device_name()
-    title = (
-        f"Ladder of {options.model}, {'GPU' if gpu else 'CPU'}: "
-        f"{describe(shards, tokenizer, vision.image_tokens)}, an image of {vision.image_size} "
-        f"pixels each; {options.steps} steps after {options.warm_up}, {options.rounds} rounds"
-    )
-    print(table(title, where, results))
-    for number, reason in failed.items():
-        print(f"\n{ladder[number].name} cannot run: {reason.splitlines()[-1]}")
     content = {
-        "title": title,
+        "title": f"Ladder of {options.model}, {'GPU' if gpu else 'CPU'}: "
+        f"{describe(shards, tokenizer, vision.image_tokens)}, an image of {vision.image_size} "
+        f"pixels each; {options.steps} steps after {options.warm_up}, {options.rounds} rounds",
         "machine": where,
         "rungs": [asdict(rung) for rung in ladder],
-        "failed": {ladder[number].name: reason for number, reason in failed.items()},
     }
-    if options.json:
-        write_json(options.json, {**content, "results": results})
+    runs: dict[int, list[dict[str, Any]]] = {number: [] for number in numbers}
+    failed: dict[str, str] = {}
+    results: list[dict[str, Any]] = []
+    for turn in range(options.rounds):
+        for number in numbers:
+            rung = ladder[number]
+            if rung.name in failed:
+                continue
+            try:
+                runs[number].append(climb(common, options_of(ladder, number), rung))
+            except RuntimeError as error:
+                failed[rung.name] = str(error)
+                runs[number].clear()
+                reason = failed[rung.name].splitlines()[-1]
+                print(f"{rung.name} cannot run: {reason}", file=sys.stderr, flush=True)
+            else:
+                rate = runs[number][-1]["tokens_per_s"]
+                said = f"round {turn + 1} of {options.rounds}: {rung.name}: {rate:,.0f} tokens/s"
+                print(said, file=sys.stderr, flush=True)
+            results = whole_rounds(ladder, runs)
+            content |= {"failed": failed, "results": results}
+            content |= as_json(aims(results), rehearsal=not gpu)
+            if options.json:
+                write_json(options.json, content)
+    if not results:
+        sys.exit("no rung could be climbed")
+    print(table(str(content["title"]), where, results))
+    for name, reason in failed.items():
+        print(f"\n{name} cannot run: {reason.splitlines()[-1]}")
+    show(aims(results), rehearsal=not gpu)
     if options.plot:
-        draw(title, results, options.plot)
+        draw(str(content["title"]), results, options.plot)
+
+
+def whole_rounds(
+    ladder: Sequence[Rung], runs: dict[int, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the rungs that were climbed, with as many runs each as all of them have."""
+    rounds = min((len(each) for each in runs.values() if each), default=0)
+    return [
+        {"name": ladder[number].name, "aside": ladder[number].aside, "runs": each[:rounds]}
+        for number, each in runs.items()
+        if each
+    ]
+
+
+def aims(results: Sequence[dict[str, Any]]) -> list[Bar]:
+    """Return what was wanted of the whole ladder, and what was measured."""
+    way = [number for number, result in enumerate(results) if not result["aside"]]
+    if not way or not results[0]["name"].startswith("naive"):
+        return []
+    faster = ratios(results, way[-1])[1].median
+    return [Bar(name="last rung, x the naive loop", value=faster, wanted=6.0, most=False)]
 
 
 if __name__ == "__main__":

@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.relative_to(config.rootpath).as_posix().startswith(MEASURING):
             item.add_marker(pytest.mark.measuring)
             item.add_marker(pytest.mark.flaky(reruns=4, reruns_delay=2))
+    if of_a_gpu := [item for item in items if item.get_closest_marker("gpu")]:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in of_a_gpu:
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
 
 
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"

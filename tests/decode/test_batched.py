@@ -20,8 +20,9 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+on_each_device = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
     assert pixels[1, :, :2, :3].sum() == 18
 
 
-@needs_cuda
+@pytest.mark.gpu
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
 def test_the_gpu_resizes_as_the_cpu_does(photos: list[Tensor], filter: str) -> None:
     there = [photo.cuda() for photo in photos]

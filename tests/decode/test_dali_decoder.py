@@ -273,7 +273,7 @@ def test_a_missing_gpu_is_said_before_anything_is_decoded():
         DaliDecoder(SPEC, device="mixed", batch_size=1, threads=1)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
 def test_a_gpu_shows_what_the_cpu_shows(encode, crop, jpeg, dtype):
     spec = ImageSpec(size=(24, 32), resize="pad", dtype=dtype)

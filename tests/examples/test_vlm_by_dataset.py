@@ -101,7 +101,7 @@ def test_every_token_counts_for_the_dataset_of_its_own_segment() -> None:
     ]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("options", SHAPES, ids=str)
 def test_sums_on_a_gpu_wait_for_nothing(shards: Path, options: dict[str, Any]) -> None:
     gpu = Ranks(0, 1, torch.device("cuda"))

@@ -16,7 +16,7 @@ from examples.vlm.measures import Report
 from examples.vlm.options import parse
 from examples.vlm.ranks import joined
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.gpu
 
 # Heads of 64 values, which every kernel takes.
 MODEL = ModelConfig(

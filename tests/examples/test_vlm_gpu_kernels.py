@@ -48,7 +48,7 @@ def test_varlen_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None
     torch.testing.assert_close(fast(*inputs, "varlen"), layer(*inputs, "varlen"))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kernel", [name for name in KERNELS if name != "plain"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_kernels_on_a_gpu_are_as_near_to_the_truth_as_plain(

@@ -20,8 +20,9 @@ from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 MEAN_STD = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
+on_each_device = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 
 Make = Callable[..., datapipe.Loader]
 
@@ -298,7 +299,7 @@ def test_a_missing_gpu_is_said_plainly() -> None:
 # On CUDA alone.
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host() -> None:
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)
     batches = [{"pixel_values": pixels(number + 1)} for number in range(6)]
@@ -312,7 +313,7 @@ def test_copies_wait_neither_for_the_consumer_nor_it_for_the_host() -> None:
         assert total.item() == pytest.approx(expected.double().sum().item(), rel=1e-9)
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_page_locked_memory_may_be_dropped_before_it_has_been_copied() -> None:
     feeder = DevicePrefetcher("cuda")
     received = []
@@ -324,7 +325,7 @@ def test_page_locked_memory_may_be_dropped_before_it_has_been_copied() -> None:
     assert [int(values.amax()) for values in received] == list(range(8))
 
 
-@needs_cuda
+@pytest.mark.gpu
 def test_tensors_made_on_the_device_are_carried_on_in_order() -> None:
     feeder = DevicePrefetcher("cuda", mean_std=MEAN_STD)
     torch.cuda._sleep(20_000_000)

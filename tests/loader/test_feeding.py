@@ -105,7 +105,7 @@ def test_a_device_that_is_not_there_is_named(make: Make) -> None:
             make(device="cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_batches_on_a_gpu_are_those_of_the_host(make: Make, spec: str, workers: str) -> None:

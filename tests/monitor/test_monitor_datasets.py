@@ -118,7 +118,7 @@ def test_a_plan_of_one_folder_has_no_datasets() -> None:
     assert seen(loader) == {}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_batches_on_a_gpu_are_counted_without_a_wait() -> None:
     batch = {
         name: value.cuda() if isinstance(value, torch.Tensor) else value

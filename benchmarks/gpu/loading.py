@@ -1,25 +1,26 @@
-"""Measurements of `benchmarks.gpu`: copies, decoders, and the loader beside a training step."""
+"""Measurements of `benchmarks.gpu.feed`: copies, and the loader beside a training step."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from benchmarks.common import Run, Spread
-from benchmarks.gpu_decoders import BATCH, MEAN_STD, SIDE, Decoder
-from datapipe import ImageSpec, make_loader
-from datapipe.errors import PlanError
+from benchmarks.common import Contestant, Result, Run, Spread, compete
+from benchmarks.gpu.decoders import SIDE, SPEC
+from datapipe import make_loader
+from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
 
+BATCH = 32
 _COPIES = 50
-_LATENCIES = 30  # batches of each decoder
 _STEPS = 100
+_OVERLAPPED = 40  # steps of a round
 
 Decoders = Literal["cpu", "dali"]
 DECODERS: tuple[Decoders, ...] = ("cpu", "dali")
@@ -48,69 +49,53 @@ def measure_copies(device: torch.device) -> dict[str, Spread]:
                 times.append(1e3 * (time.perf_counter() - begun))
             name = f"{str(dtype).removeprefix('torch.')}, {kind}"
             found[name] = Spread.of(times[3:])
-            print(f"copy {name}: {found[name].median:.3f} ms", file=sys.stderr, flush=True)
+            print(f"copy of {BATCH} images, {name}: {found[name].median:.3f} ms", flush=True)
     return found
 
 
-def prepare(
-    name: str,
-    make: Callable[[], Decoder],
-    made: dict[str, Decoder],
-    jpegs: Sequence[bytes],
-    device: torch.device,
-) -> Callable[[], Run]:
-    """Make a decoder, remember it, and return what decodes all photographs once."""
-    decoder = made[name] = make()
-    batches = whole_batches(jpegs)
+def measure_overlap(device: torch.device, *, step: float, rounds: int) -> list[Result]:
+    """Time steps without copies, with a batch copied ahead in each, and with one copied in each."""
+    pin = device.type == "cuda"
+    hosts = [torch.ones(BATCH, 3, SIDE, SIDE).clone() for _ in range(4)]
+    hosts = [host.pin_memory() if pin else host for host in hosts]
+    feeder = DevicePrefetcher(device)
+    train = training_step(device, step)
+    there = hosts[0].to(device)
 
-    def run() -> Run:
-        wait(device)
-        begun = time.perf_counter()
-        for batch in batches:
-            decoder.decode(batch)
-        wait(device)
-        return Run(samples=len(batches) * BATCH, seconds=time.perf_counter() - begun)
+    def alone() -> Iterator[Tensor]:
+        yield from (there for _ in range(_OVERLAPPED))
 
-    return run
+    def ahead() -> Iterator[Tensor]:
+        sent: Sent | None = None
+        for host in islice(cycle(hosts), _OVERLAPPED + 1):
+            before, sent = sent, feeder.send({"pixel_values": host})
+            if before is not None:
+                yield feeder.receive(before)["pixel_values"]
 
+    def inside() -> Iterator[Tensor]:
+        for host in islice(cycle(hosts), _OVERLAPPED):
+            yield host.to(device)
 
-def whole_batches(jpegs: Sequence[bytes]) -> list[Sequence[bytes]]:
-    """Yield the photographs in full batches."""
-    return [jpegs[at : at + BATCH] for at in range(0, len(jpegs) - BATCH + 1, BATCH)]
-
-
-def measure_latency(
-    able: dict[str, Decoder], jpegs: Sequence[bytes], device: torch.device
-) -> dict[str, Spread]:
-    """Milliseconds from a batch's bytes to the normalised tensor, nothing else going on."""
-    times: dict[str, list[float]] = {name: [] for name in able}
-    for batch in whole_batches(jpegs)[:_LATENCIES]:
-        for name, decoder in able.items():
+    def runner(batches: Callable[[], Iterator[Tensor]]) -> Callable[[], Run]:
+        def run() -> Run:
             wait(device)
             begun = time.perf_counter()
-            decoder.decode(batch)
-            wait(device)
-            times[name].append(1e3 * (time.perf_counter() - begun))
-    return {name: Spread.of(values) for name, values in times.items()}
+            for batch in batches():
+                batch[0, 0, 0, 0].add_(0)  # on the stream that trains, behind the copy
+                train()
+            return Run(samples=_OVERLAPPED, seconds=time.perf_counter() - begun)
 
+        return run
 
-def measure_loaders(
-    shards: Path, device: torch.device, *, workers: int, step: float
-) -> dict[str, dict[str, float]]:
-    """`measure_loader` with each decoder that is installed, by name."""
-    found: dict[str, dict[str, float]] = {}
-    for decoder in DECODERS:
-        try:
-            found[decoder] = measure_loader(shards, device, decoder, workers=workers, step=step)
-            print(f"loader, {decoder}: {json.dumps(found[decoder])}", file=sys.stderr, flush=True)
-        except PlanError as error:
-            print(f"loader, {decoder}: not measured: {error}", file=sys.stderr, flush=True)
-    return found
+    ways = {"steps alone": alone, "a batch copied ahead": ahead, "copied in the step": inside}
+    return compete(
+        [Contestant(name=name, make=partial(runner, way)) for name, way in ways.items()], rounds
+    )
 
 
 def measure_loader(
     shards: Path, device: torch.device, decoder: Decoders, *, workers: int, step: float
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Measure the loader as users call it: alone, and beside a training step.
 
     Returns:
@@ -123,7 +108,7 @@ def measure_loader(
     loader = make_loader(
         shards,
         batch_size=BATCH,
-        image=ImageSpec(size=SIDE, normalize=MEAN_STD),
+        image=SPEC,
         decoder=decoder,
         device=device,
         num_workers=workers,
@@ -166,7 +151,7 @@ def training_step(device: torch.device, seconds: float) -> Callable[[], None]:
     """Work that takes the device so long, and waits for it as `loss.item()` does."""
     if device.type == "cpu":
         return partial(time.sleep, seconds)
-    matrix = torch.ones(4096, 4096, dtype=torch.bfloat16, device=device)
+    matrix = torch.randn(4096, 4096, device=device).to(torch.bfloat16)
     out = torch.empty_like(matrix)
 
     def products(count: int) -> None:

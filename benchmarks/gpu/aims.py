@@ -1,0 +1,108 @@
+"""Figures that were aimed for on a GPU, and what was measured.
+
+    python -m benchmarks.gpu.aims build/gpu
+
+prints those of all results in a folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A figure that was aimed for.
+
+    Attributes:
+        name: what, with its unit.
+        value: measured; None where it could not be.
+        wanted: the figure.
+        most: whether `wanted` is the most it may be; else the least.
+    """
+
+    name: str
+    value: float | None
+    wanted: float
+    most: bool = True
+
+    @property
+    def reached(self) -> bool:
+        """Return whether the figure was measured and is as good as wanted."""
+        if self.value is None:
+            return False
+        return self.value <= self.wanted if self.most else self.value >= self.wanted
+
+    def __str__(self) -> str:
+        aim = f"{'at most' if self.most else 'at least'} {self.wanted:,g}"
+        if self.value is None:
+            return f"{self.name}: not measured ({aim})"
+        return f"{self.name}: {self.value:,.4g} ({aim}: {'reached' if self.reached else 'MISSED'})"
+
+
+def describe(device: torch.device) -> str:
+    """Name of the device, with CUDA's version."""
+    if device.type == "cpu":
+        return "no GPU (a rehearsal)"
+    return f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
+
+
+def find_device(*, rehearse: bool) -> torch.device | None:
+    """Return the GPU, or the CPU for a rehearsal; None, after a word about it, if there is none."""
+    if rehearse:
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    print(
+        f"torch {torch.__version__} finds no CUDA device here: nothing was measured. Run this on a "
+        "machine with a GPU, or see that it runs with --rehearse."
+    )
+    return None
+
+
+def as_json(bars: Sequence[Bar], *, rehearsal: bool) -> dict[str, Any]:
+    """Return the bars for a file of results; a rehearsal has none."""
+    return {"rehearsal": rehearsal, "aims": [] if rehearsal else [asdict(bar) for bar in bars]}
+
+
+def show(bars: Sequence[Bar], *, rehearsal: bool) -> None:
+    """Print the bars."""
+    if rehearsal:
+        print("\nAims are for a GPU: no figure here is compared with them.")
+    else:
+        print("", *bars, sep="\n")
+
+
+def read(folder: Path) -> Iterator[tuple[str, Bar]]:
+    """Yield the bars of all results in a folder, each with the name of its file."""
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text())
+        for bar in content.get("aims", ()) if isinstance(content, dict) else ():
+            yield path.name, Bar(**bar)
+
+
+def main() -> None:
+    """Print all bars of a folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.aims",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folder", type=Path, help="of the results")
+    folder = parser.parse_args().folder
+    found = list(read(folder))
+    if not found:
+        print(f"{folder}: no results with figures that were aimed for")
+    for name, bar in found:
+        print(f"{name}: {bar}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""Feeding a GPU: copies to it, whether they hide behind the work, and who waits for data.
+
+    python -m benchmarks.gpu.feed --json feed.json
+
+Four parts, each written when it is done: the time of copies; steps with and without a batch copied
+beside them; the loader alone and beside a training step, by decoder; and the reference model on
+packs, whose report says which share of the time it waited, and the GPU worked. A part that fails is
+named, and the others go on; the command then ends with an error. `--rehearse` runs all of it on the
+CPU, to see that it runs: its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.chats import chats
+from benchmarks.common import Result, machine, report, write_json
+from benchmarks.data import packed, photographs
+from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
+from benchmarks.gpu.loading import DECODERS, measure_copies, measure_loader, measure_overlap
+from benchmarks.training import train
+from datapipe.cpus import available_cpus
+from datapipe.errors import PlanError
+
+_FIGURES = (
+    *("tokens_per_s", "samples_per_s", "fill", "step_p50", "step_p99"),
+    *("wait_share", "gpu_busy", "mfu", "hfu", "memory", "verdict"),
+)
+
+
+def main() -> None:
+    """Parse the command line, measure, print and write the results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.gpu.feed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options = parse(parser)
+    device = find_device(rehearse=options.rehearse)
+    if device is None:
+        return
+    where = machine("torch", "nvidia-dali-cuda130", "datapipe", cache="warm")
+    content: dict[str, Any] = {"machine": where | {"gpu": describe(device)}}
+    failed = []
+    for name, part in parts(options, device).items():
+        print(f"--- {name}", flush=True)
+        try:
+            content[name] = part()
+        except Exception as error:
+            traceback.print_exc(file=sys.stderr)
+            content[name] = {"failed": f"{type(error).__name__}: {error}"}
+            failed.append(name)
+        content |= as_json(aims(content), rehearsal=options.rehearse)
+        if options.json is not None:
+            write_json(options.json, content)
+    show(aims(content), rehearsal=options.rehearse)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; a rehearsal has small defaults."""
+    add = parser.add_argument
+    add("--samples", type=int, help="photographs, and samples of text (default: 4096)")
+    add("--rounds", type=int, help="of steps with and without copies (default: 5)")
+    add("--workers", type=int, default=available_cpus(), help="threads (default: all cores)")
+    add("--step-ms", type=float, help="of a training step beside the loader (default: 50)")
+    add("--models", nargs="*", metavar="NAME", help="of the reference (default: small base)")
+    add("--steps", type=int, help="of the reference, 15 more before they count (default: 60)")
+    add("--rehearse", action="store_true", help="on the CPU, where no figure means anything")
+    add("--json", type=Path, metavar="FILE", help="also write all figures to this file")
+    options = parser.parse_args()
+    usual = {"samples": 4096, "rounds": 5, "step_ms": 50.0, "models": ["small", "base"]}
+    small = {"samples": 256, "rounds": 1, "step_ms": 5.0, "models": ["tiny"]}
+    chosen = small | {"steps": 4} if options.rehearse else usual | {"steps": 60}
+    for name, value in chosen.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    # The loader is measured after batches that were begun before the first was asked for.
+    if options.samples < 64 * (options.workers + 2):
+        parser.error(f"take at least {64 * (options.workers + 2)} --samples")
+    return options
+
+
+def parts(
+    options: argparse.Namespace, device: torch.device
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return what is measured, by name."""
+    return {
+        "copies_ms": lambda: {n: one._asdict() for n, one in measure_copies(device).items()},
+        "overlap": partial(overlap, options, device),
+        "loader": partial(loaders, options, device),
+        "reference": partial(references, options, device),
+    }
+
+
+def overlap(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Measure what copies add to a step, in milliseconds, and keep every round."""
+    results = measure_overlap(device, step=options.step_ms / 2e3, rounds=options.rounds)
+    alone = results[0]
+    where = machine("torch", cache="not used")
+    report("Steps", results, where=where, references=("steps alone",), unit="steps/s", path=None)
+    return {
+        "added_ms": {result.name: added(result, alone) for result in results[1:]},
+        "rounds": [asdict(result) for result in results],
+    }
+
+
+def added(result: Result, alone: Result) -> float:
+    """Milliseconds of a step more than `alone`, the median of the rounds."""
+    more = [
+        1e3 * (1 / own.rate - 1 / other.rate)
+        for own, other in zip(result.runs, alone.runs, strict=True)
+    ]
+    return sorted(more)[len(more) // 2]
+
+
+def loaders(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Measure the loader with each decoder that is installed, by name."""
+    shards = packed(photographs(options.samples))
+    found: dict[str, Any] = {}
+    for decoder in DECODERS:
+        try:
+            found[decoder] = measure_loader(
+                shards, device, decoder, workers=options.workers, step=options.step_ms / 1e3
+            )
+        except PlanError as error:
+            found[decoder] = {"missing": str(error)}
+        print(f"{decoder}: {found[decoder]}", flush=True)
+    return found
+
+
+def references(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Train the reference models on packs, in bfloat16, as users would."""
+    shards, tokenizer = chats(options.samples)
+    found = {}
+    for model in options.models:
+        warm_up = 1 if options.rehearse else 15
+        run = train(
+            shards,
+            {
+                "tokenizer": tokenizer,
+                "model": model,
+                "device": device.type,
+                "precision": "bf16",
+                "pack": 1024 if options.rehearse else 8192,
+                "max-length": 1024 if options.rehearse else 8192,
+                "overlong": "truncate",
+                "num-workers": options.workers,
+                "prefetch": 3,
+                "lr": 3e-4,
+                "steps": options.steps + warm_up,
+                "warm-up": warm_up,
+                "log-every": options.steps + warm_up,
+            },
+        )
+        found[model] = {name: run[name] for name in _FIGURES}
+        found[model]["losses"] = [run["losses"][0], run["losses"][-1]]
+        print(f"{model}: {found[model]}", flush=True)
+    return found
+
+
+def aims(content: dict[str, Any]) -> list[Bar]:
+    """Return what was wanted of feeding, and what was measured so far."""
+
+    def figure(*path: str) -> float | None:
+        found: Any = content
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        return None if found is None else float(found)
+
+    copies = [f"{dtype}, page-locked" for dtype in ("uint8", "float32")]
+    longest = figure("copies_ms", copies[1], "median")
+    shown = figure("overlap", "added_ms", "a batch copied ahead")
+    return [
+        *(
+            Bar(
+                name=f"copy of a batch of 32, {name}, ms",
+                value=figure("copies_ms", name, "median"),
+                wanted=1.0,
+            )
+            for name in copies
+        ),
+        Bar(
+            name="share of a float32 copy that is not hidden behind a step",
+            value=None if shown is None or not longest else max(0.0, shown / longest),
+            wanted=0.1,
+        ),
+        *(
+            Bar(
+                name=f"wait of the main thread, decoder {name}, median, ms",
+                value=figure("loader", name, "wait_ms_median"),
+                wanted=5.0,
+            )
+            for name in DECODERS
+        ),
+        Bar(
+            name="base, share of the time waiting",
+            value=figure("reference", "base", "wait_share"),
+            wanted=0.01,
+        ),
+        Bar(
+            name="base, share of the time in which the GPU worked",
+            value=figure("reference", "base", "gpu_busy"),
+            wanted=0.95,
+            most=False,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

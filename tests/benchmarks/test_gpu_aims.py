@@ -71,7 +71,7 @@ def test_a_decoder_that_fails_leaves_the_others(capsys: pytest.CaptureFixture[st
     def fails() -> None:
         raise RuntimeError("CUDA error: no kernel image\nmore")
 
-    with pytest.raises(Absent, match="FAILED: RuntimeError: CUDA error: no kernel image$"):
+    with pytest.raises(Absent, match=r"FAILED: RuntimeError: CUDA error: no kernel image$"):
         decode.attempt(fails)
     assert "Traceback" in capsys.readouterr().err
 

@@ -124,6 +124,7 @@ def _techniques(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("techniques").add_argument
     add("--precision", default="fp32", choices=get_args(Precision))
     add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
+    add("--deterministic", action="store_true", help="equal bits in equal runs on a GPU")
     add(
         "--compile",
         nargs="?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -26,6 +27,8 @@ class Techniques:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
+        deterministic: whether equal steps give equal bits on a GPU, where sums otherwise come in any
+            order; operators that cannot do that raise an error. The CPU's bits are always equal.
         compile: mode in which blocks go through `torch.compile`; "" for not.
         static_shapes: whether all batches have the same shapes, on which compiled blocks then
             count; otherwise they are compiled for changing ones.
@@ -56,6 +59,7 @@ class Techniques:
 
     precision: Precision = "fp32"
     tf32: bool = False
+    deterministic: bool = False
     compile: Mode = ""
     static_shapes: bool = False
     optimizer: Optimizer = "fused"
@@ -113,6 +117,10 @@ class Techniques:
         """
         torch.backends.cuda.matmul.allow_tf32 = self.tf32
         torch.backends.cudnn.allow_tf32 = self.tf32
+        torch.use_deterministic_algorithms(self.deterministic)
+        if self.deterministic:
+            # cuBLAS reads it with the first product (its manual, "Results reproducibility").
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         if self.freeze_vision or self.lora:
             model.vision.requires_grad_(False)
         if self.lora:

@@ -115,15 +115,19 @@ def test_switches_reach_what_they_are_for(
     fit(shards, *two, "--optimizer", "foreach", "--zero-gradients", "--attention", "sdpa")
     fit(shards, *two, "--tf32")
     assert torch.backends.cuda.matmul.allow_tf32
+    assert not torch.are_deterministic_algorithms_enabled()
+    fit(shards, *two, "--deterministic")
+    assert torch.are_deterministic_algorithms_enabled()
     assert fit(shards, *two, "--precision", "bf16").losses != plain.losses
     assert not torch.backends.cuda.matmul.allow_tf32
-    assert asked == [True] * 2 + [False] * 2 + [True] * 4
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert asked == [True] * 2 + [False] * 2 + [True] * 6
     kinds = [(r.optimizer.defaults["foreach"], r.optimizer.defaults["fused"]) for r in runs]
     assert kinds[:3] == [(False, False), (True, False), (False, True)]
     assert [run.model.kernel for run in runs[:2]] == ["split", "sdpa"]
     scaled = [run.scaler.is_enabled() for run in runs]
     fit(shards, *two, "--precision", "fp16")
-    assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 4 + [True]
+    assert [*scaled, runs[-1].scaler.is_enabled()] == [False] * 5 + [True]
 
 
 @needs_a_compiler

@@ -16,7 +16,8 @@ It fails if an image shrinks so much that a block's shared memory does not hold 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -90,12 +91,46 @@ def fit_by_products(
             down = _weights([h for h, _ in sizes[start:stop]], tallest, height, filter, device)
             across = _weights([w for _, w in sizes[start:stop]], widest, width, filter, device)
             # Rows outermost, then channels: then neither product has to repeat its weights.
-            lines = _lines(part, tallest, widest).flatten(1, 2) @ across.transpose(-1, -2)
-            lines = _grey(lines).view(len(part), tallest, 3 * width)
-            done = _grey(down @ lines).view(len(part), height, 3, width)
+            lines = _lines(part, tallest, widest).flatten(1, 2)
+            lines = _grey(_sum(_times(lines, some.mT) for some in _exact(across)))
+            lines = lines.view(len(part), tallest, 3 * width)
+            done = _grey(_sum(_times(some, lines) for some in _exact(down)))
+            done = done.view(len(part), height, 3, width)
             out[start:stop] = done.permute(0, 2, 1, 3)
             start = stop
     return out
+
+
+def _exact(weights: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors whose sum is `weights`, and which products on their device do not round.
+
+    Where TF32 is on, factors keep 10 of their 23 bits of mantissa. That is enough for grey levels,
+    but 3 % of all values would differ with weights of 10 bits.
+    """
+    if weights.device.type != "cuda" or not _rounds_factors():
+        return (weights,)
+    return _split(weights)
+
+
+def _split(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the first 10 bits of mantissa, and what is left."""
+    first = (weights.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return first, weights - first
+
+
+def _rounds_factors() -> bool:
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # it was set through the newer interface, whose answer differs
+        return True
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    return left @ right
+
+
+def _sum(products: Iterable[Tensor]) -> Tensor:
+    return reduce(Tensor.add_, products)
 
 
 def _reach(sizes: Sequence[tuple[int, int]], start: int) -> tuple[int, int, int]:

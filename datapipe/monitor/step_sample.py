@@ -189,5 +189,11 @@ def _scheduled() -> bool:
 
 
 def _kind(event: Any) -> str:
-    """Return the kind of an event of a GPU; older versions of torch do not say it."""
-    return str(event.activity_type()) if hasattr(event, "activity_type") else "kernel"
+    """Return the kind of an event of a GPU, which torch says from version 2.12 on."""
+    if hasattr(event, "activity_type"):
+        return str(event.activity_type())
+    if getattr(event, "is_user_annotation", bool)():
+        return "gpu_user_annotation"
+    name = event.name()
+    kinds = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+    return next((kind for start, kind in kinds.items() if name.startswith(start)), "kernel")

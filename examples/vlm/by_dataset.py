@@ -18,6 +18,7 @@ from examples.vlm.inputs import IGNORE
 from examples.vlm.mesh import whole_loss
 from examples.vlm.ranks import Ranks
 from examples.vlm.resident import Resident
+from examples.vlm.transfer import send
 
 MOST = 20
 """Datasets in a table of the log; `--json` has all."""
@@ -69,10 +70,7 @@ class DatasetSums:
             losses: of the model, [T]; under context parallelism [T / ranks], those of this rank.
         """
         names, device, none = batch["dataset"], targets.device, len(self._names)
-        # Only from pinned memory is a copy made without waiting for the device.
-        numbers = torch.tensor(
-            [self._columns[name] for name in names], pin_memory=device.type == "cuda"
-        ).to(device, non_blocking=True)
+        numbers = send(torch.tensor([self._columns[name] for name in names]), device)
         numbers = torch.where(batch["valid"], numbers, none)
         if "cu_seq_lens_q" in batch:
             bounds = batch["cu_seq_lens_q"][: len(names) + 1]

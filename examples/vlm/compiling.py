@@ -38,11 +38,18 @@ class Compiled(NamedTuple):
         return Compiled(self.seconds - before.seconds, self.graphs - before.graphs)
 
 
-def check_compiler(mode: Mode, device: torch.device) -> None:
+def check_compiler(mode: Mode, device: torch.device, *, keeps_gradients: bool = False) -> None:
     """Refuse what cannot be compiled here, before there is a model.
 
+    Args:
+        mode: of `torch.compile`, or "".
+        device: of the model.
+        keeps_gradients: whether those of a batch are there when the next one begins: under
+            accumulation, or if they are set to zero.
+
     Raises:
-        ValueError: a compiler is missing, or the mode does nothing on this device.
+        ValueError: a compiler is missing, the mode does nothing on this device, or it would
+            overwrite gradients.
     """
     if not mode:
         return
@@ -58,7 +65,16 @@ def check_compiler(mode: Mode, device: torch.device) -> None:
                 f"--compile needs a C++ compiler on the CPU, and there is no {compiler}; install "
                 "g++ (apt-get install g++), or name another in the variable CXX"
             )
-    elif find_spec("triton") is None:
+        return
+    if find_spec("triton") is None:
         raise ValueError(
             "--compile needs triton on a GPU, and it is not there; install it: pip install triton"
+        )
+    if mode != "default" and keeps_gradients:
+        # They lie in the memory of the graphs, which the next batch's pass takes again
+        # (https://github.com/pytorch/pytorch/issues/169545).
+        raise ValueError(
+            f"--compile {mode} replays CUDA graphs, which overwrite the gradients of a batch that "
+            "are kept for the next one (by --accumulate, --accumulate-tokens, "
+            "--accumulate-samples, --global-batch-size or --zero-gradients); give --compile default"
         )

@@ -15,6 +15,7 @@ from examples.vlm.inputs import IGNORE, make_inputs
 from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
 from examples.vlm.ranks import Ranks
+from examples.vlm.transfer import bring
 
 
 class Evaluation(NamedTuple):
@@ -60,10 +61,9 @@ def evaluate(
     try:
         with torch.no_grad(), autocast or nullcontext():
             for batch in batches:
-                here = {
-                    name: value.to(ranks.device) if isinstance(value, torch.Tensor) else value
-                    for name, value in batch.items()
-                }
+                # With CUDA graphs: the outputs of the batch before are no longer needed.
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                here = bring(batch, ranks.device)
                 inputs = make_inputs(here, model.config, model.kernel)
                 sums[0] += model(inputs).sum(dtype=torch.float64)
                 sums[1] += (inputs.targets != IGNORE).sum()

@@ -7,11 +7,11 @@ import time
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from examples.vlm.accumulate import Batch, accumulation_for
 from examples.vlm.inputs import make_inputs
 from examples.vlm.loop import Run
+from examples.vlm.transfer import bring
 
 TARGET = 0.1
 """Share of a step that the exchange may take."""
@@ -65,10 +65,7 @@ def exchange_share(run: Run, batch: Batch, rounds: int = 5) -> float:
 def _seconds(run: Run, batch: Batch, exchanges: bool) -> float:
     """Time one forward and backward pass, and forget its gradients and random numbers."""
     device = run.ranks.device
-    here = {
-        name: value.to(device) if isinstance(value, Tensor) else value
-        for name, value in batch.items()
-    }
+    here = bring(batch, device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         run.ranks.total(torch.zeros(1, device=device)).item()  # all begin together

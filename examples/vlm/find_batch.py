@@ -32,8 +32,13 @@ STEPS = 10_000
 """Steps of the plan that are looked at for the heaviest batches."""
 
 
-_ON_CPU = ("DefaultCPUAllocator", "could not create a primitive", "could not create a memory")
-"""Errors of the CPU's allocator, and of oneDNN, which does not say why it fails."""
+_OUT_OF_MEMORY = (
+    *("DefaultCPUAllocator", "could not create a primitive", "could not create a memory"),
+    *("CUDA error: out of memory", "Triton Error [CUDA]: out of memory"),
+    *("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED"),
+)
+"""Errors of the CPU's allocator, of oneDNN, which does not say why it fails, and of CUDA beside
+torch's own allocator."""
 
 
 class Shape(NamedTuple):
@@ -260,7 +265,7 @@ def surviving() -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError) as error:
         said = str(error)
     except RuntimeError as error:
-        if not any(name in str(error) for name in _ON_CPU):
+        if not any(name in str(error) for name in _OUT_OF_MEMORY):
             raise
         said = str(error)
     if said is not None:

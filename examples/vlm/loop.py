@@ -27,6 +27,7 @@ from examples.vlm.ranks import Ranks
 from examples.vlm.resident import Resident
 from examples.vlm.schedule import rate_at
 from examples.vlm.techniques import Techniques
+from examples.vlm.transfer import bring
 
 DATA = "waiting for data"
 
@@ -185,7 +186,7 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
         # With CUDA graphs: the outputs of the batch before may be overwritten.
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         run.mark("in the forward pass", step)
-        here = _here(batch, ranks.device)
+        here = bring(batch, ranks.device)
         inputs = make_inputs(here, run.model.config, run.model.kernel)
         learnt += (inputs.targets != IGNORE).sum()
         with exchange.sending(number == len(group)):
@@ -218,13 +219,3 @@ def train_step(run: Run, group: list[Batch], datasets: DatasetSums | None = None
         ]
     )
     return total / ranks.shares
-
-
-def _here(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch on the device, if the loader has not brought it there."""
-    if batch["input_ids"].device.type == device.type:
-        return batch
-    return {
-        name: value.to(device) if isinstance(value, Tensor) else value
-        for name, value in batch.items()
-    }

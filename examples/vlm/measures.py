@@ -17,7 +17,7 @@ from examples.vlm.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.compiling import Compiled
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
-from examples.vlm.memory import Phase
+from examples.vlm.memory import Phase, Phases
 from examples.vlm.ranks import Ranks
 from examples.vlm.stages import Stages, verdict
 
@@ -129,13 +129,18 @@ class Report:
         }
 
 
-def with_costs(report: Report, phases: list[Phase], seen: Stages | None) -> Report:
+def with_costs(report: Report, phases: Phases | None, seen: Stages | None) -> Report:
     """Return a report with memory by phase and time by stage, and what they tell."""
+    if phases is not None:
+        memory = report.memory
+        more = max(0, phases.most - memory["peak"])
+        memory = memory | {"peak": memory["peak"] + more, "rest": memory["rest"] + more}
+        report = replace(report, memory=memory, memory_phases=phases.close())
     if seen is None:
-        return replace(report, memory_phases=phases)
+        return report
     stages = {name: seconds / seen.steps for name, seconds in seen.by_stage.items()}
     said = f"{report.verdict} {verdict(seen)}".strip()
-    return replace(report, memory_phases=phases, stages=stages, verdict=said)
+    return replace(report, stages=stages, verdict=said)
 
 
 class Counts:

@@ -113,6 +113,10 @@ class Phases:
     Args:
         model, optimizer: of the loop.
         device: of the model.
+
+    Attributes:
+        most: bytes that were in use at a time so far. On a GPU torch's own count is no longer that:
+            it begins anew at each point.
     """
 
     ORDER = ("before forward", "after forward", "after backward", "after step")
@@ -122,6 +126,7 @@ class Phases:
     ) -> None:
         self._device = device
         self._found: dict[str, Phase] = {}
+        self.most = 0
         names = iter(self.ORDER)
         self._hooks = [
             model.register_forward_pre_hook(self._noting(next(names))),
@@ -139,7 +144,8 @@ class Phases:
     def _noting(self, name: str) -> Callable[..., None]:
         def note(*_: Any) -> None:
             if torch.is_grad_enabled() or name not in self.ORDER[:2]:
-                self._found[name] = Phase(name, read_memory(self._device))
+                phase = self._found[name] = Phase(name, read_memory(self._device))
+                self.most = max(self.most, phase.bytes["peak"])
 
         return note
 

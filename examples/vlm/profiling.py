@@ -127,7 +127,13 @@ def operators(trace: profile) -> str:
     """Operators by their own time: on the GPU where there is one."""
     key = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
     found = sorted(trace.key_averages(), key=lambda each: -getattr(each, key))
-    operators = [each for each in found if each.key.startswith(("aten::", "c10d::", "Optimizer"))]
+    # On a GPU a range has a row of its own beside those of the kernels inside.
+    operators = [
+        each
+        for each in found
+        if each.key.startswith(("aten::", "c10d::", "Optimizer"))
+        and each.device_type.name == "CPU"
+    ]
     total = sum(getattr(each, key) for each in operators) or 1
     lines = [f"{'operator':44}{'self ms':>10}{'share':>8}{'calls':>8}"]
     for each in operators[:LISTED]:

@@ -20,6 +20,7 @@ import datapipe
 from datapipe.plan import Share
 from examples.vlm.accumulate import LABELS, Batch
 from examples.vlm.inputs import IGNORE
+from examples.vlm.transfer import send
 
 _VERSION = 1
 
@@ -151,7 +152,7 @@ class Resident:
         assert sizes is not None, "there is a tokenizer"
         slots = self._slots[share.units.samples]
         samples, lengths, images, valid = (
-            torch.from_numpy(np.ascontiguousarray(column)).to(self._device)
+            send(torch.from_numpy(np.ascontiguousarray(column)), self._device)
             for column in (slots, sizes.tokens, sizes.images, share.valid)
         )
         total, pictures, rows = (
@@ -183,7 +184,7 @@ class Resident:
                 batch[name] = padded
         if rows:
             # A sample's rows of pixels are those of its images, which may differ in size.
-            heights = torch.from_numpy(np.ascontiguousarray(sizes.rows)).to(self._device)
+            heights = send(torch.from_numpy(np.ascontiguousarray(sizes.rows)), self._device)
             batch["pixel_values"] = self._columns["pixels"].take(samples, heights, rows)
             if "grids" in self._columns:
                 batch["image_grid_thw"] = self._columns["grids"].take(samples, images, pictures)

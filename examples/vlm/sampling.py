@@ -132,7 +132,9 @@ def _last(model: VLM, x: Tensor, lengths: Sequence[int]) -> Tensor:
     """Logits behind the last token of each text, all of whose tokens are computed."""
     bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=x.device)
     positions = torch.cat([torch.arange(length, device=x.device) for length in lengths])
-    segments = prepare(Segments(bounds, max(lengths), 0, True), len(x), model.kernel)
+    # Uncompiled, as the cache is, flex would hold every score.
+    kernel = "sdpa" if model.kernel == "flex" else model.kernel
+    segments = prepare(Segments(bounds, max(lengths), 0, True), len(x), kernel)
     hidden = model.language(x, model.turns(positions), segments, segments.kernel)
     logits: Tensor = model.head(hidden[bounds[1:].long() - 1])
     return logits

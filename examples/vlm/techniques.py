@@ -27,8 +27,8 @@ class Techniques:
         precision: of matrix products: "fp32", or automatic mixed precision in "bf16" or "fp16",
             the latter with scaled gradients (arXiv 1710.03740).
         tf32: whether float32 products on a GPU round their factors to 10 bits of mantissa.
-        deterministic: whether equal steps give equal bits on a GPU, where sums otherwise come in any
-            order; operators that cannot do that raise an error. The CPU's bits are always equal.
+        deterministic: whether equal steps give equal bits on a GPU, as they do on the CPU, although
+            sums then take longer; operators that cannot do that raise an error.
         compile: mode in which blocks go through `torch.compile`; "" for not.
         static_shapes: whether all batches have the same shapes, on which compiled blocks then
             count; otherwise they are compiled for changing ones.
@@ -93,6 +93,12 @@ class Techniques:
             raise ValueError(f"{' and '.join(given)}: give one of them")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout}: give a share from 0 to below 1")
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients of a batch are there when the next one begins."""
+        several = self.accumulate > 1 or self.accumulate_tokens or self.accumulate_samples
+        return bool(several) or not self.set_to_none
 
     @property
     def dtype(self) -> torch.dtype:

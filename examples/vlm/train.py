@@ -89,12 +89,16 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         nvtx=options.nvtx,
     )
     config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
-    check_compiler(techniques.compile, ranks.device)
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     loader = make_loader(options, config, vocabulary, ranks)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
+    check_compiler(
+        techniques.compile,
+        ranks.device,
+        keeps_gradients=techniques.keeps_gradients or options.accumulate == "auto",
+    )
     parallel = parallel_of(options, techniques, ranks)
     state = build(config, vocabulary, kernel, batches, techniques, ranks, parallel, options)
     if options.accumulate == "auto":
@@ -161,7 +165,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         shards = options.evaluate or options.shards
         with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
             print_answers(state.model, few, vocabulary, options)
-    return with_costs(report, phases.close() if phases else [], profile.stages)
+    return with_costs(report, phases, profile.stages)
 
 
 def find_size(options: argparse.Namespace, ranks: Ranks) -> int:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 from datapipe.decode import resize as resize_module
 from datapipe.decode.batched import fit_batch, normalize_batch, resize_batch, zero_outside
 from datapipe.decode.normalize import Normalizer
-from datapipe.decode.resize import fit_by_products, resize
+from datapipe.decode.resize import _split, fit_by_products, resize
 from datapipe.errors import PlanError
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -177,6 +178,24 @@ def test_autocast_does_not_reach_the_pixels(photos: list[Tensor]) -> None:
         assert torch.equal(fit_by_products([photos[0]], 64, 64, "bilinear"), expected)
 
 
+@pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
+def test_factors_of_ten_bits_hardly_change_what_a_gpu_resizes(
+    photos: list[Tensor], filter: Literal["bilinear", "bicubic"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounded(values: Tensor) -> Tensor:  # as tensor cores take them: to the nearest
+        bits = values.contiguous().view(torch.int32)
+        return ((bits + 0x0FFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)
+
+    exact = fit_by_products(photos, 224, 200, filter)
+    monkeypatch.setattr("datapipe.decode.resize._times", lambda a, b: rounded(a) @ rounded(b))
+    coarse = fit_by_products(photos, 224, 200, filter)
+    monkeypatch.setattr("datapipe.decode.resize._exact", _split)
+    fine = fit_by_products(photos, 224, 200, filter)
+    parts = [float((one != exact).float().mean()) for one in (coarse, fine)]
+    assert parts[1] < 0.005 < 0.02 < parts[0]
+    assert (fine.int() - exact.int()).abs().max() <= 1
+
+
 @on_each_device
 def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
     pixels = torch.ones(3, 3, 4, 5, device=device)
@@ -187,8 +206,12 @@ def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_the_gpu_resizes_as_the_cpu_does(photos: list[Tensor], filter: str) -> None:
+def test_the_gpu_resizes_as_the_cpu_does(
+    photos: list[Tensor], filter: str, tf32: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
     there = [photo.cuda() for photo in photos]
     expected = fit_batch(photos, 224, 224, filter)  # type: ignore[arg-type]
     got = fit_batch(there, 224, 224, filter)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from examples.vlm.attention import Segments, attend, prepare
+from examples.vlm.attention import Segments, attend, kernels, prepare
 from examples.vlm.layers import Attention
 from examples.vlm.rotary import angles
 
@@ -127,6 +128,21 @@ def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> 
 def test_flex_agrees_with_plain_in_rows_of_one_length(causal: bool) -> None:
     rows = Segments.of_rows(3, 20, causal=causal, device=torch.device("cpu"))
     assert_flex_is_plain(make_inputs(60, dtype=torch.float32), rows)
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_flex_is_compiled_for_all_that_a_run_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU these are numbers of tokens, one image, float32, and all that without gradients."""
+    compile = torch.compile
+    monkeypatch.setattr(
+        torch, "compile", lambda call, **options: compile(call, backend="eager", **options)
+    )
+    monkeypatch.setattr(kernels, "compiled_flex", cache(kernels.compiled_flex.__wrapped__))
+    with torch._dynamo.config.patch(recompile_limit=2):
+        for number in range(1, 12):
+            segments = make_segments([5, 16 * number], True)
+            assert_flex_is_plain(make_inputs(5 + 16 * number, dtype=torch.float32), segments)
+    assert counters["stats"]["unique_graphs"] == 11
 
 
 @pytest.mark.parametrize("kernel", ON_CPU)

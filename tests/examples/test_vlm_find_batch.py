@@ -61,6 +61,9 @@ def test_a_step_that_runs_out_of_memory_is_survived() -> None:
         torch.empty(2**60, dtype=torch.uint8)  # what the CPU's allocator says
     with pytest.raises(OutOfMemory), surviving():
         raise MemoryError
+    for said in ("CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when"):
+        with pytest.raises(OutOfMemory), surviving():
+            raise RuntimeError(said)
     with pytest.raises(RuntimeError, match="size of tensor"), surviving():
         torch.ones(2) + torch.ones(3)
 

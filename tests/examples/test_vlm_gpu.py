@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from examples.vlm import loop
 from examples.vlm import train as program
 from examples.vlm.attention import KERNELS, why_not
 from examples.vlm.config import MODELS, ModelConfig, VisionConfig
@@ -32,6 +33,7 @@ PACKED = ("--pack", 512, "--max-images", 16)
 @pytest.fixture(autouse=True)
 def _model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(MODELS, "tiny", MODEL)
+    torch.compiler.reset()  # blocks are compiled a few times a process, and then run as they are
     yield
     torch.use_deterministic_algorithms(False)
     torch.cuda.empty_cache()
@@ -70,7 +72,11 @@ def test_every_kernel_learns_what_the_plain_one_does(
         ("--device-cache", "1GB"),
         ("--compile", "--static-shapes"),
         ("--compile",),
+        ("--compile", "reduce-overhead", "--static-shapes"),
+        ("--compile", "max-autotune", "--static-shapes"),
         ("--recompute",),
+        ("--resident", "1GB"),
+        ("--memory-phases",),
         ("--optimizer", "loop"),
         ("--tf32",),
         ("--lora", 4),
@@ -102,6 +108,61 @@ def test_a_resumed_run_goes_on_where_it_was(
     rest = fit(shards, *common, "--steps", 8, "--resume", tmp_path / "run.pt")
     found = begun.losses + rest.losses
     assert found == (whole.losses if exact else pytest.approx(whole.losses, rel=5e-3))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("more", [(), ("--resident", "1GB"), ("--device-cache", "1GB")], ids=str)
+@pytest.mark.parametrize("form", [PACKED, ("--batch-size", 6), (*PACKED, "--native")], ids=str)
+def test_no_step_waits_for_the_gpu(
+    shards: Path,
+    form: tuple[Any, ...],
+    more: tuple[Any, ...],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does the loader in between; what is compiled or allocated first, may."""
+    step, taken = loop.train_step, 0
+
+    def watched(*arguments: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        try:
+            return step(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("error" if 4 <= taken < 9 else "default")
+
+    monkeypatch.setattr(loop, "train_step", watched)
+    try:
+        fit(shards, *form, *more, "--precision", precision, "--steps", 10, "--log-every", 10)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert taken == 10
+
+
+@pytest.mark.parametrize("mode", [(), ("--compile",), ("--compile", "reduce-overhead")], ids=str)
+def test_a_run_is_evaluated_on_the_way(shards: Path, mode: tuple[str, ...]) -> None:
+    more = ("--static-shapes", *mode, "--evaluate", shards, "--evaluate-every", 3)
+    plain = fit(shards, *PACKED, "--device", "cpu", "--evaluate", shards, "--evaluate-every", 3)
+    found = fit(shards, *PACKED, *more)
+    for one, other in zip(found.evaluations, plain.evaluations, strict=True):
+        assert one.labels == other.labels
+        assert one.loss == pytest.approx(other.loss, rel=0.01)
+
+
+def test_watching_phases_leaves_the_peak_as_it_is(shards: Path) -> None:
+    torch.cuda.reset_peak_memory_stats()
+    plain = fit(shards, *PACKED).memory["peak"]
+    torch.cuda.reset_peak_memory_stats()
+    watched = fit(shards, *PACKED, "--memory-phases").memory["peak"]
+    assert watched == pytest.approx(plain, rel=0.1)
+
+
+def test_the_largest_batch_under_a_limit_is_found(shards: Path) -> None:
+    line = [shards, "--batch-size", 2, "--num-workers", 2, "--find-batch-size", "256MB"]
+    options = parse(list(map(str, line)), "")
+    with joined(options.device) as ranks:
+        size = program.find_size(options, ranks)
+    assert size >= 2
 
 
 def test_steps_are_timed_by_the_gpu_and_memory_is_its_own(shards: Path) -> None:

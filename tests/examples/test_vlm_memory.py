@@ -50,7 +50,7 @@ def test_each_phase_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> No
     def read(device: torch.device) -> dict[str, int]:
         learnt, moved = model.weight.grad is not None, model.weight.item() != before
         calls.append(f"{learnt} {moved}")
-        return {}
+        return {"peak": len(calls)}
 
     monkeypatch.setattr("examples.vlm.memory.read_memory", read)
     phases = Phases(model, optimizer, torch.device("cpu"))
@@ -79,6 +79,23 @@ def test_fragmentation_is_what_is_reserved_and_not_allocated(
     assert reset == [gpu]
     assert "25.0% of what is reserved is unused" in table_of([phase])
     assert Phase("", {"resident": 1}).fragmentation is None
+
+
+def test_watching_phases_leaves_the_peak_of_a_run_as_it_is(
+    shards: Path, small_model: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU every phase begins the count of torch anew."""
+    peaks = iter([5, 70, 40, 6] * 2)
+    monkeypatch.setattr(
+        "examples.vlm.memory.read_memory", lambda device: {"resident": 1, "peak": next(peaks)}
+    )
+    monkeypatch.setattr(
+        "examples.vlm.loop.memory_report",
+        lambda model, optimizer, device: {"parameters": 1, "rest": 2, "peak": 3},
+    )
+    report = fit(shards, *PACKED, "--steps", 2, "--memory-phases")
+    assert report.memory == {"parameters": 1, "rest": 69, "peak": 70}
+    assert [phase.bytes["peak"] for phase in report.memory_phases] == [5, 70, 40, 6]
 
 
 def test_a_run_tells_its_memory_by_phase(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from examples.vlm.measures import Report
-from examples.vlm.profiling import Profiling
+from examples.vlm.profiling import Profiling, operators
 from examples.vlm.stages import NAMES, Stages, verdict
 from examples.vlm.vision import Projector, VisionEncoder
 
@@ -65,6 +66,25 @@ def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
         assert ("The encoder takes" in report.verdict) == (name == "vision")
         assert min(report.stages[stage] for stage in ("language", "loss", "optimizer")) > 0
         assert report.stages["exchange"] == 0
+
+
+def test_a_range_of_the_gpu_is_not_counted_beside_its_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = torch.autograd.DeviceType
+    rows = [
+        SimpleNamespace(key=key, device_type=kind, self_device_time_total=micros, count=1)
+        for key, kind, micros in (
+            ("aten::mm", kinds.CPU, 3000),
+            ("Optimizer.step#AdamW.step", kinds.CPU, 0),
+            ("Optimizer.step#AdamW.step", kinds.CUDA, 9000),
+            ("aten::_fused_adamw_", kinds.CPU, 1000),
+        )
+    ]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    table = operators(SimpleNamespace(key_averages=lambda: rows))  # type: ignore[arg-type]
+    shares = [line.split()[-2] for line in table.splitlines()[1:]]
+    assert shares == ["75.0%", "25.0%", "0.0%"]
 
 
 def test_stages_add_up_to_the_steps(

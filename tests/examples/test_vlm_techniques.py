@@ -16,6 +16,7 @@ from examples.vlm.accumulate import LABELS, groups_of
 from examples.vlm.compiling import check_compiler
 from examples.vlm.layers import Block
 from examples.vlm.loop import Run
+from examples.vlm.techniques import Techniques
 
 from .test_vlm_attention import needs_a_compiler
 from .vlm_runs import PACKED, fit
@@ -153,7 +154,7 @@ def test_compiled_blocks_learn_the_same_and_are_compiled_once(
 def test_modes_reach_the_compiler(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(Block, "compile", lambda block, **options: asked.append(options))
-    monkeypatch.setattr("examples.vlm.train.check_compiler", lambda mode, device: None)
+    monkeypatch.setattr("examples.vlm.train.check_compiler", lambda *args, **more: None)
     for mode in ("default", "reduce-overhead", "max-autotune"):
         fit(shards, *PACKED, "--steps", 1, "--compile", mode)
         assert {options["mode"] for options in asked} == {mode}
@@ -172,6 +173,46 @@ def test_what_cannot_be_compiled_is_refused_with_what_to_install(
     monkeypatch.setattr("examples.vlm.compiling.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="pip install triton"):
         check_compiler("default", torch.device("cuda"))
+
+
+def test_cuda_graphs_are_refused_where_they_would_overwrite_gradients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("examples.vlm.compiling.find_spec", lambda name: name)
+    gpu = torch.device("cuda")
+    for mode in ("reduce-overhead", "max-autotune"):
+        check_compiler(mode, gpu)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=rf"--compile {mode} .*give --compile default"):
+            check_compiler(mode, gpu, keeps_gradients=True)  # type: ignore[arg-type]
+    check_compiler("default", gpu, keeps_gradients=True)
+    kept = [
+        Techniques(**options)  # type: ignore[arg-type]
+        for options in (
+            {"accumulate": 2},
+            {"accumulate_tokens": 9},
+            {"accumulate_samples": 9},
+            {"set_to_none": False},
+        )
+    ]
+    assert all(techniques.keeps_gradients for techniques in kept)
+    assert not Techniques().keeps_gradients
+
+
+@pytest.mark.parametrize(
+    "more", [("--accumulate", 2), ("--accumulate", "auto"), ("--global-batch-size", 4)], ids=str
+)
+def test_a_run_says_that_it_keeps_gradients(
+    shards: Path, more: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(Block, "compile", lambda block, **options: None)
+    monkeypatch.setattr(
+        "examples.vlm.train.check_compiler",
+        lambda mode, device, keeps_gradients: asked.append(keeps_gradients),
+    )
+    for options in ((), more):
+        fit(shards, *PACKED, "--steps", 1, "--compile", "max-autotune", *options)
+    assert asked == [False, True]
 
 
 @pytest.mark.parametrize("option", [("--accumulate", 4), ("--accumulate-samples", 7)], ids=str)

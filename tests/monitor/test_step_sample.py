@@ -101,15 +101,25 @@ def test_waiting_for_the_batch_is_part_of_the_turn() -> None:
     assert sample(Event("aten::mm", 0, 40), took=50, waited=0.05).seconds == pytest.approx(0.1)
 
 
-def test_on_a_gpu_kernels_decide() -> None:
+class OldEvent(Event):
+    """An event of torch before version 2.12."""
+
+    activity_type: Any = property()  # hasattr() says no
+
+    def is_user_annotation(self) -> bool:
+        return self.kind == "gpu_user_annotation"
+
+
+@pytest.mark.parametrize("event", [Event, OldEvent])
+def test_on_a_gpu_kernels_decide(event: type[Event]) -> None:
     found = sample(
-        Event("aten::mm", 0, 1, number=7, sizes=[[8, 8], [8, 8]], types=["float", "float"]),
-        Event("ampere_sgemm", 10, 30, "kernel", cause=7),
-        Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 60, "kernel"),
-        Event("nccl:all_reduce", 20, 60, "gpu_user_annotation"),
-        Event("datapipe.step", 0, 200, "gpu_user_annotation"),
-        Event("Memcpy HtoD", 80, 90, "gpu_memcpy"),
-        Event("vectorized_elementwise_kernel", 100, 110, "kernel"),
+        event("aten::mm", 0, 1, number=7, sizes=[[8, 8], [8, 8]], types=["float", "float"]),
+        event("ampere_sgemm", 10, 30, "kernel", cause=7),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 60, "kernel"),
+        event("nccl:all_reduce", 20, 60, "gpu_user_annotation"),
+        event("datapipe.step", 0, 200, "gpu_user_annotation"),
+        event("Memcpy HtoD", 80, 90, "gpu_memcpy"),
+        event("vectorized_elementwise_kernel", 100, 110, "kernel"),
         took=500,
     )
     assert found.seconds == pytest.approx(0.1)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from examples.vlm.attention.kernels import HALF, KERNELS, WITH_DROPOUT
+from examples.vlm.attention.kernels import HALF, KERNELS, WITH_DROPOUT, allow_variants
 from examples.vlm.attention.segments import Segments
 from examples.vlm.attention.table import Table
 
@@ -119,6 +119,7 @@ def prepare(segments: Segments, total: int, kernel: str | Table) -> Segments:
     if kernel == "sdpa" and not segments.same:
         return segments._replace(mask=segments.visible(total))
     if kernel == "flex":
+        allow_variants()
         return segments._replace(mask=_block_mask(segments, total))
     if kernel == "xformers":
         return segments._replace(mask=_xformers_mask(segments))

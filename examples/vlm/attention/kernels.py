@@ -24,6 +24,9 @@ HALF = (torch.bfloat16, torch.float16)
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
 
+_VARIANTS = 64
+"""Most variants of `flex_attention` that are compiled, see `allow_variants`."""
+
 WITH_DROPOUT = ("plain", "sdpa", "split", "flash", "xformers")
 
 
@@ -162,11 +165,24 @@ def compiled_flex(device: str) -> Any:
 
     A second number of tokens makes that number dynamic, except on the CPU, where torch 2.13 does
     not compile that. Uncompiled it holds every score in memory, so it must not fall back to that
-    unnoticed: `fullgraph` raises an error where it would.
+    unnoticed: `fullgraph` raises an error where it would. See `allow_variants` too.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, fullgraph=True, dynamic=False if device == "cpu" else None)
+
+
+def allow_variants() -> None:
+    """Let `flex_attention` be compiled often enough; call it outside of compiled code.
+
+    All its uses share one limit, by default 8: encoder and language model, each first for one
+    number of tokens and then for any, for one image in a special way, and all of that again without
+    gradients, when a run is evaluated. Beyond the limit `compiled_flex` would raise an error.
+    """
+    config: Any = torch._dynamo.config
+    # Before torch 2.6 it has another name.
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    setattr(config, name, max(_VARIANTS, getattr(config, name)))
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

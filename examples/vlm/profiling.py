@@ -131,8 +131,7 @@ def operators(trace: profile) -> str:
     operators = [
         each
         for each in found
-        if each.key.startswith(("aten::", "c10d::", "Optimizer"))
-        and each.device_type.name == "CPU"
+        if each.key.startswith(("aten::", "c10d::", "Optimizer")) and each.device_type.name == "CPU"
     ]
     total = sum(getattr(each, key) for each in operators) or 1
     lines = [f"{'operator':44}{'self ms':>10}{'share':>8}{'calls':>8}"]

@@ -71,7 +71,6 @@ class Made:
 
 def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> Made:
     """Read, decode and encode some samples of one shard."""
-    torch.set_num_threads(1)  # of this thread; the others have the other cores
     columns, made = recipe.columns, Made()
     first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
     if recipe.transform is not None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
@@ -63,6 +62,7 @@ from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
+from datapipe.torch_threads import single_threads
 
 _CHUNK = 16  # samples that a thread takes at a time
 _AHEAD = 2  # chunks begun for each thread
@@ -221,11 +221,10 @@ class _Conversion:
                 tokens=self.encoder is not None,
                 noted=journal.noted,
             )
-            threads = torch.get_num_threads()
             try:
                 with (
                     closing(open_store(self.dataset)) as store,
-                    ThreadPoolExecutor(self.workers, thread_name_prefix="datapipe-convert") as pool,
+                    single_threads(self.workers, "datapipe-convert") as pool,
                 ):
                     recipe = ConvertContext(
                         columns=self.dataset.columns,
@@ -238,7 +237,6 @@ class _Conversion:
             finally:
                 files.abandon()
                 journal.close()
-                torch.set_num_threads(threads)  # what the threads have set is of the process
 
     def _check_space(self) -> None:
         """Print how large the arrays will be; raise PackError if the disk lacks the room."""

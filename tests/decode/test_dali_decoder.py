@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from datapipe.decode.dali import pipeline as dali_pipeline
 from datapipe.decode.dali.graph import installed
+from datapipe.decode.dali.options import DaliOptions
+from datapipe.decode.dali.pipeline import DaliPipeline
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DatapipeError, DecodeError, PlanError
@@ -115,6 +117,7 @@ def test_an_image_that_dali_refuses_is_isolated_and_the_pipeline_goes_on(decoder
             assert_near(after[1], by_kernels(jpeg(4)))
     (told,) = caplog.records
     assert "DALI refused a batch" in told.message
+    assert "1 of its 3 images are damaged" in told.message
 
 
 def test_what_was_cut_off_does_not_cost_dali_its_batch(decoder, jpeg, caplog):
@@ -207,27 +210,111 @@ class Broken:
 
 
 def test_a_pipeline_that_broke_is_built_anew(decoder, jpeg, caplog):
-    decoder._pipeline._pipeline = Broken()
+    break_pipeline(decoder, Broken())
     pixels, errors = decoder.decode([jpeg(0)])
     assert not errors
     assert torch.equal(pixels[0], by_kernels(jpeg(0)))
-    assert "out of memory" in caplog.text
+    assert "without a damaged image (out of memory), 1 so far" in caplog.text
     assert "built anew" in caplog.text
     caplog.clear()
     assert_near(decoder.decode([jpeg(1)])[0][0], by_kernels(jpeg(1)))
     assert not caplog.records
 
 
+def break_pipeline(decoder, broken):
+    (pipeline,) = decoder._pipelines
+    whole, pipeline._pipeline = pipeline._pipeline, broken
+    return whole
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError, IndexError, MemoryError])
+def test_batches_that_are_refused_though_whole_are_told_again(decoder, jpeg, caplog, error):
+    class Full:
+        def __init__(self):
+            self.whole = break_pipeline(decoder, self)
+
+        def __getattr__(self, name):
+            return getattr(self.whole, name)
+
+        def run(self):
+            out = self.whole.run()
+            if len(out[0]) > 1:
+                raise error("no memory")
+            return out
+
+    Full()
+    for _ in range(5):
+        pixels, errors = decoder.decode([jpeg(0), jpeg(1)])
+        assert not errors
+        assert torch.equal(pixels[1], by_kernels(jpeg(1)))
+    told = [record.message for record in caplog.records]
+    assert len(told) == 3
+    for number, message in zip((1, 2, 4), told, strict=True):
+        assert f"without a damaged image (no memory), {number} so far" in message
+
+
+def test_inputs_that_were_refused_do_not_meet_the_next_batch(decoder, jpeg, caplog):
+    class Fussy:
+        def __init__(self):
+            self.whole = break_pipeline(decoder, self)
+
+        def feed_input(self, name, data):
+            if name == "windows":
+                raise ValueError("no windows today")
+            self.whole.feed_input(name, data)
+
+    Fussy()
+    for number in range(3):
+        pixels, errors = decoder.decode([jpeg(number), jpeg(number + 1)])
+        assert not errors
+        assert_near(pixels[0], by_kernels(jpeg(number)))
+    assert caplog.text.count("no windows today") == 1
+    assert "built anew" in caplog.text
+
+
 def test_a_dali_that_fails_with_any_image_is_an_error(decoder, jpeg, monkeypatch):
-    decoder._pipeline._pipeline = Broken()
+    break_pipeline(decoder, Broken())
     monkeypatch.setattr(dali_pipeline, "build", lambda *_: Broken())
     with pytest.raises(DatapipeError, match=r"fails with any image: out of memory; use decoder"):
         decoder.decode([jpeg(0)])
 
 
-def test_more_images_than_were_announced_are_refused(decoder, jpeg):
-    with pytest.raises(PlanError, match="9 images in a batch, and this DaliDecoder was made for 8"):
-        decoder.decode([jpeg(0)] * 9)
+@pytest.mark.parametrize("pipelines", [1, 3])
+def test_large_batches_are_cut_and_keep_their_rows(encode, crop, jpeg, monkeypatch, pipelines):
+    taken = []
+    run = DaliPipeline.run
+    monkeypatch.setattr(
+        DaliPipeline,
+        "run",
+        lambda self, batch: taken.append((self, len(batch))) or run(self, batch),
+    )
+    options = DaliOptions(pipelines=pipelines)
+    decoder = DaliDecoder(SPEC, batch_size=4, threads=3, options=options)
+    images = [jpeg(number) for number in range(20)]
+    images[3] = images[8] = None
+    images[5] = encode(crop("coffee.png", (50, 30), 60), "PNG")
+    images[11] = unreadable(jpeg(11))
+    images[15] = b"nothing"
+    pixels, errors = decoder.decode(images)
+    # What DALI does not decode has no place in its batches.
+    assert sorted(size for _, size in taken) == [4, 4, 4, 4]
+    assert len({pipeline for pipeline, _ in taken}) <= pipelines
+    assert len(pixels) == 20
+    assert list(errors) == [11, 15]
+    for row, image in enumerate(images):
+        if image is None or row in errors:
+            assert not pixels[row].any()
+        else:
+            assert_near(pixels[row], by_kernels(image))
+    decoder.close()
+
+
+def test_rows_without_an_image_are_zero(decoder):
+    pixels, errors = decoder.decode([None, None])
+    assert pixels.shape == (2, 3, 24, 32)
+    assert not pixels.any()
+    assert not errors
+    assert len(decoder.decode([])[0]) == 0
 
 
 def test_a_closed_decoder_says_so(jpeg):

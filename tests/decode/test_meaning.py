@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from datapipe.decode.dali.graph import installed
+from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import DecodeError
@@ -24,8 +25,19 @@ MOST = 1.5  # grey levels, on the average of an image
 PHOTOS = ("astronaut.png", "chelsea.png", "coffee.png", "hubble_deep_field.jpg", "rocket.jpg")
 
 
-@pytest.fixture(scope="module")
-def both():
+ON_GPU = [
+    pytest.param(DaliOptions(hw_decoder_load=load), marks=pytest.mark.gpu, id=f"gpu, load {load}")
+    for load in (0.0, 1.0)
+]
+
+
+def make_decoder(spec, options, batch_size):
+    device = "cpu" if options is None else "mixed"
+    return DaliDecoder(spec, device=device, batch_size=batch_size, threads=1, options=options)
+
+
+@pytest.fixture(scope="module", params=[pytest.param(None, id="cpu"), *ON_GPU])
+def both(request):
     """(pixels or reason) of an image by DALI and by the CPU kernels, for the spec given."""
     made = {}
 
@@ -33,9 +45,10 @@ def both():
         key = repr(options)
         if key not in made:
             spec = ImageSpec(**{"size": (40, 56), **options})
-            made[key] = DaliDecoder(spec, batch_size=4, threads=1), make_transform(spec)
+            made[key] = make_decoder(spec, request.param, 4), make_transform(spec)
         decoder, transform = made[key]
         pixels, errors = decoder.decode([data])
+        pixels = pixels.cpu()
         by_dali = errors[0].reason if errors else pixels[0]
         out = torch.empty_like(pixels)
         try:
@@ -66,6 +79,29 @@ def test_every_kind_of_file_means_the_same_to_both_decoders(both, encode, crop, 
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from error
     assert len(made) > 130
+
+
+@pytest.mark.parametrize("options", [pytest.param(None, id="cpu"), *ON_GPU])
+def test_a_batch_of_every_kind_means_the_same_to_both_decoders(encode, crop, options):
+    # A GPU's own decoder takes images of a batch that are alike, and leaves small batches alone.
+    made = kinds(encode, crop)
+    spec = ImageSpec(size=(40, 56))
+    decoder, transform = make_decoder(spec, options, 64), make_transform(spec)
+    names, images = list(made), list(made.values())
+    pixels, errors = decoder.decode(images)
+    for row, (name, data) in enumerate(zip(names, images, strict=True)):
+        out = torch.empty((1, 3, 40, 56), dtype=torch.uint8)
+        if row in errors:
+            with pytest.raises(DecodeError) as caught:
+                transform.decode(data)
+            assert errors[row].reason == caught.value.reason, name
+            assert not pixels[row].any(), name
+            continue
+        transform.place(transform.decode(data), out)
+        far = (pixels[row].cpu().float() - out[0].float()).abs()
+        assert far.mean() <= MOST, name
+        assert far.quantile(0.99) <= 12, name
+    decoder.close()
 
 
 def test_whatever_was_cut_off_is_a_decode_error_to_both(both, encode, crop):

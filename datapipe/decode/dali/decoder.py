@@ -1,13 +1,20 @@
 """Batches of encoded images to pixels by NVIDIA DALI, with the meaning of `decode_rgb`.
 
-DALI gets the JPEGs that it reads as the CPU kernels do (`jpeg.py`). These kernels decode the others
-meanwhile, and the whole batch if DALI refuses it: DALI does not say which image was at fault.
+DALI gets the JPEGs that it reads as the CPU kernels do (`jpeg.py`), and nothing in place of the
+others: a GPU decodes a batch of one kind faster. The CPU kernels decode those meanwhile, and a
+whole batch if DALI refuses it: DALI does not say which image was at fault. On a GPU all work is
+queued in a stream of the decoder's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import logging
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -17,29 +24,65 @@ from datapipe.decode.check import check_image
 from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
-from datapipe.decode.dali.pipeline import NOTHING, DaliPipeline, Entry
-from datapipe.decode.image import Decoded, check_indexed, check_size
+from datapipe.decode.dali.pipeline import DaliPipeline, Entry, RefusedBatch
+from datapipe.decode.image import check_indexed, check_size
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.placement import Placement
 from datapipe.index.images.header import probe, probe_indexed
 from datapipe.index.rows import ImageSize
+from datapipe.torch_threads import single_threads
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Image:
+    """Encoded image with what is known of it; see `DaliDecoder.decode`."""
+
+    data: bytes
+    draw: Draw | None
+    size: ImageSize | None
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Images of a batch that are decoded together.
+
+    Attributes:
+        rows: of the images in the batch.
+        pixels: `[n, 3, height, width]`.
+        pending: work on each row, where the kernels decode.
+    """
+
+    rows: Sequence[int]
+    pixels: Tensor
+    pending: Sequence[Future[None]] = ()
+
+    def finish(self, errors: dict[int, DecodeError]) -> None:
+        """Wait for the work that is pending, and note what fails."""
+        for row, job in zip(self.rows, self.pending, strict=False):
+            try:
+                job.result()
+            except DecodeError as error:
+                errors[row] = error
 
 
 class DaliDecoder:
-    """Decoder of batches of images with DALI. Thread-safe; DALI itself takes one batch at a time.
+    """Decoder of batches of images with DALI. Thread-safe; each pipeline takes a batch at a time.
 
     Args:
         spec: of images of one size: resize="stretch", "pad" or "crop".
         device: "cpu", or "mixed" to decode on a GPU, with its JPEG decoder if it has one.
         device_id: of the GPU; None is torch's current one.
-        batch_size: most images of a batch.
+        batch_size: most images that DALI takes at once. More are cut into several batches.
         threads: of DALI, and as many more for the CPU kernels.
-        options: of decoding on a GPU.
+        options: see `DaliOptions`.
         check: whether libjpeg-turbo reads the compressed data of every JPEG first, in a third to a
-            half of the time of decoding it. DALI shows most damage as pixels. Images that datapipe
-            packed were read then; a JPEG that was cut off is noticed without this.
+            half of the time of decoding it (0.74 ms for a photograph of 500 x 375). DALI shows most
+            damage as pixels. Images that datapipe packed were read then; a JPEG that was cut off is
+            noticed without this.
 
     Raises:
         PlanError: DALI is not installed or has no such device, or the graph does not do `spec`.
@@ -61,84 +104,88 @@ class DaliDecoder:
         self.device = _torch_device(device, device_id)
         self.batch_size = _at_least("batch_size", batch_size, 1)
         self.check = check
+        decoding = options or DaliOptions()
         graph_options = GraphOptions(
             device=device,
             device_id=self.device.index,
             batch_size=batch_size,
-            threads=_at_least("threads", threads, 1),
-            decoding=options or DaliOptions(),
+            threads=max(1, _at_least("threads", threads, 1) // decoding.pipelines),
+            decoding=decoding,
         )
-        self._pipeline = DaliPipeline(spec, graph_options)
+        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(decoding.pipelines)]
+        # The one that was used last comes first: its memory has been taken already.
+        self._idle: queue.LifoQueue[DaliPipeline] = queue.LifoQueue()
+        for pipeline in self._pipelines:
+            self._idle.put(pipeline)
         self._kernels = make_transform(spec)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="datapipe-dali")
+        self._pool = single_threads(threads, "datapipe-dali")
+        self._stream: torch.cuda.Stream | None = None
+        if self._on_gpu:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        self._refused_damaged = self._refused_whole = 0  # batches with damaged images, and without
 
     def decode(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | None],
         draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[ImageSize] | None = None,
+        sizes: Sequence[ImageSize | None] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch.
 
         Args:
-            images: encoded, 0 to `batch_size` of them.
+            images: encoded, any number of them; None leaves a row empty.
             draws: random numbers of each image, for crop and mirroring; None for neither.
             sizes: (width, height) of each upright image in the index; None if unknown. An image of
                 another size fails.
 
         Returns:
             `[n, 3, height, width]` of the spec's dtype on the device, complete and the caller's
-            own, with zeros for images that failed; and the errors of those, by index.
+            own, with zeros for images that failed and empty rows; and the errors of those that
+            failed, by index. On a GPU the memory is of a stream of the decoder's: who uses it
+            longer than it keeps the tensor calls `Tensor.record_stream`, as for every tensor of
+            another stream. `DevicePrefetcher` does.
 
         Raises:
-            PlanError: there are more than `batch_size` images.
             DatapipeError: it was closed, or made before a fork, or DALI fails with any image.
         """
-        self._pipeline.check_open()
-        if len(images) > self.batch_size:
-            raise PlanError(
-                f"{len(images)} images in a batch, and this DaliDecoder was made for "
-                f"{self.batch_size}; make it with batch_size={len(images)}"
-            )
-        draws = [None] * len(images) if draws is None else draws
+        for pipeline in self._pipelines:
+            pipeline.check_open()
+        count = len(images)
+        draws = [None] * count if draws is None else draws
+        sizes = [None] * count if sizes is None else sizes
+        given = {
+            row: _Image(data, draw, size)
+            for row, (data, draw, size) in enumerate(zip(images, draws, sizes, strict=True))
+            if data is not None
+        }
         errors: dict[int, DecodeError] = {}
-        batch: list[Entry] = [NOTHING] * len(images)
-        by_dali: list[int] = []
-        by_kernels: dict[int, Future[Decoded]] = {}
-        for index, (image, draw) in enumerate(zip(images, draws, strict=True)):
-            size = None if sizes is None else sizes[index]
+        entries: dict[int, Entry] = {}
+        others: dict[int, _Image] = {}
+        for row, image in given.items():
             try:
-                entry = self._entry(image, draw, size)
+                entry = self._entry(image)
             except DecodeError as error:
-                errors[index] = error
+                errors[row] = error
                 continue
             if entry is None:
-                by_kernels[index] = self._pool.submit(self._kernels.decode, image, size)
+                others[row] = image
             else:
-                batch[index] = entry
-                by_dali.append(index)
+                entries[row] = entry
         if self.check:
-            by_dali = self._check(batch, by_dali, errors)
-        shared = self._pipeline.run(batch) if by_dali else None
-        if shared is None:
-            shape = (len(images), 3, self.spec.height, self.spec.width)
-            out = torch.zeros(shape, dtype=self.spec.out_dtype, device=self.device)
-            for index in by_dali:
-                size = None if sizes is None else sizes[index]
-                by_kernels[index] = self._pool.submit(self._kernels.decode, images[index], size)
-        else:
-            # torch's streams do not know DALI's memory on a GPU: it could be overwritten while a
-            # kernel of theirs still reads it. On the CPU it belongs to the tensor alone.
-            out = shared.to(self.spec.out_dtype, copy=self._on_gpu)
-        for index, future in by_kernels.items():
-            try:
-                self._place(future.result(), out[index : index + 1], draws[index])
-            except DecodeError as error:
-                errors[index] = error
-        for index in errors:
-            out[index].zero_()
-        if self._on_gpu:
-            torch.cuda.current_stream(self.device).synchronize()
+            self._check(entries, errors)
+        with self._section():
+            parts = [self._by_kernels(others)] if others else []
+            for rows, pixels in self._by_dali(entries):
+                if isinstance(pixels, RefusedBatch):
+                    parts.append(self._again({row: given[row] for row in rows}, errors, pixels))
+                else:
+                    parts.append(_Part(rows, pixels))
+            for part in parts:
+                part.finish(errors)
+            out = self._joined(count, parts)
+            empty = [*errors, *(row for row, data in enumerate(images) if data is None)]
+            for row in empty:
+                out[row].zero_()
         return out, dict(sorted(errors.items()))
 
     def placement(self, width: int, height: int, draw: Draw | None = None) -> Placement:
@@ -147,49 +194,138 @@ class DaliDecoder:
 
     def close(self) -> None:
         """End all threads and free DALI's memory. Batches stay as they are."""
-        self._pipeline.close()
+        for pipeline in self._pipelines:
+            pipeline.close()
         self._pool.shutdown()
 
     @property
     def _on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
-    def _entry(self, image: bytes, draw: Draw | None, size: ImageSize | None) -> Entry | None:
+    @contextmanager
+    def _section(self) -> Iterator[None]:
+        """Queue work in the decoder's stream, and wait for it at the end.
+
+        The caller's own stream may be the one that trains: to wait for that is to wait for a step.
+        """
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            try:
+                yield
+            finally:
+                # Until then nothing may be freed that a kernel reads.
+                self._stream.synchronize()
+
+    def _entry(self, image: _Image) -> Entry | None:
         """Return what DALI gets of an image, or None if the CPU kernels have to decode it.
 
         Raises:
             DecodeError: its header says that it cannot be decoded, or that it is not of this size.
         """
-        info = probe(image) if size is None else probe_indexed(image, size)
+        data, size = image.data, image.size
+        info = probe(data) if size is None else probe_indexed(data, size)
         if size is not None:
             check_indexed(info.upright, (size.width, size.height))
         check_size(info, self.spec.refuse_above)
-        plain = plain_jpeg(image, info)
+        plain = plain_jpeg(data, info)
         if plain is None:
             return None
-        mirror = draw is not None and draw.mirrors(self.spec.flip)
-        return plain, window(self.spec, *info.upright, draw), mirror
+        mirror = image.draw is not None and image.draw.mirrors(self.spec.flip)
+        return plain, window(self.spec, *info.upright, image.draw), mirror
 
-    def _check(
-        self, batch: list[Entry], indices: list[int], errors: dict[int, DecodeError]
-    ) -> list[int]:
-        """Take damaged images out of a batch, into `errors`. Return the indices of the others."""
-        checks = {index: self._pool.submit(_check_whole, batch[index][0]) for index in indices}
-        for index, check in checks.items():
+    def _check(self, entries: dict[int, Entry], errors: dict[int, DecodeError]) -> None:
+        """Move damaged images from `entries` to `errors`."""
+        checks = {
+            row: self._pool.submit(_check_whole, data) for row, (data, _, _) in entries.items()
+        }
+        for row, check in checks.items():
             try:
                 check.result()
             except DecodeError as error:
-                errors[index] = error
-                batch[index] = NOTHING
-        return [index for index in indices if index not in errors]
+                errors[row] = error
+                del entries[row]
 
-    def _place(self, image: Decoded, out: Tensor, draw: Draw | None) -> None:
-        if not self._on_gpu:
-            self._kernels.place(image, out, draw)
-            return
-        row = torch.empty(out.shape, dtype=out.dtype, device="cpu")
-        self._kernels.place(image, row, draw)
-        out.copy_(row)
+    def _by_dali(
+        self, entries: dict[int, Entry]
+    ) -> Iterator[tuple[list[int], Tensor | RefusedBatch]]:
+        """Yield rows and pixels of each of DALI's batches, or why it refuses one."""
+        rows = list(entries)
+        batches = [rows[at : at + self.batch_size] for at in range(0, len(rows), self.batch_size)]
+        work = [partial(self._run, [entries[row] for row in batch]) for batch in batches]
+        # The caller's thread takes part: it has nothing else to do.
+        others = [self._pool.submit(each) for each in work[1:]]
+        if work:
+            yield batches[0], work[0]()
+        for batch, other in zip(batches[1:], others, strict=True):
+            yield batch, other.result()
+
+    def _run(self, entries: Sequence[Entry]) -> Tensor | RefusedBatch:
+        pipeline = self._idle.get()
+        try:
+            return pipeline.run(entries)
+        except RefusedBatch as refused:
+            return refused
+        finally:
+            self._idle.put(pipeline)
+
+    def _again(
+        self, images: dict[int, _Image], errors: dict[int, DecodeError], refused: RefusedBatch
+    ) -> _Part:
+        """Let the kernels decode a batch that DALI refused, and say so."""
+        part = self._by_kernels(images)
+        part.finish(errors)
+        damaged = len(errors.keys() & images.keys())
+        if damaged:
+            self._refused_damaged += 1
+            _log.log(
+                logging.WARNING if self._refused_damaged == 1 else logging.DEBUG,
+                "DALI refused a batch (%s): %d of its %d images are damaged, and the CPU kernels "
+                "decoded the others",
+                *(refused, damaged, len(images)),
+            )
+            return part
+        self._refused_whole += 1
+        if self._refused_whole.bit_count() == 1:  # the 1st, 2nd, 4th, 8th ...
+            _log.warning(
+                "DALI refused a batch without a damaged image (%s), %d so far: the CPU kernels "
+                "decoded it; see whether the device has memory left, or give decoder='cpu'",
+                *(refused, self._refused_whole),
+            )
+        return part
+
+    def _joined(self, count: int, parts: Sequence[_Part]) -> Tensor:
+        """Return the rows of all parts in one tensor of `count` rows."""
+        dtype = self.spec.out_dtype
+        if len(parts) == 1 and len(parts[0].rows) == count and not self._on_gpu:
+            return parts[0].pixels.to(dtype)  # DALI's memory on the CPU belongs to the tensor alone
+        shape = (count, 3, self.spec.height, self.spec.width)
+        out = torch.empty(shape, dtype=dtype, device=self.device)
+        for rows, pixels in ((part.rows, part.pixels) for part in parts):
+            if rows[-1] - rows[0] == len(rows) - 1:
+                out[rows[0] : rows[-1] + 1].copy_(pixels, non_blocking=True)
+            else:
+                there = torch.tensor(rows, device=self.device)
+                out.index_copy_(0, there, pixels.to(self.device, dtype, non_blocking=True))
+        return out
+
+    def _by_kernels(self, images: dict[int, _Image]) -> _Part:
+        """Begin to decode images with the CPU kernels."""
+        pixels = torch.empty(
+            (len(images), 3, self.spec.height, self.spec.width),
+            dtype=self.spec.out_dtype,
+            device="cpu",
+            pin_memory=self._on_gpu,
+        )
+        pending = [
+            self._pool.submit(self._make, image, pixels[at : at + 1])
+            for at, image in enumerate(images.values())
+        ]
+        return _Part(list(images), pixels, pending)
+
+    def _make(self, image: _Image, row: Tensor) -> None:
+        self._kernels.place(self._kernels.decode(image.data, image.size), row, image.draw)
 
 
 def _check_whole(image: bytes) -> None:

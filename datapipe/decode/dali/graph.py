@@ -29,8 +29,8 @@ IMAGES, WINDOWS, MIRRORS = "images", "windows", "mirrors"
 Window = tuple[float, float, float, float, float, float, float, float]
 """See `window`."""
 
-ONE_PIXEL: Window = (1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0)
-"""An image of one pixel as it is: costs nothing to resize."""
+FAILURES = (RuntimeError, ValueError, IndexError, MemoryError)
+"""Errors of DALI: exceptions of C++ become Python's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
         batch_size=options.batch_size,
         num_threads=options.threads,
         device_id=options.device_id,
-        # One batch goes in and the same comes out; several callers have several batches.
+        # One batch goes in and the same comes out; batches overlap by several pipelines.
         prefetch_queue_depth=1,
         # Outputs have memory of their own, which lives as long as their tensors, and the pipeline
         # goes on after a bad image.
@@ -135,7 +135,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
         with pipeline:
             pipeline.set_outputs(_graph(spec, options))
         pipeline.build()
-    except RuntimeError as error:
+    except FAILURES as error:
         raise PlanError(
             f"DALI cannot start with device={options.device!r}, device_id={options.device_id}: "
             f"{first_line(error)}; use device='cpu', or decoder='cpu'"
@@ -177,9 +177,15 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
     mean, std = spec.mean_std or ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     is_uint8 = spec.out_dtype == torch.uint8
     scale = 1.0 if is_uint8 else 255.0
-    mirror: Any = {}
+    others: dict[str, Any] = {}
     if spec.flip > 0:
-        mirror = {"mirror": fn.external_source(name=MIRRORS, dtype=types.INT32, ndim=0)}
+        others["mirror"] = fn.external_source(name=MIRRORS, dtype=types.INT32, ndim=0)
+    if spec.resize == "pad":
+        others["out_of_bounds_policy"] = "pad"
+        # Not normalised by DALI.
+        others["fill_values"] = [
+            (value / scale - m) / s for value, m, s in zip(spec.fill_color, mean, std, strict=True)
+        ]
     return fn.crop_mirror_normalize(
         fitted,
         dtype=types.UINT8 if is_uint8 else types.FLOAT,
@@ -190,12 +196,8 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
         crop_pos_x=windows[7],
         mean=[m * scale for m in mean],
         std=[s * scale for s in std],
-        out_of_bounds_policy="pad",
-        # Not normalised by DALI.
-        fill_values=[
-            (value / scale - m) / s for value, m, s in zip(spec.fill_color, mean, std, strict=True)
-        ],
-        **mirror,
+        # With padding DALI takes a slower kernel on a GPU.
+        **others,
     )
 
 
@@ -205,6 +207,7 @@ def _decoder_options(options: GraphOptions) -> dict[str, Any]:
     return {
         "device": "mixed",
         "hw_decoder_load": options.decoding.hw_decoder_load,
+        "hybrid_huffman_threshold": options.decoding.hybrid_huffman_threshold,
         "preallocate_width_hint": options.decoding.preallocate_width,
         "preallocate_height_hint": options.decoding.preallocate_height,
         # Chroma as libjpeg-turbo scales it up, so that all devices show the same.

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import simplejpeg
@@ -13,14 +14,15 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from datapipe.decode.dali.graph import (
+    FAILURES,
     IMAGES,
     MIRRORS,
-    ONE_PIXEL,
     WINDOWS,
     GraphOptions,
     Window,
     build,
     first_line,
+    window,
 )
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DatapipeError
@@ -30,12 +32,11 @@ _log = logging.getLogger(__name__)
 Entry = tuple[bytes, Window, bool]
 """An encoded image, its window, and whether it is mirrored."""
 
-NOTHING: Entry = (
-    simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY"),
-    ONE_PIXEL,
-    False,
-)
-"""A pixel in place of an image that DALI does not get."""
+_PIXEL = simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY")
+
+
+class RefusedBatch(Exception):
+    """A batch that DALI refuses; it does not say because of which image."""
 
 
 class DaliPipeline:
@@ -53,26 +54,28 @@ class DaliPipeline:
         self._lock = threading.Lock()
         # DALI may read a batch's bytes until the next one is through.
         self._fed: deque[object] = deque(maxlen=2)
-        self._warned = False
+        self._is_fed_evenly = True
 
-    def run(self, batch: list[Entry]) -> Tensor | None:
-        """Run a batch.
+    def run(self, batch: Sequence[Entry]) -> Tensor:
+        """Run a batch of at least one image.
 
         Returns:
             `[n, 3, height, width]`, uint8 or float32, in memory of DALI's that lives as long as the
-            tensor; None if DALI refuses the batch.
+            tensor.
 
         Raises:
+            RefusedBatch: DALI refuses the batch; it takes others again.
             DatapipeError: see `check_open`; or DALI fails with any image.
         """
         with self._lock:
             self.check_open()
             try:
                 return self._pass(batch)
-            except RuntimeError as error:
-                self._log_refusal(error)
+            except FAILURES as error:
+                refused = RefusedBatch(first_line(error))
+            # Not above: the error holds on to memory of the pipeline's, which another may need.
             self._recover()
-            return None
+            raise refused
 
     def check_open(self) -> None:
         """Raise if the pipeline cannot run.
@@ -91,26 +94,19 @@ class DaliPipeline:
             self._pipeline = None
             self._fed.clear()
 
-    def _pass(self, batch: list[Entry]) -> Tensor:
+    def _pass(self, batch: Sequence[Entry]) -> Tensor:
         images, windows, mirrors = zip(*batch, strict=True)
         fed = [np.frombuffer(image, np.uint8) for image in images]
         self._fed.append(fed)
+        self._is_fed_evenly = False
         self._pipeline.feed_input(IMAGES, fed)
         self._pipeline.feed_input(WINDOWS, np.array(windows, np.float32))
         if self._spec.flip > 0:
             self._pipeline.feed_input(MIRRORS, np.array(mirrors, np.int32))
+        self._is_fed_evenly = True
         (out,) = self._pipeline.run()
         tensor: Tensor = from_dlpack(out.as_tensor())
         return tensor
-
-    def _log_refusal(self, error: RuntimeError) -> None:
-        _log.log(
-            logging.DEBUG if self._warned else logging.WARNING,
-            "DALI refused a batch (%s): the CPU kernels decode it, and will find the image that is "
-            "damaged, if there is one",
-            first_line(error),
-        )
-        self._warned = True
 
     def _recover(self) -> None:
         """Run one pixel, and build another pipeline if even that fails.
@@ -118,16 +114,21 @@ class DaliPipeline:
         Raises:
             DatapipeError: it fails with any image, in a new pipeline too.
         """
-        try:
-            self._pass([NOTHING])
-        except RuntimeError:
-            _log.warning("DALI's pipeline does not go on after an error: it is built anew")
-            self._pipeline = None  # before another takes as much memory
-            self._pipeline = build(self._spec, self._options)
+        pixel = _PIXEL, window(self._spec, 1, 1), False
+        # After an input that was refused, the others would be those of the batch before.
+        if self._is_fed_evenly:
             try:
-                self._pass([NOTHING])
-            except RuntimeError as error:
-                raise DatapipeError(
-                    f"DALI fails with any image: {first_line(error)}; use decoder='cpu', or see "
-                    "whether the device has memory left"
-                ) from error
+                self._pass([pixel])
+                return
+            except FAILURES:
+                pass
+        _log.warning("DALI's pipeline does not go on after an error: it is built anew")
+        self._pipeline = None  # before another takes as much memory
+        self._pipeline = build(self._spec, self._options)
+        try:
+            self._pass([pixel])
+        except FAILURES as error:
+            raise DatapipeError(
+                f"DALI fails with any image: {first_line(error)}; use decoder='cpu', or see "
+                "whether the device has memory left"
+            ) from error

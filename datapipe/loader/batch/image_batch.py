@@ -267,39 +267,21 @@ class ImageSlots:
         decoder = self._context.decoder
         assert decoder is not None
         assert self._encoded is not None
-        kept = {image: data for image, data in enumerate(self._encoded) if data is not None}
-        at = list(kept)
-        slots = (np.searchsorted(self.first, at, side="right") - 1).tolist()
-        draws = [
-            self._draw(slot, image - int(self.first[slot]))
-            for slot, image in zip(slots, at, strict=True)
-        ]
-        errors: dict[int, DecodeError] = {}
-        parts = []
-        for start in range(0, len(at), decoder.batch_size):
-            stop = start + decoder.batch_size
-            part, failed = decoder.decode(
-                [kept[image] for image in at[start:stop]],
-                draws[start:stop],
-                [self._indexed[image] for image in at[start:stop]],
-            )
-            parts.append(part)
-            errors |= {slots[start + index]: error for index, error in failed.items()}
-        if self._geometry is not None:
-            for image, draw in zip(at, draws, strict=True):
-                sides = self._sides[image]
-                self._geometry[image] = _facts(decoder.placement(*sides, draw), *sides)
-        self._encoded = None
-        if len(parts) == 1 and len(at) == self._shape[0]:
-            self.pixels = parts[0]
-            return errors
-        device = parts[0].device if parts else "cpu"
-        self.pixels = torch.zeros(
-            self._shape, dtype=self._context.transforms[0].dtype, device=device
+        count = len(self._encoded)
+        slots = (np.searchsorted(self.first, np.arange(count), side="right") - 1).tolist()
+        draws = [self._draw(slot, image - self._starts[slot]) for image, slot in enumerate(slots)]
+        padding = [None] * (self._shape[0] - count)
+        self.pixels, failed = decoder.decode(
+            [*self._encoded, *padding], [*draws, *padding], [*self._indexed, *padding]
         )
-        if parts:
-            self.pixels[torch.tensor(at, device=device)] = torch.cat(parts)
-        return errors
+        if self._geometry is not None:
+            for image, data in enumerate(self._encoded):
+                if data is not None:
+                    sides = self._sides[image]
+                    placed = decoder.placement(*sides, draws[image])
+                    self._geometry[image] = _facts(placed, *sides)
+        self._encoded = None
+        return {slots[image]: error for image, error in failed.items()}
 
     def empty(self, slot: int) -> None:
         """Fill the rows of a slot with zeros."""

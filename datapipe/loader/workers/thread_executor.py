@@ -22,19 +22,16 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
-import torch
-
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import Watch, describe_stall
 from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.torch_threads import default_kept, work_alone
 
 logger = logging.getLogger(__name__)
 
 _PATIENCE = 5.0  # seconds that a worker gets to finish its sample
-# torch's default number of threads is one for the process, and starting workers changes it.
-_STARTING = threading.Lock()
 
 
 class _Team:
@@ -58,8 +55,7 @@ class _Team:
         if not self.watches:
             return
         _TEAMS.add(self)
-        with _STARTING:
-            before = torch.get_num_threads()
+        with default_kept():
             try:
                 for number, watch in enumerate(self.watches):
                     # A daemon, so that a forgotten one does not keep the interpreter from exiting.
@@ -79,10 +75,6 @@ class _Team:
                 # Threads that did not start will not leave either.
                 self._end()
                 raise
-            finally:
-                # torch keeps the number of threads per thread, and a default for new threads; the
-                # workers changed the default.
-                torch.set_num_threads(before)
 
     @property
     def ended(self) -> bool:
@@ -244,10 +236,7 @@ class ThreadExecutor:
 def _work(team: _Team, watch: Watch) -> None:
     """Run pieces until the team ends. Entry of a worker thread."""
     try:
-        # A thread takes the default over at its first question, which must not come after the
-        # answer.
-        torch.get_num_threads()
-        torch.set_num_threads(1)
+        work_alone()
         team.ready.put(None)
         while isinstance(task := team.work.get(), tuple) and not team.ended:
             job, piece, pieces, ended = task

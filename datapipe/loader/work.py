@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 DecoderName = Literal["auto", "cpu", "dali"]
 
-_TOGETHER = 64  # images that DALI takes at once; larger batches are cut
+# Images that DALI takes at once; larger batches are cut. A GPU has more to do at a time.
+_TOGETHER, _TOGETHER_ON_GPU = 64, 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,7 @@ class Work:
                 made,
                 device="mixed" if on_gpu else "cpu",
                 device_id=device.index if on_gpu and device is not None else None,
-                batch_size=_TOGETHER,
+                batch_size=_TOGETHER_ON_GPU if on_gpu else _TOGETHER,
                 threads=max(1, options.num_workers),
                 # DALI shows damage as pixels. A checksum finds it too.
                 check=not (options.verify and checksums),

@@ -3,13 +3,16 @@
 import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from random import Random
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from datapipe.decode.dali import decoder as dali_decoder
 from datapipe.decode.dali import pipeline as dali_pipeline
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.dali.options import DaliOptions
@@ -307,6 +310,27 @@ def test_large_batches_are_cut_and_keep_their_rows(encode, crop, jpeg, monkeypat
         else:
             assert_near(pixels[row], by_kernels(image))
     decoder.close()
+
+
+def test_large_images_go_in_smaller_batches(decoder, jpeg, monkeypatch):
+    taken = []
+    run = DaliPipeline.run
+    monkeypatch.setattr(
+        DaliPipeline, "run", lambda self, batch: taken.append(len(batch)) or run(self, batch)
+    )
+    images = [jpeg(number) for number in range(4)]
+    areas = [
+        Image.open(BytesIO(image)).width * Image.open(BytesIO(image)).height for image in images
+    ]
+    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", areas[0] + areas[1])
+    pixels, _ = decoder.decode(images)
+    assert taken[0] == 2
+    assert sum(taken) == 4
+    assert_near(pixels[3], by_kernels(images[3]))
+    taken.clear()
+    monkeypatch.setattr(dali_decoder, "_MOST_PIXELS", 1)
+    decoder.decode(images)
+    assert taken == [1, 1, 1, 1]
 
 
 def test_rows_without_an_image_are_zero(decoder):

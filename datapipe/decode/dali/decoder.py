@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +30,13 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.placement import Placement
-from datapipe.index.images.header import probe, probe_indexed
+from datapipe.index.images.header import ImageInfo, probe, probe_indexed
 from datapipe.index.rows import ImageSize
 from datapipe.torch_threads import single_threads
 
 _log = logging.getLogger(__name__)
+
+_MOST_PIXELS = 1 << 27  # of images that DALI decodes at once: 400 MB
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class DaliDecoder:
         spec: of images of one size: resize="stretch", "pad" or "crop".
         device: "cpu", or "mixed" to decode on a GPU, with its JPEG decoder if it has one.
         device_id: of the GPU; None is torch's current one.
-        batch_size: most images that DALI takes at once. More are cut into several batches.
+        batch_size: most images that DALI takes at once. More are cut into several batches, and so
+            are images of more than 128 million pixels together, to spare the device's memory.
         threads: of DALI, and as many more for the CPU kernels.
         options: see `DaliOptions`.
         check: whether libjpeg-turbo reads the compressed data of every JPEG first, in a third to a
@@ -105,14 +108,15 @@ class DaliDecoder:
         self.batch_size = _at_least("batch_size", batch_size, 1)
         self.check = check
         decoding = options or DaliOptions()
+        pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
         graph_options = GraphOptions(
             device=device,
             device_id=self.device.index,
             batch_size=batch_size,
-            threads=max(1, _at_least("threads", threads, 1) // decoding.pipelines),
+            threads=max(1, _at_least("threads", threads, 1) // pipelines),
             decoding=decoding,
         )
-        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(decoding.pipelines)]
+        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(pipelines)]
         # The one that was used last comes first: its memory has been taken already.
         self._idle: queue.LifoQueue[DaliPipeline] = queue.LifoQueue()
         for pipeline in self._pipelines:
@@ -160,22 +164,26 @@ class DaliDecoder:
         }
         errors: dict[int, DecodeError] = {}
         entries: dict[int, Entry] = {}
+        areas: dict[int, int] = {}
         others: dict[int, _Image] = {}
         for row, image in given.items():
             try:
-                entry = self._entry(image)
+                info = self._header(image)
             except DecodeError as error:
                 errors[row] = error
                 continue
-            if entry is None:
+            plain = plain_jpeg(image.data, info)
+            if plain is None:
                 others[row] = image
-            else:
-                entries[row] = entry
+                continue
+            mirrored = image.draw is not None and image.draw.mirrors(self.spec.flip)
+            entries[row] = Entry(plain, window(self.spec, *info.upright, image.draw), mirrored)
+            areas[row] = info.width * info.height
         if self.check:
             self._check(entries, errors)
         with self._section():
             parts = [self._by_kernels(others)] if others else []
-            for rows, pixels in self._by_dali(entries):
+            for rows, pixels in self._by_dali(entries, areas):
                 if isinstance(pixels, RefusedBatch):
                     parts.append(self._again({row: given[row] for row in rows}, errors, pixels))
                 else:
@@ -218,8 +226,8 @@ class DaliDecoder:
                 # Until then nothing may be freed that a kernel reads.
                 self._stream.synchronize()
 
-    def _entry(self, image: _Image) -> Entry | None:
-        """Return what DALI gets of an image, or None if the CPU kernels have to decode it.
+    def _header(self, image: _Image) -> ImageInfo:
+        """Read the header of an image.
 
         Raises:
             DecodeError: its header says that it cannot be decoded, or that it is not of this size.
@@ -229,16 +237,12 @@ class DaliDecoder:
         if size is not None:
             check_indexed(info.upright, (size.width, size.height))
         check_size(info, self.spec.refuse_above)
-        plain = plain_jpeg(data, info)
-        if plain is None:
-            return None
-        mirror = image.draw is not None and image.draw.mirrors(self.spec.flip)
-        return plain, window(self.spec, *info.upright, image.draw), mirror
+        return info
 
     def _check(self, entries: dict[int, Entry], errors: dict[int, DecodeError]) -> None:
         """Move damaged images from `entries` to `errors`."""
         checks = {
-            row: self._pool.submit(_check_whole, data) for row, (data, _, _) in entries.items()
+            row: self._pool.submit(_check_whole, entry.data) for row, entry in entries.items()
         }
         for row, check in checks.items():
             try:
@@ -248,11 +252,10 @@ class DaliDecoder:
                 del entries[row]
 
     def _by_dali(
-        self, entries: dict[int, Entry]
+        self, entries: dict[int, Entry], areas: dict[int, int]
     ) -> Iterator[tuple[list[int], Tensor | RefusedBatch]]:
         """Yield rows and pixels of each of DALI's batches, or why it refuses one."""
-        rows = list(entries)
-        batches = [rows[at : at + self.batch_size] for at in range(0, len(rows), self.batch_size)]
+        batches = self._cut(entries, areas)
         work = [partial(self._run, [entries[row] for row in batch]) for batch in batches]
         # The caller's thread takes part: it has nothing else to do.
         others = [self._pool.submit(each) for each in work[1:]]
@@ -260,6 +263,18 @@ class DaliDecoder:
             yield batches[0], work[0]()
         for batch, other in zip(batches[1:], others, strict=True):
             yield batch, other.result()
+
+    def _cut(self, rows: Iterable[int], areas: dict[int, int]) -> list[list[int]]:
+        """Return the rows of each of DALI's batches."""
+        batches: list[list[int]] = []
+        pixels = 0
+        for row in rows:
+            pixels += areas[row]
+            if not batches or len(batches[-1]) == self.batch_size or pixels > _MOST_PIXELS:
+                batches.append([])
+                pixels = areas[row]
+            batches[-1].append(row)
+        return batches
 
     def _run(self, entries: Sequence[Entry]) -> Tensor | RefusedBatch:
         pipeline = self._idle.get()

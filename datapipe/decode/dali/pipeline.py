@@ -7,6 +7,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -29,8 +30,14 @@ from datapipe.errors import DatapipeError
 
 _log = logging.getLogger(__name__)
 
-Entry = tuple[bytes, Window, bool]
-"""An encoded image, its window, and whether it is mirrored."""
+
+class Entry(NamedTuple):
+    """What DALI gets of an image: its data, its window, and whether it is mirrored."""
+
+    data: bytes
+    window: Window
+    mirrored: bool
+
 
 _PIXEL = simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY")
 
@@ -114,7 +121,7 @@ class DaliPipeline:
         Raises:
             DatapipeError: it fails with any image, in a new pipeline too.
         """
-        pixel = _PIXEL, window(self._spec, 1, 1), False
+        pixel = Entry(_PIXEL, window(self._spec, 1, 1), mirrored=False)
         # After an input that was refused, the others would be those of the batch before.
         if self._is_fed_evenly:
             try:

@@ -2,6 +2,9 @@
 
     python -m benchmarks.gpu.decode --json decode.json
 
+Heats follow each other: batches and threads first, then the options of the fastest, then it beside
+its peers and DALI's own operators, and last on JPEGs of several kinds.
+
 It needs a CUDA device and torch built for it; without one it says so and measures nothing. It needs
 no network: photographs are cropped out of those that scikit-image bundles, which `pip install
 'datapipe[demo]'` brings. DALI is measured where `datapipe[dali]` is installed, and nvJPEG where
@@ -17,11 +20,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
+import simplejpeg
 import torch
 
 from benchmarks.common import (
@@ -37,13 +44,14 @@ from benchmarks.common import (
 )
 from benchmarks.data import photographs
 from benchmarks.gpu.aims import Bar, as_json, describe, find_device, show
-from benchmarks.gpu.decoders import SIDE, Decoder, Entry, entries
+from benchmarks.gpu.decoders import SIDE, Entry, Setting, kernels, limits, nvjpeg
 from benchmarks.gpu.loading import wait
 from datapipe.cpus import available_cpus
 
 T = TypeVar("T")
 
 LATENCIES = 20  # batches of each decoder
+MIXED = "mixed subsampling"
 
 
 def main() -> None:
@@ -84,52 +92,124 @@ def main() -> None:
         f"{where['gpu']}: {photos} -> {SIDE}x{SIDE} antialiased, float32 normalised on the device; "
         f"{options.rounds} rounds"
     )
-    found = entries(device, options.batches, options.threads)
-    made: dict[str, Decoder] = {}
+    heats = Heats(device, where, rounds=options.rounds)
 
-    def bars(results: Sequence[Result], latencies: dict[str, Spread] | None) -> list[Bar]:
-        return aims(results, latencies or {}, min(options.batches))
-
-    def keep(results: Sequence[Result], latencies: dict[str, Spread] | None = None) -> None:
+    def keep(latencies: dict[str, Spread] | None = None) -> None:
+        bars = aims(heats.results(), latencies or {}, small)
         content = {
             "title": title,
             "machine": where,
-            "decoders": [asdict(result) for result in results],
+            "heats": {
+                name: [asdict(result) for result in results] for name, results in heats.done.items()
+            },
             "latency_ms": {name: one._asdict() for name, one in (latencies or {}).items()},
-            **as_json(bars(results, latencies), rehearsal=options.rehearse),
+            **as_json(bars, rehearsal=options.rehearse),
         }
         if options.json is not None:
             write_json(options.json, content)
 
-    contestants = [
-        Contestant(
-            name=entry.name,
-            make=partial(prepare, entry, made, jpegs, device),
-            note=entry.note,
-        )
-        for entry in found
+    heats.after_round = keep
+    small, most = min(options.batches), max(options.threads)
+    reference = kernels(device, small, most)
+    settings = [
+        Setting(batch=batch, threads=threads)
+        for batch in options.batches
+        for threads in options.threads
     ]
-    results = compete(contestants, options.rounds, after_round=keep)
-    able = {result.name for result in results if result.runs}
-    quick = [entry for entry in found if entry.name in able and entry.batch == min(options.batches)]
-    latencies = measure_latency(quick, made, jpegs, device)
-    for decoder in made.values():
-        decoder.close()
-    report(title, results, where=where, references=("cpu",), unit="img/s", path=None)
-    keep(results, latencies)
-    show(bars(results, latencies), rehearsal=options.rehearse)
+    best = settings[-1]
+    for name in ("batch and threads", "options"):
+        entries = [setting.entry(device) for setting in settings]
+        best = heats.run(name, [reference, *entries], jpegs) or best
+        settings = best.variations()
+    peers = [nvjpeg(device, batch) for batch in options.batches]
+    final = [reference, best.entry(device), *peers, *limits(device, best)]
+    heats.run("peers and limits", final, jpegs)
+    heats.run(MIXED, [reference, best.entry(device)], mixed_subsampling(jpegs))
+    quick = [reference, replace(best, batch=small).entry(device), nvjpeg(device, small)]
+    latencies = measure_latency(quick, jpegs, device)
+    keep(latencies)
+    for name, spread in latencies.items():
+        print(f"{name}: {spread.median:.1f} ms a batch of {small}")
+    show(aims(heats.results(), latencies, small), rehearsal=options.rehearse)
+
+
+class Heats:
+    """Rounds of a few decoders at a time, which share the memory of the device.
+
+    Attributes:
+        done: results of each heat by its name.
+        after_round: called after each round that counts.
+    """
+
+    def __init__(self, device: torch.device, where: dict[str, Any], *, rounds: int) -> None:
+        self._device = device
+        self._where = where
+        self._rounds = rounds
+        self.done: dict[str, list[Result]] = {}
+        self.after_round: Callable[[], None] = lambda: None
+
+    def run(self, name: str, entries: Sequence[Entry], jpegs: Sequence[bytes]) -> Setting | None:
+        """Measure decoders, print what came out, and return the fastest setting of DALI."""
+        print(f"\n{name}", file=sys.stderr, flush=True)
+
+        def keep(results: list[Result]) -> None:
+            self.done[name] = results
+            self.after_round()
+
+        with ExitStack() as made:
+            contestants = [
+                Contestant(
+                    name=entry.name,
+                    make=partial(prepare, entry, made, jpegs, self._device),
+                    note=entry.note,
+                )
+                for entry in entries
+            ]
+            results = compete(contestants, self._rounds, after_round=keep)
+        keep(results)
+        report(name, results, where=self._where, references=("cpu",), unit="img/s", path=None)
+        rates = {
+            entry.setting: result.rate.median
+            for entry, result in zip(entries, results, strict=True)
+            if entry.setting is not None and result.runs
+        }
+        return max(rates, key=lambda setting: rates[setting], default=None)
+
+    def results(self) -> list[Result]:
+        """Return the results of all heats with the same photographs."""
+        return [result for name, heat in self.done.items() if name != MIXED for result in heat]
+
+
+def mixed_subsampling(jpegs: Sequence[bytes]) -> list[bytes]:
+    """Encode photographs again, one after the other as 4:4:4, 4:2:2, 4:2:0 and grey.
+
+    As in data from the web; hardware decodes images that are alike faster.
+    """
+
+    def encode(number: int) -> bytes:
+        pixels = simplejpeg.decode_jpeg(jpegs[number])
+        kind = ("444", "422", "420", "")[number % 4]
+        if kind:
+            return simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling=kind)
+        return simplejpeg.encode_jpeg(
+            np.ascontiguousarray(pixels[..., 1:2]), quality=90, colorspace="GRAY"
+        )
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(encode, range(len(jpegs))))
 
 
 def prepare(
-    entry: Entry, made: dict[str, Decoder], jpegs: Sequence[bytes], device: torch.device
+    entry: Entry, made: ExitStack, jpegs: Sequence[bytes], device: torch.device
 ) -> Callable[[], Run]:
-    """Make a decoder, remember it, and return what decodes all photographs once.
+    """Make a decoder that `made` closes, and return what decodes all photographs once.
 
     Raises:
         Absent: it cannot be made; a failure is printed, and the others go on.
     """
     batches = whole_batches(jpegs, entry.batch)
-    decoder = made[entry.name] = attempt(entry.make)
+    decoder = attempt(entry.make)
+    made.callback(decoder.close)
 
     def work() -> Run:
         wait(device)
@@ -159,31 +239,36 @@ def whole_batches(jpegs: Sequence[bytes], batch: int) -> list[Sequence[bytes]]:
 
 
 def measure_latency(
-    able: Sequence[Entry], made: dict[str, Decoder], jpegs: Sequence[bytes], device: torch.device
+    entries: Sequence[Entry], jpegs: Sequence[bytes], device: torch.device
 ) -> dict[str, Spread]:
     """Milliseconds from a batch's bytes to the tensor, nothing else going on."""
-    times: dict[str, list[float]] = {entry.name: [] for entry in able}
-    for number in range(LATENCIES):
-        for entry in able:
-            batches = whole_batches(jpegs, entry.batch)
-            wait(device)
-            begun = time.perf_counter()
-            for _ in made[entry.name].decode([batches[number % len(batches)]]):
-                pass
-            wait(device)
-            times[entry.name].append(1e3 * (time.perf_counter() - begun))
+    times: dict[str, list[float]] = {}
+    with ExitStack() as made:
+        works = {}
+        for entry in entries:
+            with suppress(Absent, ImportError):
+                first = jpegs[: entry.batch]
+                works[entry.name] = prepare(entry, made, first, device)
+                works[entry.name]()
+        for name, work in [*works.items()] * LATENCIES:
+            with suppress(Absent):
+                times.setdefault(name, []).append(1e3 * work().seconds)
     return {name: Spread.of(values) for name, values in times.items()}
 
 
 def aims(results: Sequence[Result], latencies: dict[str, Spread], smallest: int) -> list[Bar]:
     """Return what was wanted of decoding, and what was measured."""
 
-    def most(prefix: str) -> float | None:
-        rates = [one.rate.median for one in results if one.runs and one.name.startswith(prefix)]
+    def most(name: str, *, whole: bool = False) -> float | None:
+        rates = [
+            one.rate.median
+            for one in results
+            if one.runs and (one.name == name if whole else one.name.startswith(name))
+        ]
         return max(rates, default=None)
 
-    dali, limit = most("dali"), most("limit: DALI, decoding and resizing")
-    own = [spread.median for name, spread in latencies.items() if not name.startswith("limit")]
+    dali, limit = most("dali"), most("limit: DALI, decoding and resizing", whole=True)
+    own = [spread.median for spread in latencies.values()]
     return [
         Bar(name="DALI with the best settings, img/s", value=dali, wanted=15_000, most=False),
         Bar(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import cycle, repeat
@@ -17,6 +17,7 @@ from torch import Tensor
 from benchmarks.common import Absent
 from datapipe import DaliOptions, ImageSpec
 from datapipe.decode.batched import fit_batch, normalize_batch
+from datapipe.decode.dali.graph import decoder_options
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
 from datapipe.loader.device.prefetcher import DevicePrefetcher
@@ -42,6 +43,50 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Settings of datapipe's decoder with DALI."""
+
+    batch: int
+    threads: int
+    options: DaliOptions = field(default_factory=DaliOptions)
+
+    def __str__(self) -> str:
+        default = DaliOptions()
+        changed = [
+            f"{name} {value:g}"
+            for name, value in asdict(self.options).items()
+            if value != getattr(default, name)
+        ]
+        return ", ".join([f"dali, batches of {self.batch}, {self.threads} threads", *changed])
+
+    def entry(self, device: torch.device) -> Entry:
+        """Return the decoder for a table."""
+        return Entry(
+            name=str(self),
+            batch=self.batch,
+            make=partial(Dali, device, self),
+            note="datapipe's graph",
+            setting=self,
+        )
+
+    def variations(self) -> list[Setting]:
+        """Return this setting, and others that differ from it in one option."""
+        sides = {"preallocate_width": 1024, "preallocate_height": 1024}
+        return [
+            self,
+            *(
+                replace(self, options=replace(self.options, **change))
+                for change in (
+                    *({"hw_decoder_load": load} for load in (0.0, 0.12, 0.3, 0.5, 0.8, 1.0)),
+                    *({"pipelines": count} for count in (1, 3, 4)),
+                    {"hybrid_huffman_threshold": 100_000},
+                    sides,
+                )
+            ),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A decoder with its settings.
 
@@ -50,72 +95,52 @@ class Entry:
         batch: images that it takes at a time.
         make: makes it.
         note: what a reader must know.
+        setting: of datapipe's with DALI.
     """
 
     name: str
     batch: int
     make: Callable[[], Decoder]
     note: str = ""
+    setting: Setting | None = None
 
 
-def entries(device: torch.device, batches: Sequence[int], threads: Sequence[int]) -> list[Entry]:
-    """Return all that are compared; `batches` and `threads` are the settings that are tried."""
-    small, large, most = min(batches), max(batches), max(threads)
-    graph = partial(Dali, device)
+def kernels(device: torch.device, batch: int, threads: int) -> Entry:
+    """Return datapipe's CPU kernels, the reference of all others."""
+    return Entry(
+        name="cpu",
+        batch=batch,
+        make=partial(CpuAndCopy, device, threads),
+        note=f"datapipe's kernels on {threads} threads, uint8 copied, normalised on the device",
+    )
+
+
+def nvjpeg(device: torch.device, batch: int) -> Entry:
+    """Return torchvision's decoder."""
+    return Entry(
+        name=f"nvjpeg, batches of {batch}",
+        batch=batch,
+        make=partial(TorchvisionDecoder, device),
+        note="torchvision.io.decode_jpeg on the device, then datapipe.decode.batched",
+    )
+
+
+def limits(device: torch.device, setting: Setting) -> list[Entry]:
+    """Return DALI's own operators, with the options of a setting and with DALI's."""
+    made = (
+        ("decoding alone", {"resized": False}),
+        ("decoding and resizing", {"resized": True}),
+        ("decoding and resizing by its defaults", {"resized": True, "defaults": True}),
+    )
     return [
         Entry(
-            name="cpu",
-            batch=small,
-            make=partial(CpuAndCopy, device, most),
-            note=f"datapipe's kernels on {most} threads, uint8 copied, normalised on the device",
-        ),
-        *(
-            Entry(
-                name=f"nvjpeg, batches of {batch}",
-                batch=batch,
-                make=partial(TorchvisionDecoder, device),
-                note="torchvision.io.decode_jpeg on the device, then datapipe.decode.batched",
-            )
-            for batch in batches
-        ),
-        *(
-            Entry(
-                name=f"dali, batches of {batch}, {count} threads",
-                batch=batch,
-                make=partial(graph, batch, count),
-                note="datapipe's graph",
-            )
-            for batch in batches
-            for count in threads
-        ),
-        *(
-            Entry(
-                name=f"dali, batches of {batch}, {most} threads, 2 pipelines",
-                batch=batch,
-                make=partial(graph, batch, most, pipelines=2),
-                note="two of datapipe's graphs, a Python thread each",
-            )
-            for batch in batches
-        ),
-        *(
-            Entry(
-                name=f"dali, batches of {large}, {most} threads, hw_decoder_load {load:g}",
-                batch=large,
-                make=partial(graph, large, most, load=load),
-                note="share of the JPEGs that the hardware decoder takes",
-            )
-            for load in (0.0, 0.9, 1.0)
-        ),
-        *(
-            Entry(
-                name=f"limit: DALI, {name}, batches of {batch}",
-                batch=batch,
-                make=partial(DaliLimit, device, batch, most, resized=resized),
-                note=f"DALI's own operators, {_AHEAD} batches ahead, {most} threads",
-            )
-            for name, resized in (("decoding alone", False), ("decoding and resizing", True))
-            for batch in batches
-        ),
+            name=f"limit: DALI, {name}",
+            batch=setting.batch,
+            make=partial(DaliLimit, device, setting, **how),
+            note=f"DALI's own operators, {_AHEAD} batches of {setting.batch} ahead, "
+            f"{setting.threads} threads",
+        )
+        for name, how in made
     ]
 
 
@@ -167,74 +192,67 @@ class TorchvisionDecoder:
 
 
 class Dali:
-    """The graph that `decoder="dali"` runs, once or several times."""
+    """datapipe's decoder with DALI, as loaders have it."""
 
-    def __init__(
-        self,
-        device: torch.device,
-        batch: int,
-        threads: int,
-        *,
-        load: float | None = None,
-        pipelines: int = 1,
-    ) -> None:
+    def __init__(self, device: torch.device, setting: Setting) -> None:
         from datapipe.decode.dali.decoder import DaliDecoder
 
-        options = DaliOptions() if load is None else DaliOptions(hw_decoder_load=load)
         try:
-            self._decoders = [
-                DaliDecoder(
-                    SPEC,
-                    device="mixed" if device.type == "cuda" else "cpu",
-                    batch_size=batch,
-                    threads=max(1, threads // pipelines),
-                    options=options,
-                )
-                for _ in range(pipelines)
-            ]
+            self._decoder = DaliDecoder(
+                SPEC,
+                device="mixed" if device.type == "cuda" else "cpu",
+                batch_size=setting.batch,
+                threads=setting.threads,
+                options=setting.options,
+            )
         except PlanError as error:
             raise Absent(str(error)) from error
-        # As in the loader, the next batch is prepared while this one is decoded.
-        self._pool = ThreadPoolExecutor(2 * pipelines)
+        # As in the loader, next batches are prepared while some are decoded.
+        self._pool = ThreadPoolExecutor(2 * (setting.options.pipelines or 2))
 
     def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[Any]:
-        jobs = zip(cycle(self._decoders), batches, strict=False)
-        for pixels, errors in self._pool.map(lambda job: job[0].decode(job[1]), jobs):
+        for pixels, errors in self._pool.map(self._decoder.decode, batches):
             if errors:
                 raise next(iter(errors.values()))
             yield pixels
 
     def close(self) -> None:
         self._pool.shutdown()
-        for decoder in self._decoders:
-            decoder.close()
+        self._decoder.close()
 
 
 class DaliLimit:
     """DALI's own operators, with nothing of datapipe and nothing copied out.
 
     Args:
-        device, batch, threads: of its pipeline.
+        device, setting: of its one pipeline.
         resized: whether images are resized and normalised too, from their whole to the whole.
+        defaults: whether they are decoded with DALI's default options, which scale chroma up by a
+            cheaper rule than the CPU.
     """
 
-    def __init__(self, device: torch.device, batch: int, threads: int, *, resized: bool) -> None:
+    def __init__(
+        self, device: torch.device, setting: Setting, *, resized: bool, defaults: bool = False
+    ) -> None:
         dali: Any = import_module("nvidia.dali")
         fn, types = import_module("nvidia.dali.fn"), import_module("nvidia.dali.types")
         mixed = device.type == "cuda"
         self._feed: Iterator[list[Any]] = repeat([])
         self._pipeline = dali.Pipeline(
-            batch_size=batch,
-            num_threads=threads,
+            batch_size=setting.batch,
+            num_threads=setting.threads,
             device_id=torch.cuda.current_device() if mixed else None,
             prefetch_queue_depth=_AHEAD,
             exec_dynamic=True,
         )
+        how = {"device": "mixed" if mixed else "cpu"}
+        if mixed and not defaults:
+            how = decoder_options("mixed", setting.options)
         with self._pipeline:
             images = fn.external_source(
                 source=lambda: next(self._feed), dtype=types.UINT8, ndim=1, no_copy=True
             )
-            pixels = fn.decoders.image(images, device="mixed" if mixed else "cpu")
+            pixels = fn.decoders.image(images, **how)
             if resized:
                 pixels = fn.resize(pixels, size=(SIDE, SIDE), antialias=True)
                 pixels = fn.crop_mirror_normalize(

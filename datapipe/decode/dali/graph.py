@@ -162,7 +162,7 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
     images = fn.external_source(name=IMAGES, dtype=types.UINT8, ndim=1, no_copy=True)
     windows = fn.external_source(name=WINDOWS, dtype=types.FLOAT, ndim=1)
     cubic = spec.interpolation == "bicubic"
-    pixels = fn.decoders.image(images, **_decoder_options(options))
+    pixels = fn.decoders.image(images, **decoder_options(options.device, options.decoding))
     fitted = fn.resize(
         pixels,
         size=windows[0:2],
@@ -201,15 +201,16 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
     )
 
 
-def _decoder_options(options: GraphOptions) -> dict[str, Any]:
-    if options.device == "cpu":
+def decoder_options(device: Literal["cpu", "mixed"], decoding: DaliOptions) -> dict[str, Any]:
+    """Return the arguments of `fn.decoders.image`."""
+    if device == "cpu":
         return {"device": "cpu"}
     return {
         "device": "mixed",
-        "hw_decoder_load": options.decoding.hw_decoder_load,
-        "hybrid_huffman_threshold": options.decoding.hybrid_huffman_threshold,
-        "preallocate_width_hint": options.decoding.preallocate_width,
-        "preallocate_height_hint": options.decoding.preallocate_height,
+        "hw_decoder_load": decoding.hw_decoder_load,
+        "hybrid_huffman_threshold": decoding.hybrid_huffman_threshold,
+        "preallocate_width_hint": decoding.preallocate_width,
+        "preallocate_height_hint": decoding.preallocate_height,
         # Chroma as libjpeg-turbo scales it up, so that all devices show the same.
         "jpeg_fancy_upsampling": True,
         # Every rank of a machine would bind its threads to the same first cores.

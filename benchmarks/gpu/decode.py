@@ -188,12 +188,12 @@ def mixed_subsampling(jpegs: Sequence[bytes]) -> list[bytes]:
 
     def encode(number: int) -> bytes:
         pixels = simplejpeg.decode_jpeg(jpegs[number])
-        kind = ("444", "422", "420", "")[number % 4]
-        if kind:
-            return simplejpeg.encode_jpeg(pixels, quality=90, colorsubsampling=kind)
-        return simplejpeg.encode_jpeg(
-            np.ascontiguousarray(pixels[..., 1:2]), quality=90, colorspace="GRAY"
-        )
+        kind = ("444", "422", "420", "gray")[number % 4]
+        how = {"colorsubsampling": kind}
+        if kind == "gray":
+            pixels, how = np.ascontiguousarray(pixels[..., 1:2]), {"colorspace": "GRAY"}
+        encoded: bytes = simplejpeg.encode_jpeg(pixels, quality=90, **how)
+        return encoded
 
     with ThreadPoolExecutor() as pool:
         return list(pool.map(encode, range(len(jpegs))))

@@ -71,18 +71,16 @@ class Setting:
 
     def variations(self) -> list[Setting]:
         """Return this setting, and others that differ from it in one option."""
-        sides = {"preallocate_width": 1024, "preallocate_height": 1024}
+        loads = (0.0, 0.12, 0.3, 0.5, 0.8, 1.0)
+        changes: list[dict[str, Any]] = [
+            *({"hw_decoder_load": load} for load in loads),
+            *({"pipelines": count} for count in (1, 3, 4)),
+            {"hybrid_huffman_threshold": 100_000},
+            {"preallocate_width": 1024, "preallocate_height": 1024},
+        ]
         return [
             self,
-            *(
-                replace(self, options=replace(self.options, **change))
-                for change in (
-                    *({"hw_decoder_load": load} for load in (0.0, 0.12, 0.3, 0.5, 0.8, 1.0)),
-                    *({"pipelines": count} for count in (1, 3, 4)),
-                    {"hybrid_huffman_threshold": 100_000},
-                    sides,
-                )
-            ),
+            *(replace(self, options=replace(self.options, **change)) for change in changes),
         ]
 
 

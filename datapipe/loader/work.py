@@ -144,12 +144,19 @@ class Work:
         spec, given = self.image, self.device.device
         device = resolve_device(given) if given is not None else None
         on_gpu = device is not None and device.type == "cuda"
-        dali = self._takes_dali(on_gpu=on_gpu)
-        made, prefetcher = spec, None
+        made = spec  # by the workers or DALI; the rest is done on the device
+        if spec is not None and device is not None:
+            made = _without_normalising(spec)
+        decoder, there = None, spec
+        if self._takes_dali(options, on_gpu=on_gpu):
+            assert spec is not None
+            assert made is not None
+            gpu = device if on_gpu else None
+            decoder = self._start_dali(made if gpu is None else spec, options, gpu, checksums)
+            if decoder is not None and on_gpu:
+                made, there = spec, None
+        prefetcher = None
         if device is not None:
-            there = None if dali and on_gpu else spec
-            if there is not None:
-                made = _without_normalising(there)
             prefetcher = DevicePrefetcher(
                 device,
                 mean_std=there.mean_std if there is not None else None,
@@ -157,28 +164,36 @@ class Work:
                 channels_last=self.device.channels_last,
                 padded=spec is not None and spec.resize in ("shortest", "dynamic"),
             )
-        decoder = None
-        if dali and made is not None:
-            from datapipe.decode.dali.decoder import DaliDecoder
+        return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
 
-            decoder = DaliDecoder(
+    def _start_dali(
+        self, made: ImageSpec, options: LoaderOptions, gpu: torch.device | None, checksums: bool
+    ) -> DaliDecoder | None:
+        """Start DALI; None where "auto" chose it and it cannot start, which is logged.
+
+        Raises:
+            PlanError: DALI is asked for and cannot start.
+        """
+        from datapipe.decode.dali.decoder import DaliDecoder
+
+        try:
+            return DaliDecoder(
                 made,
-                device="mixed" if on_gpu else "cpu",
-                device_id=device.index if on_gpu and device is not None else None,
-                batch_size=_TOGETHER_ON_GPU if on_gpu else _TOGETHER,
+                device="cpu" if gpu is None else "mixed",
+                device_id=None if gpu is None else gpu.index,
+                batch_size=_TOGETHER if gpu is None else _TOGETHER_ON_GPU,
                 threads=max(1, options.num_workers),
                 # DALI shows damage as pixels. A checksum finds it too.
                 check=not (options.verify and checksums),
                 options=self.decoder if isinstance(self.decoder, DaliOptions) else DaliOptions(),
             )
-            if options.workers == "processes":
-                raise PlanError(
-                    "DALI has threads of its own and does not work in processes; give "
-                    "workers='threads', or decoder='cpu'"
-                )
-        return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
+        except PlanError as error:
+            if self.decoder != "auto":
+                raise
+            logger.warning("images are decoded by the CPU kernels: %s", error)
+            return None
 
-    def _takes_dali(self, *, on_gpu: bool) -> bool:
+    def _takes_dali(self, options: LoaderOptions, *, on_gpu: bool) -> bool:
         """Return whether DALI decodes: if asked for, and by "auto" on a GPU if it can.
 
         Raises:
@@ -194,7 +209,7 @@ class Work:
             if name == "dali":
                 raise PlanError("decoder='dali' decodes images, and image=None leaves them out")
             return False
-        reason = self._unfit_for_dali(self.image)
+        reason = self._unfit_for_dali(self.image, options)
         if reason is not None and name == "dali":
             raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
         _log_once(
@@ -204,12 +219,14 @@ class Work:
         )
         return reason is None
 
-    def _unfit_for_dali(self, image: ImageSpec) -> str | None:
+    def _unfit_for_dali(self, image: ImageSpec, options: LoaderOptions) -> str | None:
         """Return the reason why DALI cannot do this; None if it can."""
         from datapipe.decode.dali.graph import check_supported, installed
 
         if self.transform is not None:
             return "transform= works on decoded images, and DALI makes batches of encoded ones"
+        if options.workers == "processes":
+            return "DALI has threads of its own and does not work in processes"
         if image.scaled_decode:
             return "scaled_decode is of the CPU kernels"
         try:

@@ -208,13 +208,15 @@ def test_what_lies_outside_of_an_image_becomes_zero(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("filter", ["bilinear", "bicubic"])
-def test_the_gpu_resizes_as_the_cpu_does(
-    photos: list[Tensor], filter: str, tf32: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", tf32)
+def test_the_gpu_resizes_as_the_cpu_does(photos: list[Tensor], filter: str, tf32: bool) -> None:
     there = [photo.cuda() for photo in photos]
     expected = fit_batch(photos, 224, 224, filter)  # type: ignore[arg-type]
-    got = fit_batch(there, 224, 224, filter)  # type: ignore[arg-type]
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        got = fit_batch(there, 224, 224, filter)  # type: ignore[arg-type]
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
     assert got.is_cuda
     assert (got.cpu().int() - expected.int()).abs().max() <= 1
     same = resize_batch(there[0].unsqueeze(0), 224, 224, filter)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 from datapipe.decode.dali import graph as dali_graph
+from datapipe.loader import work
+from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 pytest.importorskip("nvidia.dali")
@@ -185,6 +188,8 @@ def test_the_options_of_dali_are_its_name(make: Make, monkeypatch: pytest.Monkey
         {"hw_decoder_load": "all"},
         {"preallocate_width": -1},
         {"preallocate_height": 2.0},
+        {"hybrid_huffman_threshold": -1},
+        {"pipelines": 0},
     ],
 )
 def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> None:
@@ -200,6 +205,7 @@ def test_options_of_dali_out_of_range_are_refused(options: dict[str, Any]) -> No
         ({"image": ImageSpec(resize="native")}, "resize='native'"),
         ({"image": ImageSpec(scaled_decode=True)}, "scaled_decode"),
         ({"transform": lambda sample, _: sample}, "transform="),
+        ({"workers": "processes", "num_workers": 2}, "does not work in processes"),
     ],
 )
 def test_what_dali_cannot_do_is_refused(make: Make, options: dict[str, Any], cause: str) -> None:
@@ -217,3 +223,29 @@ def test_without_dali_its_name_says_how_to_install_it(
         next(iter(make(decoder="auto")))["pixel_values"],
         next(iter(make(decoder="cpu")))["pixel_values"],
     )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [({}, "torch sees none"), ({"workers": "processes"}, "does not work in processes")],
+)
+def test_kernels_decode_where_dali_was_not_asked_for_and_cannot_start(
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    cause: str,
+) -> None:
+    monkeypatch.setattr(work, "resolve_device", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(
+        work, "DevicePrefetcher", lambda _, **others: DevicePrefetcher("cpu", **others)
+    )
+    options = {"image": ImageSpec(size=64, normalize="clip"), "num_workers": 2, **options}
+    with caplog.at_level(logging.INFO, "datapipe"):
+        loader = make(device="cuda", **options)
+    assert "images are decoded by the CPU kernels" in caplog.text
+    assert cause in caplog.text
+    assert_same_batches(loader, make(decoder="cpu", **options))
+    with pytest.raises(PlanError, match=cause):
+        make(device="cuda", decoder="dali", **options)

@@ -223,8 +223,11 @@ class DaliDecoder:
             try:
                 yield
             finally:
-                # Until then nothing may be freed that a kernel reads.
-                self._stream.synchronize()
+                # Until then nothing may be freed that a kernel reads. The thread sleeps: to wait
+                # for a stream is to turn in a loop.
+                done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+                done.record(self._stream)
+                done.synchronize()
 
     def _header(self, image: _Image) -> ImageInfo:
         """Read the header of an image.

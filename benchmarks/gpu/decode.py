@@ -247,12 +247,13 @@ def measure_latency(
         works = {}
         for entry in entries:
             with suppress(Absent, ImportError):
-                first = jpegs[: entry.batch]
-                works[entry.name] = prepare(entry, made, first, device)
-                works[entry.name]()
+                work = prepare(entry, made, jpegs[: entry.batch], device)
+                work()
+                works[entry.name] = work
         for name, work in [*works.items()] * LATENCIES:
             with suppress(Absent):
-                times.setdefault(name, []).append(1e3 * work().seconds)
+                seconds = work().seconds
+                times.setdefault(name, []).append(1e3 * seconds)
     return {name: Spread.of(values) for name, values in times.items()}
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import attention, ladder
 from benchmarks.common import Absent, Result, Run, Spread
 from benchmarks.gpu import aims, decode, feed, smoke
 from benchmarks.gpu.aims import Bar
+from benchmarks.gpu.decoders import Entry
 
 
 def result(name: str, *rates: float) -> Result:
@@ -132,3 +135,29 @@ def test_checks_tell_failures_from_what_is_absent() -> None:
     assert smoke.verdict(lambda: "fine") == {"state": "ok", "said": "fine"}
     assert smoke.verdict(absent) == {"state": "absent", "said": "not installed"}
     assert smoke.verdict(fails)["state"] == "FAILED"
+
+
+def test_a_decoder_that_fails_has_no_latency() -> None:
+    class Slow:
+        def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[int]:
+            yield from map(len, batches)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def absent() -> Slow:
+        raise Absent("not here")
+
+    class Broken(Slow):
+        def decode(self, batches: Sequence[Sequence[bytes]]) -> Iterator[int]:
+            raise RuntimeError("no driver")
+
+    closed: list[Slow] = []
+    entries = [
+        Entry(name=name, batch=2, make=make)
+        for name, make in (("slow", Slow), ("absent", absent), ("broken", Broken))
+    ]
+    found = decode.measure_latency(entries, [b"", b"", b""], torch.device("cpu"))
+    assert list(found) == ["slow"]
+    assert found["slow"].median >= 0
+    assert len(closed) == 2

@@ -87,6 +87,9 @@ class DaliDecoder:
             damage as pixels. Images that datapipe packed were read then; a JPEG that was cut off is
             noticed without this.
 
+    Attributes:
+        pipelines: batches that DALI works on at once.
+
     Raises:
         PlanError: DALI is not installed or has no such device, or the graph does not do `spec`.
     """
@@ -108,15 +111,15 @@ class DaliDecoder:
         self.batch_size = _at_least("batch_size", batch_size, 1)
         self.check = check
         decoding = options or DaliOptions()
-        pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
+        self.pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
         graph_options = GraphOptions(
             device=device,
             device_id=self.device.index,
             batch_size=batch_size,
-            threads=max(1, _at_least("threads", threads, 1) // pipelines),
+            threads=max(1, _at_least("threads", threads, 1) // self.pipelines),
             decoding=decoding,
         )
-        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(pipelines)]
+        self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(self.pipelines)]
         # The one that was used last comes first: its memory has been taken already.
         self._idle: queue.LifoQueue[DaliPipeline] = queue.LifoQueue()
         for pipeline in self._pipelines:

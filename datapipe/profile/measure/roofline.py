@@ -174,9 +174,10 @@ def measure_roofline(
     context.store.close()
     scaling = {1: 1.0}
     work = _image_work(context, alone.kept, _ALL_BUFFERS // cores)
-    together = context.images is not None and context.images.decoder is not None
-    if work is not None and together:
-        done = run_threads(work, 1, seconds)  # it has threads of its own
+    decoder = context.images.decoder if context.images is not None else None
+    if work is not None and decoder is not None:
+        # It has threads of its own; a batch is prepared while others are decoded.
+        done = run_threads(work, decoder.pipelines + 1, seconds)
         ceilings.append(_ceiling("decoder", done, None, "DALI alone, from memory"))
     elif work is not None:
         runs = _interleaved(work, cores, seconds, free=True)

@@ -196,15 +196,20 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @on_each_device
 def test_one_batch_is_on_its_way_while_another_is_used(
-    make: Make, sends: list[int], device: str
+    make: Make, sends: list[int], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = make(device=device)
     iterator = iter(loader)
-    next(iterator)
-    for number in range(1, 4):
+    ready = iterator._executor.ready
+
+    def soon() -> bool:
         deadline = time.monotonic() + 60
-        while not iterator._executor.ready() and time.monotonic() < deadline:
+        while not ready() and time.monotonic() < deadline:
             time.sleep(0.01)
+        return ready()
+
+    monkeypatch.setattr(iterator._executor, "ready", soon)
+    for number in range(4):
         next(iterator)
         assert len(sends) == number + 2
     loader.close()

@@ -53,7 +53,11 @@ def run(answer: Answer, read: Callable[[HttpRanges, str], Any], split: int = 1 <
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            return await read(HttpRanges(), f"http://127.0.0.1:{port}/a folder/x.tar")
+            http = HttpRanges()
+            try:
+                return await read(http, f"http://127.0.0.1:{port}/a folder/x.tar")
+            finally:
+                http.close()  # a server ends with its last connection, from Python 3.12 on
 
     return asyncio.run(main()), connections
 

@@ -24,12 +24,18 @@ WORDS = Vocabulary.of(None)
 
 
 def forward(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    return int(sdpa_flop_count(q, k, v))  # type: ignore[no-untyped-call]
+    return int(sdpa_flop_count(q, *over_heads(q, k, v)))  # type: ignore[no-untyped-call]
 
 
 def backward(upstream: Any, q: Any, k: Any, v: Any, *_: Any, out_shape: Any, **__: Any) -> int:
-    count = sdpa_backward_flop_count(upstream, q, k, v)  # type: ignore[no-untyped-call]
+    shapes = over_heads(q, k, v)
+    count = sdpa_backward_flop_count(upstream, q, *shapes)  # type: ignore[no-untyped-call]
     return int(count)
+
+
+def over_heads(q: Any, k: Any, v: Any) -> list[Any]:
+    """Shapes of keys and values with a head for each of queries, as torch 2.11 wants them."""
+    return [(*shape[:1], q[1], *shape[2:]) for shape in (k, v)]
 
 
 # FlopCounterMode does not know the CPU's kernel of attention; it is counted as those of GPUs are.

@@ -39,7 +39,7 @@ def resolve_device(device: str | int | torch.device) -> torch.device:
             "and its driver, or take device='cpu'"
         )
     number = torch.cuda.current_device() if found.index is None else found.index
-    if number >= torch.cuda.device_count():
+    if not 0 <= number < torch.cuda.device_count():  # torch keeps the lowest 8 bits of a number
         raise PlanError(
             f"device {device!r}: there are {torch.cuda.device_count()} CUDA devices, from cuda:0 on"
         )

@@ -10,7 +10,6 @@ import logging
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from datapipe.array_types import UInt8
 from datapipe.convert.chunk import Made
 from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import crc32, prefix_sums
+from datapipe.index.files.journal_files import JournalFiles
 from datapipe.index.files.npy import HEADER, NpyFile, header
-from datapipe.index.files.sealed_json import seal, unseal_lines
+from datapipe.index.files.sealed_json import unseal_lines
 from datapipe.index.manifest import Shard
 from datapipe.index.parquet import file_sha256
 from datapipe.pack.input.raw_sample import Reject
@@ -224,50 +224,40 @@ class ConvertJournal:
             self.noted = entry["noted"]
             self.inputs, self.rejected = entry["inputs"], entry["rejected"]
             rejects_bytes, self._rejects_crc32 = entry["rejects"]
-        self._rejects = (work / _REJECTS).open("ab")
-        self._rejects.truncate(rejects_bytes)
-        self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
-        self._file = path.open("ab")
-        self._file.truncate(ends[done] if entries else 0)
-        if not entries:
-            self._append({"options": options})
+        self._files = JournalFiles(
+            *(work / _REJECTS, rejects_bytes),
+            *(path, ends[done] if entries else 0),
+            head=None if entries else {"options": options},
+        )
 
     def reject(self, reject: Reject) -> None:
         """Write one refused sample down."""
         data = reject.line()
-        self._rejects.write(data)
+        self._files.rejects.write(data)
         self._rejects_crc32 = crc32(data, self._rejects_crc32)
         self.rejected += 1
 
     def rejects(self) -> bytes:
         """Return all lines of refused samples."""
-        self._rejects.flush()
+        self._files.rejects.flush()
         return (self._work / _REJECTS).read_bytes()
 
     def commit(self, part: Shard, noted: Noted) -> None:
         """Note durably that a shard is done."""
-        self._rejects.flush()
-        os.fsync(self._rejects.fileno())
+        self._files.sync_rejects()
         entry = {
             "part": asdict(part),
             "noted": noted,
             "inputs": self.inputs,
             "rejected": self.rejected,
-            "rejects": [self._rejects.tell(), self._rejects_crc32],
+            "rejects": [self._files.rejects.tell(), self._rejects_crc32],
         }
-        self._append(entry)
+        self._files.note(entry)
         self.parts.append(part)
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._rejects, self._file):
-            with suppress(OSError):
-                file.close()
-
-    def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(seal(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._files.close()
 
 
 def _count_whole(work: Path, entries: Sequence[dict[str, Any]]) -> tuple[int, Path | None]:

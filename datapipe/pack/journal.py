@@ -15,7 +15,8 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS
 from datapipe.index.files.crc32 import crc32, prefix_sums
-from datapipe.index.files.sealed_json import seal, unseal_lines
+from datapipe.index.files.journal_files import JournalFiles
+from datapipe.index.files.sealed_json import unseal_lines
 from datapipe.index.manifest import (
     MANIFEST,
     UNFINISHED,
@@ -92,14 +93,12 @@ class Journal:
             self._base_rejects, crc = self._measure_rejects(base)
         self.rejected = self.last.rejected
         self._rejects_crc32 = self.last.rejects_crc32 if begun else crc
-        self._rejects = (self.work / REJECTS).open("ab")
-        self._rejects.truncate(self._base_rejects + self.last.rejects_bytes)
-        self._rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
-        self._file = (self.work / _JOURNAL).open("ab")
-        self._file.truncate(begun.ends[done] if begun else 0)
-        if not begun:
-            rejects = {"rejects": [self._base_rejects, crc]}
-            self._append({"options": options, "base": fingerprint, **rejects})
+        head = {"options": options, "base": fingerprint, "rejects": [self._base_rejects, crc]}
+        self._files = JournalFiles(
+            *(self.work / REJECTS, self._base_rejects + self.last.rejects_bytes),
+            *(self.work / _JOURNAL, begun.ends[done] if begun else 0),
+            head=None if begun else head,
+        )
 
     def _place_rejects(self, base: Manifest | None) -> None:
         """Move or copy the rejects so far to the working folder."""
@@ -162,17 +161,17 @@ class Journal:
     def reject(self, reject: Reject) -> None:
         """Write one rejected input."""
         data = reject.line()
-        self._rejects.write(data)
+        self._files.rejects.write(data)
         self._rejects_crc32 = crc32(data, self._rejects_crc32)
         self.rejected += 1
 
     def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
         """Return the current state of the pack, to be committed once the shard is in place."""
-        self._rejects.flush()
+        self._files.rejects.flush()
         return Checkpoint(
             inputs=inputs.number,
             rejected=self.rejected,
-            rejects_bytes=self._rejects.tell() - self._base_rejects,
+            rejects_bytes=self._files.rejects.tell() - self._base_rejects,
             rejects_crc32=self._rejects_crc32,
             saved_bytes=saved_bytes,
             digest=inputs.digest,
@@ -180,8 +179,8 @@ class Journal:
 
     def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
         """Record durably that a shard is in place, with all inputs up to its last."""
-        os.fsync(self._rejects.fileno())
-        self._append({"shard": asdict(shard), **asdict(checkpoint)})
+        self._files.sync_rejects()
+        self._files.note({"shard": asdict(shard), **asdict(checkpoint)})
         self.shards.append(shard)
         self.last = checkpoint
 
@@ -200,21 +199,13 @@ class Journal:
 
     def close(self) -> None:
         """Close the files; what matters of them is on the disk already."""
-        for file in (self._rejects, self._file):
-            with suppress(OSError):
-                file.close()
+        self._files.close()
 
     def publish_rejects(self) -> None:
         """Put the rejects file in place beside the shards."""
-        self._rejects.flush()
-        os.fsync(self._rejects.fileno())
+        self._files.sync_rejects()
         (self.work / REJECTS).replace(self.out / REJECTS)
         fsync_folder(self.out)
-
-    def _append(self, line: dict[str, Any]) -> None:
-        self._file.write(seal(line).encode() + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
 
 
 def refuse_foreign(out: Path) -> None:

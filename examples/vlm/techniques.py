@@ -96,7 +96,7 @@ class Techniques:
 
     @property
     def keeps_gradients(self) -> bool:
-        """Whether gradients of a batch are there when the next one begins."""
+        """True if gradients of a batch are there when the next one begins."""
         several = self.accumulate > 1 or self.accumulate_tokens or self.accumulate_samples
         return bool(several) or not self.set_to_none
 

@@ -24,7 +24,7 @@ from datapipe.decode.check import check_image
 from datapipe.decode.dali.graph import GraphOptions, check_supported, placement, window
 from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.dali.options import DaliOptions
-from datapipe.decode.dali.pipeline import DaliPipeline, Entry, RefusedBatch
+from datapipe.decode.dali.pipeline import DaliEntry, DaliPipeline, RefusedBatch
 from datapipe.decode.image import check_indexed, check_size
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
@@ -166,7 +166,7 @@ class DaliDecoder:
             if data is not None
         }
         errors: dict[int, DecodeError] = {}
-        entries: dict[int, Entry] = {}
+        entries: dict[int, DaliEntry] = {}
         areas: dict[int, int] = {}
         others: dict[int, _Image] = {}
         for row, image in given.items():
@@ -180,7 +180,7 @@ class DaliDecoder:
                 others[row] = image
                 continue
             mirrored = image.draw is not None and image.draw.mirrors(self.spec.flip)
-            entries[row] = Entry(plain, window(self.spec, *info.upright, image.draw), mirrored)
+            entries[row] = DaliEntry(plain, window(self.spec, *info.upright, image.draw), mirrored)
             areas[row] = info.width * info.height
         if self.check:
             self._check(entries, errors)
@@ -245,7 +245,7 @@ class DaliDecoder:
         check_size(info, self.spec.refuse_above)
         return info
 
-    def _check(self, entries: dict[int, Entry], errors: dict[int, DecodeError]) -> None:
+    def _check(self, entries: dict[int, DaliEntry], errors: dict[int, DecodeError]) -> None:
         """Move damaged images from `entries` to `errors`."""
         checks = {
             row: self._pool.submit(_check_whole, entry.data) for row, entry in entries.items()
@@ -258,7 +258,7 @@ class DaliDecoder:
                 del entries[row]
 
     def _by_dali(
-        self, entries: dict[int, Entry], areas: dict[int, int]
+        self, entries: dict[int, DaliEntry], areas: dict[int, int]
     ) -> Iterator[tuple[list[int], Tensor | RefusedBatch]]:
         """Yield rows and pixels of each of DALI's batches, or why it refuses one."""
         batches = self._cut(entries, areas)
@@ -282,7 +282,7 @@ class DaliDecoder:
             batches[-1].append(row)
         return batches
 
-    def _run(self, entries: Sequence[Entry]) -> Tensor | RefusedBatch:
+    def _run(self, entries: Sequence[DaliEntry]) -> Tensor | RefusedBatch:
         pipeline = self._idle.get()
         try:
             return pipeline.run(entries)

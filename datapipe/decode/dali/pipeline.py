@@ -31,8 +31,8 @@ from datapipe.errors import DatapipeError
 _log = logging.getLogger(__name__)
 
 
-class Entry(NamedTuple):
-    """What DALI gets of an image: its data, its window, and whether it is mirrored."""
+class DaliEntry(NamedTuple):
+    """Image for DALI: its data, its window, and whether it is mirrored."""
 
     data: bytes
     window: Window
@@ -63,7 +63,7 @@ class DaliPipeline:
         self._fed: deque[object] = deque(maxlen=2)
         self._is_fed_evenly = True
 
-    def run(self, batch: Sequence[Entry]) -> Tensor:
+    def run(self, batch: Sequence[DaliEntry]) -> Tensor:
         """Run a batch of at least one image.
 
         Returns:
@@ -101,7 +101,7 @@ class DaliPipeline:
             self._pipeline = None
             self._fed.clear()
 
-    def _pass(self, batch: Sequence[Entry]) -> Tensor:
+    def _pass(self, batch: Sequence[DaliEntry]) -> Tensor:
         images, windows, mirrors = zip(*batch, strict=True)
         fed = [np.frombuffer(image, np.uint8) for image in images]
         self._fed.append(fed)
@@ -121,7 +121,7 @@ class DaliPipeline:
         Raises:
             DatapipeError: it fails with any image, in a new pipeline too.
         """
-        pixel = Entry(_PIXEL, window(self._spec, 1, 1), mirrored=False)
+        pixel = DaliEntry(_PIXEL, window(self._spec, 1, 1), mirrored=False)
         # After an input that was refused, the others would be those of the batch before.
         if self._is_fed_evenly:
             try:

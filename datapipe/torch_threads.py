@@ -46,7 +46,12 @@ def single_threads(count: int, name: str) -> ThreadPoolExecutor:
         pool = ThreadPoolExecutor(count, thread_name_prefix=name, initializer=work_alone)
         # Threads start with their work, and all have to start now.
         started = threading.Barrier(count + 1)
-        for _ in range(count):
-            pool.submit(started.wait)
-        started.wait()
+        try:
+            for _ in range(count):
+                pool.submit(started.wait)
+            started.wait()
+        except BaseException:  # such as no room for another thread: the others must not wait for it
+            started.abort()
+            pool.shutdown(wait=False)
+            raise
     return pool

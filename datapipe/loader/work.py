@@ -147,7 +147,7 @@ class Work:
         made = spec  # by the workers or DALI; the rest is done on the device
         if spec is not None and device is not None:
             made = _without_normalising(spec)
-        decoder, there = None, spec
+        decoder, there = None, spec  # `there` is normalised on the device
         if self._takes_dali(options, on_gpu=on_gpu):
             assert spec is not None
             assert made is not None
@@ -177,7 +177,7 @@ class Work:
         from datapipe.decode.dali.decoder import DaliDecoder
 
         try:
-            return DaliDecoder(
+            decoder = DaliDecoder(
                 made,
                 device="cpu" if gpu is None else "mixed",
                 device_id=None if gpu is None else gpu.index,
@@ -192,6 +192,8 @@ class Work:
                 raise
             logger.warning("images are decoded by the CPU kernels: %s", error)
             return None
+        _log_once(f"images are decoded by DALI on the {'CPU' if gpu is None else 'GPU'}")
+        return decoder
 
     def _takes_dali(self, options: LoaderOptions, *, on_gpu: bool) -> bool:
         """Return whether DALI decodes: if asked for, and by "auto" on a GPU if it can.
@@ -212,11 +214,8 @@ class Work:
         reason = self._unfit_for_dali(self.image, options)
         if reason is not None and name == "dali":
             raise PlanError(f"decoder='dali': {reason}; give decoder='cpu'")
-        _log_once(
-            f"images are decoded by the CPU kernels: {reason}"
-            if reason is not None
-            else f"images are decoded by DALI on the {'GPU' if on_gpu else 'CPU'}"
-        )
+        if reason is not None:
+            _log_once(f"images are decoded by the CPU kernels: {reason}")
         return reason is None
 
     def _unfit_for_dali(self, image: ImageSpec, options: LoaderOptions) -> str | None:

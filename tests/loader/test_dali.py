@@ -245,6 +245,7 @@ def test_kernels_decode_where_dali_was_not_asked_for_and_cannot_start(
     with caplog.at_level(logging.INFO, "datapipe"):
         loader = make(device="cuda", **options)
     assert "images are decoded by the CPU kernels" in caplog.text
+    assert "decoded by DALI" not in caplog.text
     assert cause in caplog.text
     assert_same_batches(loader, make(decoder="cpu", **options))
     with pytest.raises(PlanError, match=cause):

@@ -237,12 +237,7 @@ def _flash_forward(
     value: Tensor,
     bounds_q: Tensor,
     bounds_k: Tensor,
-    longest_q: int,
-    longest_k: int,
-    dropout: float,
-    causal: bool,
-    debug: bool,
-    *,
+    *others: Any,  # longest_q, longest_k, dropout, causal ...
     scale: float | None = None,
     window_size_right: int | None = None,
     **_: Any,
@@ -252,9 +247,8 @@ def _flash_forward(
         out = torch.full_like(q, float("nan"))  # rows of no segment are not written
         sums = torch.zeros(q.shape[1], len(q))
         scale = scale or q.shape[-1] ** -0.5
-        for rows, cols, scores in _bounded(
-            causal or window_size_right == 0, q, k, scale, (bounds_q, bounds_k)
-        ):
+        causal = others[3] or window_size_right == 0
+        for rows, cols, scores in _bounded(causal, q, k, scale, (bounds_q, bounds_k)):
             sums[:, rows] = scores.logsumexp(-1)
             values = v[cols].repeat_interleave(q.shape[1] // v.shape[1], 1)
             out[rows] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
@@ -272,13 +266,7 @@ def _flash_backward(
     sums: Tensor,
     bounds_q: Tensor,
     bounds_k: Tensor,
-    longest_q: int,
-    longest_k: int,
-    dropout: float,
-    causal: bool,
-    state: Tensor,
-    unused: Tensor,
-    *,
+    *others: Any,  # longest_q, longest_k, dropout, causal ...
     scale: float | None = None,
     window_size_right: int | None = None,
     **_: Any,
@@ -287,9 +275,8 @@ def _flash_backward(
         g, q, k, v = (alias(each).float() for each in (upstream, query, key, value))
         to_q, to_k, to_v = (torch.zeros_like(each) for each in (q, k, v))
         scale, peers = scale or q.shape[-1] ** -0.5, q.shape[1] // k.shape[1]
-        for rows, cols, scores in _bounded(
-            causal or window_size_right == 0, q, k, scale, (bounds_q, bounds_k)
-        ):
+        causal = others[3] or window_size_right == 0
+        for rows, cols, scores in _bounded(causal, q, k, scale, (bounds_q, bounds_k)):
             keys, values = (each[cols].repeat_interleave(peers, 1) for each in (k, v))
             weights = scores.softmax(-1)
             to_weights = torch.einsum("qhd,khd->hqk", g[rows], values)

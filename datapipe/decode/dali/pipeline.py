@@ -32,11 +32,12 @@ _log = logging.getLogger(__name__)
 
 
 class DaliEntry(NamedTuple):
-    """Image for DALI: its data, its window, and whether it is mirrored."""
+    """Image for DALI: its data, its window, whether it is mirrored, and its pixels."""
 
     data: bytes
     window: Window
     mirrored: bool
+    area: int
 
 
 _PIXEL = simplejpeg.encode_jpeg(np.zeros((1, 1, 1), np.uint8), colorspace="GRAY")
@@ -102,7 +103,7 @@ class DaliPipeline:
             self._fed.clear()
 
     def _pass(self, batch: Sequence[DaliEntry]) -> Tensor:
-        images, windows, mirrors = zip(*batch, strict=True)
+        images, windows, mirrors, _ = zip(*batch, strict=True)
         fed = [np.frombuffer(image, np.uint8) for image in images]
         self._fed.append(fed)
         self._is_fed_evenly = False
@@ -121,7 +122,7 @@ class DaliPipeline:
         Raises:
             DatapipeError: it fails with any image, in a new pipeline too.
         """
-        pixel = DaliEntry(_PIXEL, window(self._spec, 1, 1), mirrored=False)
+        pixel = DaliEntry(_PIXEL, window(self._spec, 1, 1), mirrored=False, area=1)
         # After an input that was refused, the others would be those of the batch before.
         if self._is_fed_evenly:
             try:

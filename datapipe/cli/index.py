@@ -30,6 +30,9 @@ def index(
     force: Annotated[
         bool, typer.Option("--force", help="Index again where there is an index already.")
     ] = False,
+    ignore: Annotated[
+        str, typer.Option(help="Leave out members, such as '*.mp4' or '*.seg.png,*.depth.png'.")
+    ] = "",
     tokenizer: Tokenizer = None,
     template: Template = None,
     sidecars: Sidecars = "",
@@ -53,7 +56,7 @@ def index(
             manifest = packed
             write_sidecars(Path(shards), manifest, kinds)
         else:
-            manifest = datapipe.index_shards(shards, force=force)
+            manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
             tars = tars_at(shards)
             write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
         counted = count(shards, encoder) if encoder else None

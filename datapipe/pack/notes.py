@@ -3,40 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+
+from datapipe.index.tar.findings import MemberCounts
+from datapipe.named_counts import NamedCounts
 
 FOUND = "found_"
 """Prefix of the options in a manifest that were found and not given."""
-
-_EXAMPLES = 5
-
-
-class NamedCounts:
-    """Counts of files by a text, with the first names of each."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._names: dict[str, list[str]] = {}
-
-    def add(self, text: str, name: str) -> None:
-        self._counts[text] += 1
-        names = self._names.setdefault(text, [])
-        if len(names) < _EXAMPLES:
-            names.append(name)
-
-    def total(self) -> int:
-        return self._counts.total()
-
-    def lines(self, form: str, unit: str) -> list[str]:
-        """Return a line for each text, most counted first; `form` has {count}, {text}, {names}."""
-        lines = []
-        for text, count in self._counts.most_common():
-            names = ", ".join(self._names[text])
-            if count > _EXAMPLES:
-                names += f" and {count - _EXAMPLES:,} more"
-            counted = f"{count:,} {unit}{'' if count == 1 else 's'}"
-            lines.append(form.format(count=counted, text=text, names=names))
-        return lines
 
 
 class Notes:
@@ -60,6 +32,8 @@ class Notes:
         self._found: dict[str, dict[str, None]] = {}
         self.captions_unused = 0
         """Number of captions that no sample has, under `--captions first`."""
+        self.members = MemberCounts()
+        """Members of samples that training does not see, or sees beside the first image."""
         self.used: set[str] = set()
         """Paths of files that are read beside those that samples name."""
 
@@ -101,5 +75,6 @@ class Notes:
         """Return the notes as lines of text, decisions first."""
         return [
             *self._decisions,
+            *self.members.lines(),
             *self._left_out.lines("left out: {count}, {text} ({names})", "file"),
         ]

@@ -33,7 +33,7 @@ class PackOptions:
         limit: most inputs taken, None for all.
         max_pixels: images with more are rejected.
         max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.
-        image_column, text_column, include, key_from, map, captions: see `ReadOptions`.
+        image_column, text_column, include, ignore, key_from, map, captions: see `ReadOptions`.
     """
 
     format: str
@@ -47,6 +47,7 @@ class PackOptions:
     image_column: str | None = None
     text_column: str | None = None
     include: str | None = None
+    ignore: str | None = None
     key_from: str | None = None
     map: str | None = None
     captions: str | None = None

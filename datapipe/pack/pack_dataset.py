@@ -15,6 +15,7 @@ from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.sidecars import parse_sidecars
+from datapipe.index.tar.contents import parse_ignore
 from datapipe.pack.input.archives import refuse_beside_tars, refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
@@ -36,6 +37,7 @@ def pack_dataset(
     image_column: Word | None = None,
     text_column: Word | None = None,
     include: Word | None = None,
+    ignore: Word | Sequence[Word] = (),
     key_from: Word | None = None,
     map: Word | None = None,
     captions: Word | None = None,
@@ -67,6 +69,8 @@ def pack_dataset(
         image_root: where relative image paths of annotation files start.
         image_column, text_column: names of the columns of a table.
         include: pattern that the files of records must match, such as "data/train-*".
+        ignore: patterns of members of tars that are left out, such as "*.mp4" or "*.seg.png";
+            several in a list, or parted by commas.
         key_from: field of the records that keys begin with, instead of the inputs' ordinals.
         map: which fields are what, such as "user=question,assistant=answer,image=img_path"; see
             docs/formats.md. Recognised by the fields' names where None.
@@ -110,6 +114,7 @@ def pack_dataset(
         "image_column": image_column,
         "text_column": text_column,
         "include": include,
+        "ignore": ",".join(parse_ignore(ignore)) or None,
         "key_from": key_from,
         "map": map,
         "captions": captions,

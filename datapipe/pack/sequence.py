@@ -12,9 +12,9 @@ from pathlib import Path
 from datapipe.errors import PackError, SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
+from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, Reject
 from datapipe.pack.journal import Checkpoint, Journal
-from datapipe.pack.notes import NamedCounts
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.teaching import Seen, Shown, Teaching, show
 from datapipe.pack.workers.worker import PreparedPart

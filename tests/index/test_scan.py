@@ -42,7 +42,7 @@ def test_every_member_is_found_where_it_lies(tmp_path, make_tar, jpeg):
         make_tar(tmp_path / f"{shard}.tar", content)
     found = samples_of(tmp_path)
     assert list(found) == [f"{shard}{i}" for shard in range(3) for i in range(4)]
-    assert found["12"] == {"jpg": jpeg(2), "bin": jpeg(2)}
+    assert found["12"] == {"jpg": jpeg(2), "bin.jpg": jpeg(2)}
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_members_without_a_key_are_skipped_and_reported(tmp_path, make_tar, jpeg
     make_tar(tmp_path / "x.tar", [("README", b"x"), ("a/.0.jpg", b"x"), ("a/0.jpg", jpeg(0))])
     with caplog.at_level(logging.WARNING):
         assert list(samples_of(tmp_path)) == ["a/0"]
-    assert "README: name has no key and extension" in caplog.text
-    assert "a/.0.jpg: name has no key and extension" in caplog.text
+    line = "left out: 2 members, name has no key and extension (x.tar:README, x.tar:a/.0.jpg)"
+    assert line in caplog.text
 
 
 def test_what_macos_adds_to_a_tar_is_left_out_without_a_word(tmp_path, make_tar, jpeg, caplog):
@@ -107,11 +107,13 @@ def test_samples_whose_text_only_packing_reads_are_left_out_by_name(tmp_path, ma
     make_tar(tmp_path / "x.tar", pair + plain + told)
     with caplog.at_level(logging.WARNING):
         assert list(samples_of(tmp_path)) == ["b", "c", "e"]
-    assert "x.tar: a: its text is in `question.txt` and `answer.txt`, which is" in caplog.text
-    assert (
-        "x.tar: d: its text is in `alt.txt`, which is read when the tars are packed" in caplog.text
-    )
-    assert "x.tar: f: what is to be learnt of its texts (`x.txt`, `y.txt`)" in caplog.text
+    for reason, sample in (
+        ("its text is in `question.txt` and `answer.txt`, which is read when", "a"),
+        ("its text is in `alt.txt`, which is read when the tars are packed", "d"),
+        ("what is to be learnt of its texts (`x.txt`, `y.txt`)", "f"),
+    ):
+        (line,) = (line for line in caplog.messages if f"left out: 1 sample, {reason}" in line)
+        assert line.endswith(f"(x.tar:{sample})")
 
 
 def test_tars_whose_texts_only_packing_reads_are_refused(tmp_path, make_tar, jpeg):
@@ -142,7 +144,8 @@ def test_a_member_whose_name_the_sample_has_is_left_out_by_name(tmp_path, make_t
     )
     columns = open_dataset(tmp_path).columns
     assert columns.text_bytes.tolist() == [3, 0]
-    assert "x.tar: 0.txt: the sample holds this name twice, and the first is taken" in caplog.text
+    assert "the sample holds this name twice, and the first is taken" in caplog.text
+    assert "(x.tar:0.txt)" in caplog.text
 
 
 def test_several_images_and_text_alone(tmp_path, make_tar, jpeg):
@@ -167,24 +170,26 @@ def test_several_images_and_text_alone(tmp_path, make_tar, jpeg):
         (b"{broken", 0),
     ],
 )
-def test_texts_inside_json_members_are_measured(tmp_path, make_tar, record, length):
-    make_tar(tmp_path / "x.tar", [("0.json", record)])
+def test_texts_inside_json_members_are_measured(tmp_path, make_tar, jpeg, record, length):
+    make_tar(tmp_path / "x.tar", [("0.jpg", jpeg(0)), ("0.json", record)])
     assert open_dataset(tmp_path).columns.text_bytes.tolist() == [length]
 
 
 def test_a_broken_image_is_reported_and_has_no_size(tmp_path, make_tar, jpeg):
     path = make_tar(tmp_path / "x.tar", [("0.jpg", b"<html>"), ("1.jpg", jpeg(1))])
-    rows, skipped = scan_shard(path, "x.tar")
+    rows, findings = scan_shard(path, "x.tar")
     assert [(row.images[0].width, row.images[0].height) for row in rows] == [(0, 0), (41, 31)]
-    assert [(item.member, item.reason) for item in skipped] == [
-        ("0.jpg", "not an image of a known format (it is an HTML page)")
+    assert findings.lines() == [
+        "cannot be read: 1 member, not an image of a known format (it is an HTML page) "
+        "(x.tar:0.jpg)"
     ]
 
 
 def test_a_header_longer_than_the_first_read_is_followed(tmp_path, make_tar, encode, crop):
     big = encode(crop(size=(37, 23)), icc_profile=bytes(60_000))
-    rows, skipped = scan_shard(make_tar(tmp_path / "x.tar", [("0.jpg", big)]), "x.tar")
-    assert (rows[0].images[0].width, rows[0].images[0].height, skipped) == (37, 23, [])
+    rows, findings = scan_shard(make_tar(tmp_path / "x.tar", [("0.jpg", big)]), "x.tar")
+    assert (rows[0].images[0].width, rows[0].images[0].height) == (37, 23)
+    assert findings.lines() == []
 
 
 def test_shards_in_folders_below_are_found_and_hidden_ones_are_not(tmp_path, make_tar, jpeg):

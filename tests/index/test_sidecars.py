@@ -180,13 +180,13 @@ def test_samples_that_alternate_come_together_for_dali(foreign, tmp_path):
 @pytest.mark.parametrize("name", ["a b.txt", "a.left eye", "a\n.txt"])
 def test_a_name_with_a_space_is_refused_for_dali(foreign, name):
     with pytest.raises(IndexMismatch, match=r"a\.tar: the name '.*' holds a space"):
-        foreign([(name, b"")], "dali")
+        foreign([("a.txt", b"text"), ("a b.txt", b"text"), (name, b"1")], "dali")
 
 
 @pytest.mark.parametrize("names", [["1.txt", "1.txt"], ["d" * 97 + ".txt"]])
 def test_members_that_wids_would_mistake_are_refused(foreign, names):
     with pytest.raises(IndexMismatch, match=r"a\.tar: .*wids .*repack"):
-        foreign([(name, b"") for name in names], "wids")
+        foreign([(name, b"text") for name in names], "wids")
 
 
 def test_a_name_beyond_ascii_is_refused_for_wids_only_in_an_extended_header(make_tar, tmp_path):

@@ -129,7 +129,7 @@ def test_a_folder_in_a_tar_is_refused_with_the_command_that_unpacks_it(
         [("md5sums.txt", LINES)],
         [("a.txt", b"0.jpg shows a cat"), ("b.txt", b"a text alone")],
         [("alone.txt", b"a text alone"), ("x/9.txt", b"another")],
-        [("in/0.cls", b"1"), ("data.jsonl", b'{"file_name": "elsewhere.jpg"}')],
+        [("in/0.cls", b"1"), ("data.txt", b'{"file_name": "elsewhere.jpg"}')],
         # Most images have a text: the others, and the texts alone, are what they seem to be.
         [*((f"in/{n}.txt", b"text") for n in range(4)), ("x/4.txt", b"4"), ("captions.txt", LINES)],
     ],

@@ -71,6 +71,18 @@ RAW_FORMATS = (
 )
 """Every such format."""
 
+_STORED = (
+    ("jpg", b"\xff\xd8\xff"),
+    ("png", b"\x89PNG\r\n\x1a\n"),
+    ("gif", b"GIF87a"),
+    ("gif", b"GIF89a"),
+    ("tif", b"II*\0"),
+    ("tif", b"MM\0*"),
+    ("jp2", b"\0\0\0\x0cjP  \r\n\x87\n"),
+)
+# Sizes of the headers that follow a BMP's first one, from OS/2 1.x to Windows 98.
+_BMP_HEADERS = frozenset(size.to_bytes(4, "little") for size in (12, 16, 40, 52, 56, 64, 108, 124))
+
 _BY_EXTENSION = {ext: form for form in RAW_FORMATS for ext in form.extensions}
 
 PACKED = frozenset(ext for ext, form in _BY_EXTENSION.items() if form.becomes)
@@ -94,6 +106,29 @@ def raw_format(start: bytes, name: str = "") -> RawFormat | None:
             return form
     form_of_name = _BY_EXTENSION.get(name.rpartition(".")[2].lower())
     return None if form_of_name is None or form_of_name.marks else form_of_name
+
+
+def stored_format(start: bytes) -> str:
+    r"""Return the extension of the format that a file's first bytes show; "" if it is unknown.
+
+    Only formats that shards hold are looked for, without Netpbm, whose first bytes could begin a
+    text.
+
+    Args:
+        start: its first bytes, 18 or more where there are as many.
+
+    Examples:
+        >>> stored_format(b"\xff\xd8\xff\xe0" + bytes(8)), stored_format(b"a caption")
+        ('jpg', '')
+    """
+    for ext, mark in _STORED:
+        if start.startswith(mark):
+            return ext
+    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
+        return "webp"
+    if start[:2] == b"BM" and start[14:18] in _BMP_HEADERS:
+        return "bmp"
+    return "avif" if start[4:12] in (b"ftypavif", b"ftypavis") else ""
 
 
 def unsupported_image(ext: str) -> str:

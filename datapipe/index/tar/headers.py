@@ -34,11 +34,18 @@ _COMPRESSED = {
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A regular file inside a tar: its name, the position of its data and its size in bytes."""
+    """A regular file inside a tar.
+
+    Attributes:
+        name: its path in the tar.
+        offset, size: position and number of its bytes.
+        start: its first bytes, where `contents.with_starts` read them.
+    """
 
     name: str
     offset: int
     size: int
+    start: bytes = b""
 
 
 class TarScanner:

@@ -10,16 +10,15 @@ import fcntl
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
-from datapipe.declared import checked
-from datapipe.errors import DecodeError, IndexMismatch
+from datapipe.declared import Word, checked
+from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
 from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
@@ -30,9 +29,22 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     write_manifest,
 )
-from datapipe.index.members import member_kind
+from datapipe.index.members import Kind
 from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
+from datapipe.index.tar.contents import (
+    FURTHER_TEXT,
+    IGNORED,
+    Content,
+    companions,
+    content_of,
+    is_ignored,
+    parse_ignore,
+    refuse_missing_image,
+    why_unread,
+    with_starts,
+)
+from datapipe.index.tar.findings import Findings
 from datapipe.index.tar.grouping import Group, group_members, split_name
 from datapipe.index.tar.headers import WHOLE, TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, index_home, tars_at
@@ -51,18 +63,13 @@ _PEEK = 16 * 1024 - 512
 _THREADS = 4  # that read; headers are parsed with the GIL held, so more gain little
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A member that no sample has, or an image or a text that cannot be read."""
-
-    shard: str
-    member: str
-    reason: str
-
-
 @checked(IndexMismatch)
 def index_shards(
-    folder: str | os.PathLike[str], *, home: Path | None = None, force: bool = False
+    folder: str | os.PathLike[str],
+    *,
+    home: Path | None = None,
+    force: bool = False,
+    ignore: Word | Sequence[Word] = (),
 ) -> Manifest:
     """Index every tar in `folder` and write the manifest.
 
@@ -71,6 +78,11 @@ def index_shards(
         home: where index files and manifest go; by default `folder` itself, for a list a folder of
             its own beside the shards, or the user's cache folder where these cannot be written.
         force: index again where there is a manifest already.
+        ignore: patterns of members that are left out, such as "*.mp4" or "*.seg.png"; several in a
+            list, or parted by commas.
+
+    A sample is left out, with a warning, if a loader would see something else than it holds: a
+    video beside its text, an image that is not there, a format that only packing reads.
 
     Raises:
         IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, or shards
@@ -103,11 +115,9 @@ def index_shards(
             check_same(tars, manifest)
             return manifest  # another rank was quicker
         check_ends(tars.shards)
-        manifest, skipped = _index_all(tars, home)
-        for item in skipped[:5]:
-            logger.warning("%s: %s: %s", item.shard, item.member, item.reason)
-        if len(skipped) > 5:
-            logger.warning("... and %d more such members", len(skipped) - 5)
+        manifest, found = _index_all(tars, home, parse_ignore(ignore))
+        for line in found.lines():
+            logger.warning("%s", line)
         write_manifest(home, manifest)
         return manifest
 
@@ -125,8 +135,8 @@ def check_same(tars: Tars, manifest: Manifest) -> None:
         )
 
 
-def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
-    entries, skipped = [], []
+def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifest, Findings]:
+    entries, findings = [], Findings()
     again: list[str] = []
     total = sum(path.stat().st_size for path in tars.shards)
     stop = threading.Event()
@@ -135,14 +145,14 @@ def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
         ThreadPoolExecutor(_THREADS, "datapipe-index") as pool,
     ):
 
-        def index(path: Path, name: str) -> tuple[Shard, list[str], list[Skipped]]:
-            return _index_one(path, name, home, progress, stop)
+        def index(path: Path, name: str) -> tuple[Shard, list[str], Findings]:
+            return _index_one(path, name, home, ignore, progress, stop)
 
         try:
-            for shard, repeated, trouble in pool.map(index, tars.shards, tars.names()):
+            for shard, repeated, found in pool.map(index, tars.shards, tars.names()):
                 entries.append(shard)
                 again += repeated
-                skipped += trouble
+                findings.update(found)
         finally:
             stop.set()  # after an error or an interrupt, shards in progress are given up
     if again:
@@ -151,14 +161,19 @@ def _index_all(tars: Tars, home: Path) -> tuple[Manifest, list[Skipped]]:
             "sample of its own, as for WebDataset",
             *(len(again), again[0]),
         )
-    return Manifest(shards=tuple(entries)), skipped
+    return Manifest(shards=tuple(entries)), findings
 
 
 def _index_one(
-    path: Path, name: str, home: Path, progress: Progress, stop: threading.Event
-) -> tuple[Shard, list[str], list[Skipped]]:
-    """Write the index of one shard; return its entry, keys that come again, skipped members."""
-    rows, skipped = scan_shard(path, name, progress, stop)
+    path: Path,
+    name: str,
+    home: Path,
+    ignore: tuple[str, ...],
+    progress: Progress,
+    stop: threading.Event,
+) -> tuple[Shard, list[str], Findings]:
+    """Write the index of one shard; return its entry, keys that come again, findings."""
+    rows, findings = scan_shard(path, name, ignore, progress, stop)
     index = f"{name.removesuffix('.tar')}.index.parquet"
     target = home / index
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -173,69 +188,81 @@ def _index_one(
         bytes=path.stat().st_size,
         index_sha256=digest,
     )
-    return shard, [row.source for row in rows if row.source != f"{name}:{row.key}"], skipped
+    return shard, [row.source for row in rows if row.source != f"{name}:{row.key}"], findings
+
+
+class _Fact(NamedTuple):
+    """Facts of a member: what it holds, its image size, text or error, and its checksum."""
+
+    content: Content
+    value: Any
+    checksum: int
 
 
 def scan_shard(
     path: Path,
     name: str,
+    ignore: tuple[str, ...] = (),
     progress: Progress | None = None,
     stop: threading.Event | None = None,
-) -> tuple[list[Row], list[Skipped]]:
-    """Return the rows of one foreign shard called `name`, and the members that fit in none.
+) -> tuple[list[Row], Findings]:
+    """Return the rows of one foreign shard called `name`, and what a person should know of it.
 
     Args:
         path: of the shard.
         name: of the shard.
+        ignore: patterns of members that are left out.
         progress: counts samples and bytes.
         stop: once it is set, ends the scan early with the samples found so far.
 
     Raises:
-        IndexMismatch: most of its samples have their text where a loader does not read it.
+        IndexMismatch: most of its samples hold what a loader does not read.
     """
-    facts: dict[int, tuple[Any, int]] = {}
-    skipped: list[Skipped] = []
+    facts: dict[tuple[str, int], _Fact] = {}  # a hard link has the offset of another
+    findings = Findings()
     with TarScanner(path, window=WHOLE) as tar:
 
         def watched() -> Iterator[TarMember]:
             reached = 0
-            for member in tar:
+            for member in with_starts(tar):
                 if stop is not None and stop.is_set():
                     return
-                facts[member.offset] = _peek(tar, member), tar.checksum(member)
+                if is_ignored(member.name, ignore):
+                    findings.left_out.add(IGNORED, f"{name}:{member.name}")
+                    continue
+                content = content_of((split_name(member.name) or ("", ""))[1], member.start)
+                fact = _peek(tar, member, content.kind)
+                facts[member.name, member.offset] = _Fact(content, fact, tar.checksum(member))
                 if progress:
                     progress.advance(0, of_total=member.offset + member.size - reached)
                 reached = member.offset + member.size
                 yield member
 
         found = group_members(watched())
-        skipped += [Skipped(name, member, reason) for member, reason in tar.unread]
-    skipped += [Skipped(name, member, reason) for member, reason in found.left_out]
+    for member, reason in (*tar.unread, *found.left_out):
+        findings.left_out.add(reason, f"{name}:{member}")
     rows = []
     unread = ""
     for group in found.samples:
-        row = _row(group, facts, name, skipped)
+        of_group = [facts[member.name, member.offset] for member in group.members]
+        row = _row(group, of_group, name, findings)
         if isinstance(row, Row):
             rows.append(row)
         else:
-            unread = f"{group.name}: {row}"
-            skipped.append(Skipped(name, group.name, row))
+            unread = unread or f"{group.name}: {row}"
+            findings.samples.add(row, f"{name}:{group.name}")
         if progress:
             progress.advance(1)
     if unread and 2 * len(rows) < len(found.samples):
         raise IndexMismatch(
-            f"{path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples have no "
-            f"text that a loader reads, such as {unread}"
+            f"{path}: {len(found.samples) - len(rows):,} of {len(found.samples):,} samples cannot "
+            f"be loaded from where they are, such as {unread}"
         )
-    return rows, skipped
+    return rows, findings
 
 
-def _peek(tar: TarScanner, member: TarMember) -> Any:
+def _peek(tar: TarScanner, member: TarMember, kind: Kind) -> Any:
     """Return the size of an image, the content of a text, or a DecodeError; else None."""
-    parts = split_name(member.name)
-    if parts is None:
-        return None
-    kind = member_kind(parts[1])
     try:
         if kind == "image":
             head = tar.read(member.offset, min(member.size, _PEEK))
@@ -252,30 +279,39 @@ def _peek(tar: TarScanner, member: TarMember) -> Any:
     return None
 
 
-def _row(
-    group: Group, facts: dict[int, tuple[Any, int]], shard: str, skipped: list[Skipped]
-) -> Row | str:
-    """Return the row of a sample, or why it is left out: no loader reads where its text is.
-
-    `facts` are what `_peek` found and the checksum of each member, by offset.
-    """
+def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -> Row | str:
+    """Return the row of a sample, or why it is left out: a loader would see something else."""
     images, caption, record = [], None, None
     listed = []
-    for member in group.members:
-        ext = (split_name(member.name) or ("", ""))[1]
-        fact, checksum = facts[member.offset]
-        listed.append(Member(ext, member.offset, member.size, checksum))
-        if isinstance(fact, DecodeError):
-            skipped.append(Skipped(shard, member.name, fact.reason))
-        kind = member_kind(ext)
-        if kind == "image":
-            images.append(fact if isinstance(fact, ImageSize) else ImageSize(0, 0))
-        elif not isinstance(fact, DecodeError):
-            if kind == "text" and caption is None:
-                caption = fact
-            elif kind == "json" and record is None:
-                record = fact
-    exts = [member.ext for member in listed]
+    for member, (content, value, checksum) in zip(group.members, facts, strict=True):
+        listed.append(Member(content.indexed, member.offset, member.size, checksum))
+        if isinstance(value, DecodeError):
+            findings.broken.add(value.reason, f"{shard}:{member.name}")
+        if content.kind == "image":
+            images.append(value if isinstance(value, ImageSize) else ImageSize(0, 0))
+        elif not isinstance(value, DecodeError):
+            if content.kind == "text" and caption is None:
+                caption = value
+            elif content.kind == "json" and record is None:
+                record = value
+    contents = [fact.content for fact in facts]
+    text = sample_text(caption, record)
+    if reason := _why_left_out(contents, record, text, len(images)):
+        return reason
+    _note(group, contents, shard, findings)
+    length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
+    return Row(group.key, tuple(listed), tuple(images), length, f"{shard}:{group.name}")
+
+
+def _why_left_out(contents: Sequence[Content], record: Any, text: str, images: int) -> str:
+    """Return why a loader would see something else than a sample holds; "" where it does not."""
+    converted = next((content for content in contents if content.converted), None)
+    if converted:
+        return (
+            f"`{converted.ext}` is {converted.medium}, which is encoded anew when the tars are "
+            "packed; run `datapipe pack`"
+        )
+    exts = [content.ext for content in contents]
     texts = find_texts(exts)
     # Packing reads these texts, or refuses them. A loader would pass over them without a word.
     if texts.named and named_texts_count(len(texts.named), record):
@@ -283,9 +319,28 @@ def _row(
         return texts.unclear or (
             f"its text is in {names}, which is read when the tars are packed; run `datapipe pack`"
         )
-    text = sample_text(caption, record)
-    length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
-    return Row(group.key, tuple(listed), tuple(images), length, f"{shard}:{group.name}")
+    if images:
+        return ""
+    if reason := why_unread(contents):
+        return reason
+    try:
+        refuse_missing_image(record)
+    except MissingMember as error:
+        return error.reason
+    return "" if text.strip() else "sample has neither image nor text"
+
+
+def _note(group: Group, contents: Sequence[Content], shard: str, findings: Findings) -> None:
+    """Note members that no loader reads, and images with names of their own."""
+    for ext in companions([content.ext for content in contents if content.kind == "image"]):
+        findings.members.accompany(ext, f"{shard}:{group.name}")
+    seen = set()
+    for member, content in zip(group.members, contents, strict=True):
+        if not content.kind:
+            findings.members.keep(content.ext, content.medium, f"{shard}:{member.name}")
+        elif content.kind != "image" and content.kind in seen:
+            findings.members.keep(content.ext, FURTHER_TEXT, f"{shard}:{member.name}")
+        seen.add(content.kind)
 
 
 @contextmanager

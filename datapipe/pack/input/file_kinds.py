@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from datapipe.index import media
 from datapipe.index.images.formats import unsupported_image
 from datapipe.pack.input.archives import is_archive
 
@@ -26,16 +27,6 @@ _PAPER_EXTENSIONS = frozenset(
         *("url", "lnk", "gitignore", "gitattributes", "names"),
     }
 )
-_MEDIA = {
-    "a video": ("mp4", "mov", "avi", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv", "3gp"),
-    "sound": ("wav", "mp3", "flac", "ogg", "m4a", "aac", "opus", "wma"),
-    "a document": ("pdf", "doc", "docx", "ppt", "pptx", "xls", "xlsx", "epub", "ps", "eps"),
-    "an array": ("npy", "npz", "pt", "pth", "pkl", "pickle", "h5", "hdf5", "mat", "bin"),
-    "a model": ("safetensors", "onnx", "ckpt"),
-    "a database": ("lmdb", "mdb", "sqlite", "db", "tfrecord", "tfrecords", "arrow", "feather"),
-    "markup": ("xml", "svg"),
-}
-_MEDIUM = {ext: what for what, exts in _MEDIA.items() for ext in exts}
 
 
 def is_paper(name: str) -> bool:
@@ -58,7 +49,7 @@ def medium_of(name: str) -> str:
     """Return what a file holds that cannot be packed, such as "a video"; "" if unknown."""
     if is_archive(name):
         return "an archive"
-    return _MEDIUM.get(name.lower().rpartition(".")[2], "")
+    return media.medium_of(name)
 
 
 def why_not_packed(name: str) -> str:

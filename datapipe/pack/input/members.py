@@ -3,26 +3,59 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.contents import (
+    FURTHER_TEXT,
+    IGNORED,
+    Content,
+    companions,
+    content_of,
+    is_ignored,
+    why_unread,
+    with_starts,
+)
 from datapipe.index.tar.grouping import Group, Grouped, split_name
-from datapipe.index.tar.headers import TarScanner
-from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
+from datapipe.index.tar.headers import TarMember, TarScanner
+from datapipe.pack.input.raw_sample import (
+    Blob,
+    InlineBlob,
+    NamedTexts,
+    RawImage,
+    RawSample,
+    Reject,
+    printable,
+)
+from datapipe.pack.notes import Notes
 from datapipe.text.sample_text import find_texts, named_texts_count, parse_text
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 
-def tar_members(path: Path, group: Group) -> list[tuple[str, Blob]]:
-    """Return the members of a sample in a tar as (extension, bytes)."""
+def tar_members(path: Path, group: Group) -> list[tuple[Content, Blob]]:
+    """Return the members of a sample in a tar as (content, bytes)."""
     return [
-        ((split_name(m.name) or ("", ""))[1], Blob(path, m.offset, m.size, m.name))
+        (
+            content_of((split_name(m.name) or ("", ""))[1], m.start),
+            Blob(path, m.offset, m.size, m.name),
+        )
         for m in group.members
     ]
+
+
+def read_members(
+    tar: TarScanner, ignore: Sequence[str], notes: Notes, label: str
+) -> Iterator[TarMember]:
+    """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
+    for member in with_starts(tar):
+        if is_ignored(member.name, ignore):
+            notes.leave_out(f"{label}:{printable(member.name)}", IGNORED)
+        else:
+            yield member
 
 
 def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]:
@@ -31,31 +64,39 @@ def member_rejects(label: str, groups: Grouped, tar: TarScanner) -> list[Reject]
     return rejects + [Reject(f"{label}:{name}", why, "MissingMember") for name, why in tar.unread]
 
 
-def sample_of_members(source: str, members: Sequence[tuple[str, Blob]]) -> RawSample:
-    """Return the sample of members given as (extension, bytes).
+def sample_of_members(
+    source: str, members: Sequence[tuple[Content, Blob]], notes: Notes
+) -> RawSample | Reject:
+    """Return the sample of members given as (content, bytes), or why it is rejected.
 
     Images that are numbered alike, such as `image_0.jpg` and `image_1.jpg`, come in the order of
     their numbers, others in that of the members. Of several texts such as `txt` the first counts;
     without one, those with names of their own, see `find_texts`. Of several JSON members the first
-    counts, and one such as `json` before one such as `meta.json`. The others are kept as they are.
+    counts, and one such as `json` before one such as `meta.json`. The others are kept as they are,
+    and noted. Without an image, a medium that no loader reads makes a reject.
     """
-    images: list[RawImage] = []
-    others: list[tuple[str, Blob]] = []
-    for ext, blob in members:
-        prefix, _, kind = ext.rpartition(".")
-        if is_image_extension(kind):
-            images.append(RawImage(blob, prefix))
-        else:
-            others.append((ext, blob))
+    is_image = [content.kind == "image" or content.converted for content, _ in members]
+    images = list(compress(members, is_image))
+    others = [member for member, found in zip(members, is_image, strict=True) if not found]
+    if not images and (reason := why_unread(content for content, _ in others)):
+        return Reject(source, reason, "DecodeError")
     caption: Blob | NamedTexts | None = None
-    texts = find_texts([ext for ext, _ in others])
+    texts = find_texts([content.ext for content, _ in others])
     if texts.plain is not None:
         caption = others.pop(texts.plain)[1]
     elif texts.named:
-        caption = NamedTexts(tuple(others[index] for index in texts.named), texts.unclear)
-        others = [entry for index, entry in enumerate(others) if index not in texts.named]
+        named = tuple((others[index][0].ext, others[index][1]) for index in texts.named)
+        caption = NamedTexts(named, texts.unclear)
+        others = [member for index, member in enumerate(others) if index not in texts.named]
     record = _take_json(others)
-    return RawSample(source, tuple(_in_order(images)), caption, record, tuple(others))
+    for content, blob in others:
+        is_text = content.kind or content.ext.lower().endswith(".json")
+        notes.members.keep(content.ext, FURTHER_TEXT if is_text else content.medium, blob.label)
+    for ext in companions([content.ext for content, _ in images]):
+        notes.members.accompany(ext, source)
+    raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]
+    kept = tuple((content.ext, blob) for content, blob in others)
+    return RawSample(source, tuple(_in_order(raw_images)), caption, record, kept)
 
 
 def settle(
@@ -98,12 +139,12 @@ def _read_turn(ext: str, blob: Blob | InlineBlob) -> str:
     return text
 
 
-def _take_json(members: list[tuple[str, Blob]]) -> Blob | None:
+def _take_json(members: list[tuple[Content, Blob]]) -> Blob | None:
     """Take the first JSON member out of a list, preferably one without a prefix."""
-    found = [entry for entry in members if entry[0].lower().rpartition(".")[2] == "json"]
+    found = [member for member in members if member[0].ext.lower().rpartition(".")[2] == "json"]
     if not found:
         return None
-    chosen = min(found, key=lambda entry: "." in entry[0])
+    chosen = min(found, key=lambda member: "." in member[0].ext)
     members.remove(chosen)
     return chosen[1]
 

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
+from datapipe.index.media import START
+from datapipe.index.members import member_kind
+from datapipe.index.tar.contents import IGNORED, Content, content_of, is_ignored, parse_ignore
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-from datapipe.pack.input.members import member_rejects, sample_of_members, tar_members
+from datapipe.pack.input.members import (
+    member_rejects,
+    read_members,
+    sample_of_members,
+    tar_members,
+)
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.survey import start_of
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -26,7 +35,7 @@ _TAR_END = 1024  # two blocks of zeros
 _INTERRUPTED = "img2dataset was interrupted in this shard; run it again to finish it"
 
 _Row = Mapping[str, Any]
-_Members = list[tuple[str, Blob]]
+_Members = list[tuple[Content, Blob]]
 
 
 class _Downloaded(NamedTuple):
@@ -47,7 +56,7 @@ class Img2DatasetReader:
     name = "img2dataset"
     summary = "output of img2dataset (webdataset or files), with failed downloads as rejects"
     fallback = False
-    takes = frozenset({"key_from", "map"})
+    takes = frozenset({"ignore", "key_from", "map"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return is_img2dataset(raw)
@@ -138,9 +147,9 @@ def _read_shard(shard: _Paths, options: ReadOptions) -> Iterator[RawSample | Rej
     samples: list[_Downloaded] = []
     rejects: list[Reject] = []
     if in_folder:
-        samples, rejects = _read_folder(shard.folder, interrupted)
+        samples, rejects = _read_folder(shard.folder, interrupted, options)
     elif shard.tar.exists():
-        samples, rejects = _read_tar(shard.tar, interrupted)
+        samples, rejects = _read_tar(shard.tar, interrupted, options)
     home = shard.folder.name if in_folder else shard.tar.name
     keys = {sample.key for sample in samples}
     width = max(map(len, keys), default=0)
@@ -191,13 +200,16 @@ def _failed(source: str, row: _Row, home: str) -> Reject:
 # --- what was downloaded ----------------------------------------------------------------------
 
 
-def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Downloaded], list[Reject]]:
+def _read_tar(
+    path: Path, interrupted: bool, options: ReadOptions
+) -> tuple[list[_Downloaded], list[Reject]]:
     """Return the samples of a tar, and what fits in none."""
     members: list[TarMember] = []
     with TarScanner(path) as tar:
         cut = interrupted and tar.read(max(tar.bytes - _TAR_END, 0), _TAR_END) != bytes(_TAR_END)
         try:
-            members.extend(tar)
+            ignore = parse_ignore(options.ignore)
+            members.extend(read_members(tar, ignore, options.notes, path.name))
         except StoreError:
             is_tar = tar.bytes < 512 or tar.read(257, 5) == b"ustar"
             if not (interrupted and is_tar):
@@ -214,21 +226,27 @@ def _read_tar(path: Path, interrupted: bool) -> tuple[list[_Downloaded], list[Re
     return samples, rejects
 
 
-def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Downloaded], list[Reject]]:
+def _read_folder(
+    folder: Path, interrupted: bool, options: ReadOptions
+) -> tuple[list[_Downloaded], list[Reject]]:
     """Return the samples of a folder, in order of name, and the files that fit in none."""
     samples: dict[str, _Members] = {}
     rejects = []
+    ignore = parse_ignore(options.ignore)
     for name in _names(folder):
         label = f"{folder.name}/{printable(name)}"
         parts = split_name(name)
-        if parts is not None:
+        if is_ignored(name, ignore):
+            options.notes.leave_out(label, IGNORED)
+        elif parts is not None:
             blob = Blob(f"{folder}/{name}", name=label)
-            samples.setdefault(parts[0], []).append((parts[1], blob))
+            start = b"" if member_kind(parts[1]) else start_of(blob.path, START)
+            samples.setdefault(parts[0], []).append((content_of(parts[1], start), blob))
         elif not name.startswith("."):
             rejects.append(Reject(label, "name has no key and extension", "DecodeError"))
     if interrupted:
         # The metadata is the last that img2dataset writes of a sample.
-        for key in [k for k, members in samples.items() if "json" not in dict(members)]:
+        for key in [k for k, m in samples.items() if all(c.ext != "json" for c, _ in m)]:
             del samples[key]
             reason = f"has no metadata yet: {_INTERRUPTED}"
             rejects.append(Reject(f"{folder.name}/{printable(key)}", reason, "MissingMember"))
@@ -238,7 +256,9 @@ def _read_folder(folder: Path, interrupted: bool) -> tuple[list[_Downloaded], li
 def _sample(
     source: str, members: _Members, row: _Row | None, options: ReadOptions
 ) -> RawSample | Reject:
-    sample = sample_of_members(source, members)
+    sample = sample_of_members(source, members, options.notes)
+    if isinstance(sample, Reject):
+        return sample
     if not sample.images:
         return Reject(source, "there is no image of this key", "MissingMember")
     try:

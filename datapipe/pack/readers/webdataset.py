@@ -11,12 +11,18 @@ from shlex import quote
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.contents import parse_ignore
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, names_shards, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
-from datapipe.pack.input.members import member_rejects, sample_of_members, tar_members
+from datapipe.pack.input.members import (
+    member_rejects,
+    read_members,
+    sample_of_members,
+    tar_members,
+)
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.img2dataset import is_img2dataset
 from datapipe.pack.readers.unrecognized import are_names_alone
@@ -130,7 +136,7 @@ class WebDatasetReader:
     name = "webdataset"
     summary = "tar shards, repacked"
     fallback = False
-    takes: frozenset[str] = frozenset({"map"})
+    takes: frozenset[str] = frozenset({"map", "ignore"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         if names_shards(raw):
@@ -152,10 +158,11 @@ class WebDatasetReader:
         tars = _tars(raw)
         check_ends(tars.shards)
         again: list[str] = []
+        ignore = parse_ignore(options.ignore)
         judged = False
         for shard, name in zip(tars.shards, map(printable, tars.names()), strict=True):
             with TarScanner(shard) as tar:
-                groups = group_members(tar)
+                groups = group_members(read_members(tar, ignore, options.notes, name))
                 if groups.samples and not judged:
                     refuse_folder_in_tar(tar, groups.samples, tars.shards)
                     judged = True
@@ -163,7 +170,7 @@ class WebDatasetReader:
                 source = f"{name}:{group.name}"
                 if group.number > 1:
                     again.append(source)
-                yield sample_of_members(source, tar_members(shard, group))
+                yield sample_of_members(source, tar_members(shard, group), options.notes)
             yield from member_rejects(name, groups, tar)
         if again:
             options.notes.decide(

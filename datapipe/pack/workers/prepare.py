@@ -22,6 +22,7 @@ from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.formats import raw_format
 from datapipe.index.images.header import ImageInfo, NeedMoreData, probe
 from datapipe.index.rows import ImageSize, Member, Row
+from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
 from datapipe.pack.teaching import Seen, as_record, look, rewritten
@@ -153,9 +154,11 @@ class _Sample:
         for ext, blob in others:
             prefix, _, kind = ext.rpartition(".")
             self.add(prefix, _name_part(kind), self.buffer.read(blob))
-        if not self.members:
-            raise DecodeError("sample has neither image nor text")
+        if not self.sizes and isinstance(self.sample.record, Blob):
+            refuse_missing_image(record)
         seen = look(caption, record, len(self.sizes))
+        if not self.sizes and not seen.text:
+            raise DecodeError("sample has neither image nor text")
         text_bytes = len(_encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()

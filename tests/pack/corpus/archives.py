@@ -116,7 +116,7 @@ def _fill(tar: tarfile.TarFile, kind: str) -> Fates:
     add(tar, "text.txt", b"only words")
     fates["text"] = PACKED
     add(tar, "nothing.txt", b"")
-    fates["nothing"] = PACKED
+    fates["nothing"] = "neither image nor text"
     for content in (encode("jpg"), encode("png")):
         add(tar, "twice.jpg", content)
         add(tar, "twice.txt", content[:0])

@@ -1,0 +1,205 @@
+"""What the members of a tar hold: told by their names, and else by their first bytes.
+
+Packing and indexing in place judge samples by the same functions, so that both read, refuse and
+name the same members.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, NamedTuple
+
+from datapipe.errors import MissingMember
+from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
+from datapipe.index.images.formats import raw_format, stored_format, unsupported_image
+from datapipe.index.images.header import is_image_extension, is_stored_image
+from datapipe.index.media import START, image_of, unread_medium
+from datapipe.index.members import Kind, member_kind
+from datapipe.index.tar.grouping import split_name
+from datapipe.index.tar.headers import TarMember, TarScanner
+
+IGNORED = "which --ignore names"
+"""Why members that `--ignore` names are left out."""
+
+FURTHER_TEXT = "a text beside the one that is taken"
+"""What `MemberCounts.keep` is told of a text or JSON that is not the text of its sample."""
+
+_LONGEST = 100  # characters of a path that a message shows
+
+
+class Content(NamedTuple):
+    """What a member holds.
+
+    Attributes:
+        ext: everything behind the first dot of its name.
+        kind: "image", "text" or "json"; "" if no loader reads it.
+        form: extension that an image of another name would have, such as "jpg".
+        medium: "a video", "an image (TGA)" and the like, if no loader reads it; "" of a text with
+            another use, such as a class number.
+        converted: True for an image that packing encodes anew, and that is not read in place.
+    """
+
+    ext: str
+    kind: Kind
+    form: str = ""
+    medium: str = ""
+    converted: bool = False
+
+    @property
+    def indexed(self) -> str:
+        """Extension for the index, where it tells the kind: `img.jpg` for a JPEG called `img`."""
+        return f"{self.ext}.{self.form}" if self.form else self.ext
+
+
+def with_starts(tar: TarScanner) -> Iterator[TarMember]:
+    """Yield the members of a tar, with the first bytes of those whose names tell nothing."""
+    for member in tar:
+        parts = split_name(member.name)
+        if parts is None or member_kind(parts[1]):
+            yield member
+        else:
+            yield replace(member, start=tar.read(member.offset, min(member.size, START)))
+
+
+def content_of(ext: str, start: bytes) -> Content:
+    r"""Return what a member of this extension holds.
+
+    Args:
+        ext: everything behind the first dot of its name.
+        start: its first `START` bytes, which are looked at where the extension tells nothing.
+
+    Examples:
+        >>> content_of("img", b"\xff\xd8\xff\xe0" + bytes(60)).indexed
+        'img.jpg'
+        >>> content_of("mp4", b"\0\0\0\x18ftypisom").medium
+        'a video'
+    """
+    if kind := member_kind(ext):
+        return _named(ext, kind)
+    form = stored_format(start)
+    # Camera raws begin as TIFF does.
+    if form and not (form == "tif" and unsupported_image(ext.rpartition(".")[2])):
+        return Content(ext, "image", form)
+    raw = raw_format(start, ext)
+    if (raw and raw.becomes) or is_image_extension(ext):
+        medium = image_of(raw, ext) if raw else "an image"
+        return Content(ext, "", medium=medium, converted=True)
+    return Content(ext, "", medium=unread_medium(start, ext))
+
+
+@cache
+def _named(ext: str, kind: Kind) -> Content:
+    return Content(ext, kind)
+
+
+def why_unread(contents: Iterable[Content]) -> str:
+    """Return why a sample without a usable image is rejected for its media; "" without any.
+
+    Texts with another use, such as class numbers, are no reason.
+    """
+    for content in contents:
+        if content.medium:
+            return (
+                f"`{content.ext}` is {content.medium}, and only images and text are read; to train "
+                f"on what else its sample holds, add {ignoring(content.ext)} to `datapipe pack` or "
+                "`datapipe index`"
+            )
+    return ""
+
+
+def ignoring(ext: str) -> str:
+    """Return the option that leaves out the members of an extension.
+
+    Examples:
+        >>> ignoring("seg.png")
+        "--ignore '*.seg.png'"
+    """
+    return f"--ignore '*.{ext}'"
+
+
+def companions(exts: Sequence[str]) -> list[str]:
+    """Return which images of a sample have names of their own beside the main one, as `seg.png`.
+
+    The main one is the first that is called `jpg`, `png` and so on, else the first. Images that are
+    numbered alike, such as `1.jpg` and `2.jpg`, are all main ones.
+
+    Args:
+        exts: extensions of the images, in order.
+
+    Examples:
+        >>> companions(["jpg", "seg.png"]), companions(["jpg", "1.jpg", "2.jpg"])
+        (['seg.png'], [])
+    """
+    if len(exts) < 2:
+        return []
+    prefixes = [ext.rpartition(".")[0] for ext in exts]
+    stems = {prefix.rstrip("0123456789") for prefix in prefixes}
+    if len(stems) == 1 and len(set(prefixes)) == len(prefixes):
+        return []
+    main = next((n for n, ext in enumerate(exts) if is_stored_image(ext) and "." not in ext), 0)
+    return [ext for number, ext in enumerate(exts) if number != main]
+
+
+def named_image(record: Any) -> str:
+    """Return the field of a record that names or holds an image; "" if none does.
+
+    Addresses in other fields, such as `url`, are metadata.
+
+    Examples:
+        >>> named_image({"image": "cats/1.jpg"}), named_image({"image": None, "url": "http://x/1.jpg"})
+        ('image', '')
+    """
+    if not isinstance(record, Mapping):
+        return ""
+    for name, value in record.items():
+        field = name.lower() if isinstance(name, str) else ""
+        while isinstance(value, list) and value:
+            value = value[0]
+        if field in IMAGE_FIELDS and (isinstance(value, Mapping) or _is_path(value)):
+            return str(name)
+        if field in FILE_FIELDS and isinstance(value, str) and _names_image(value):
+            return str(name)
+    return ""
+
+
+def refuse_missing_image(record: Any) -> None:
+    """Refuse the JSON of a sample without images if it names or holds one.
+
+    Raises:
+        MissingMember: it does.
+    """
+    if field := named_image(record):
+        value = record[field]
+        raise MissingMember(
+            f"its JSON has an image in `{field}`, and the sample holds none",
+            member=value[:_LONGEST] if isinstance(value, str) else "",
+        )
+
+
+def _is_path(value: Any) -> bool:
+    """Return whether a text may be the path, address or base64 of an image, and not words."""
+    return isinstance(value, str) and bool(value) and (" " not in value or _names_image(value))
+
+
+def _names_image(value: str) -> bool:
+    return is_image_extension(os.path.splitext(value)[1].removeprefix("."))
+
+
+def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the patterns of `--ignore`, which commas part.
+
+    Examples:
+        >>> parse_ignore("*.mp4, *.seg.png")
+        ('*.mp4', '*.seg.png')
+    """
+    texts = [ignore] if isinstance(ignore, str) else (ignore or ())
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def is_ignored(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name fits one of the patterns of `--ignore`; `*` stands for `/` too."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

@@ -1,0 +1,83 @@
+"""Findings about the members of tars that a person should know of, counted by kind."""
+
+from __future__ import annotations
+
+from datapipe.named_counts import NamedCounts
+
+_KINDS = 20  # of reasons that are written out
+
+
+class MemberCounts:
+    """Counts of members that samples keep and training does not see, or sees beside the image.
+
+    Examples:
+        >>> counts = MemberCounts()
+        >>> counts.keep("mp3", "sound", "0.tar:7.mp3")
+        >>> counts.lines()
+        ['read by no loader: 1 member `mp3`, sound (0.tar:7.mp3)']
+    """
+
+    def __init__(self) -> None:
+        self._kept = NamedCounts()
+        self._companions = NamedCounts()
+
+    def keep(self, ext: str, what: str, name: str) -> None:
+        """Count a member that stays in its sample and that no loader reads.
+
+        Args:
+            ext: extension of the member.
+            what: content of the member, such as "sound"; "" of a text with another use.
+            name: name of the member.
+        """
+        self._kept.add(f"`{ext}`, {what}" if what else f"`{ext}`", name)
+
+    def accompany(self, ext: str, name: str) -> None:
+        """Count an image that has a name of its own beside the first of its sample."""
+        self._companions.add(ext, name)
+
+    def update(self, other: MemberCounts) -> None:
+        """Add the counts of another."""
+        self._kept.update(other._kept)
+        self._companions.update(other._companions)
+
+    def lines(self) -> list[str]:
+        """Return the counts as lines of text."""
+        return [
+            *self._companions.lines(
+                "{count} with a further image `{text}`, which is an input of training too; "
+                "--ignore '*.{text}' leaves it out ({names})",
+                "sample",
+            ),
+            *self._kept.lines("read by no loader: {count} {text} ({names})", "member"),
+        ]
+
+
+class Findings:
+    """Findings of an indexer: what is left out, what is broken, and members beside others."""
+
+    def __init__(self) -> None:
+        self.members = MemberCounts()
+        self.left_out = NamedCounts()
+        """Members that no loader will see, by reason."""
+        self.samples = NamedCounts()
+        """Samples that no loader will see, by reason."""
+        self.broken = NamedCounts()
+        """Names of members that are indexed and cannot be read, by reason."""
+
+    def update(self, other: Findings) -> None:
+        """Add those of another shard."""
+        self.members.update(other.members)
+        self.left_out.update(other.left_out)
+        self.samples.update(other.samples)
+        self.broken.update(other.broken)
+
+    def lines(self) -> list[str]:
+        """Return the findings as lines of text."""
+        lines = [
+            *self.samples.lines("left out: {count}, {text} ({names})", "sample"),
+            *self.left_out.lines("left out: {count}, {text} ({names})", "member"),
+            *self.broken.lines("cannot be read: {count}, {text} ({names})", "member"),
+        ]
+        if len(lines) > _KINDS:
+            lines[_KINDS:] = [f"... and {len(lines) - _KINDS:,} more reasons"]
+        return lines + self.members.lines()

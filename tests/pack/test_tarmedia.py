@@ -1,0 +1,263 @@
+"""What members of tars hold is told by their content: read, rejected by name, or counted."""
+
+import gzip
+import json
+import logging
+
+import numpy as np
+import pytest
+
+import datapipe
+from datapipe.errors import IndexMismatch
+
+MEDIA = {
+    "mp4": (b"\0\0\0\x18ftypisom" + bytes(50), "a video"),
+    "webm": (b"\x1aE\xdf\xa3" + bytes(60), "a video"),
+    "avi": (b"RIFF\0\0\0\0AVI LIST" + bytes(50), "a video"),
+    "clip": (b"\0\0\0\x18ftypmp42" + bytes(50), "a video"),
+    "wav": (b"RIFF\0\0\0\0WAVEfmt " + bytes(50), "sound"),
+    "flac": (b"fLaC" + bytes(60), "sound"),
+    "mp3": (b"ID3\3" + bytes(60), "sound"),
+    "audio": (b"OggS" + bytes(60), "sound"),
+    "pdf": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3" + bytes(50), "a document"),
+    "npy": (b"\x93NUMPY\1\0" + bytes(60), "an array"),
+    "pth": (b"PK\3\4" + bytes(60), "an array"),
+    "zip": (b"PK\3\4" + bytes(60), "an archive"),
+    "json.gz": (gzip.compress(b"{}"), "compressed with gzip"),
+    "jxl": (b"\xff\x0a" + bytes(60), "an image (JPEG XL)"),
+    "svg": (b"<svg></svg>", "an image (SVG)"),
+    "exr": (b"v/1\1" + bytes(60), "an image (OpenEXR)"),
+    "nef": (b"II*\0" + bytes(60), "an image (camera raw)"),
+    "dat": (b"\x9a\x01\xff" + bytes(60), "binary data"),
+    "MP4": (b"", "a video"),
+}
+FULL = {"max_rejects": "100%", "workers": 1}
+
+
+@pytest.fixture
+def tar(tmp_path, make_tar):
+    """Write a tar of three samples out of {extension: bytes or function of their number}."""
+
+    def write(**members):
+        listed = [
+            (f"{number}.{ext}", data(number) if callable(data) else data)
+            for number in range(3)
+            for ext, data in members.items()
+        ]
+        return make_tar(tmp_path / "raw" / "x.tar", listed)
+
+    return write
+
+
+def words(number):
+    return f"words {number}".encode()
+
+
+def load(folder, **options):
+    loader = datapipe.make_loader(folder, batch_size=1, shuffle=False, num_workers=0, **options)
+    return list(loader)
+
+
+@pytest.mark.parametrize("ext", MEDIA)
+def test_a_text_is_not_trained_on_without_its_medium(tmp_path, tar, rejects, ext):
+    data, medium = MEDIA[ext]
+    tar(**{ext: data, "txt": words})
+    with pytest.raises(datapipe.PackError, match="no sample was found among 3 inputs"):
+        datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **FULL)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", dry_run=True, **FULL)
+    assert (report.samples, report.rejected) == (0, 3)
+    (reason,) = report.reasons
+    assert f"`{ext}` is {medium}" in reason
+    with pytest.raises(IndexMismatch, match=r"3 of 3 samples .* such as 0: `") as error:
+        datapipe.make_loader(tmp_path / "raw", batch_size=1)
+    assert f"`{ext}` is {medium}" in str(error.value)
+
+
+@pytest.mark.parametrize("ext", ["mp4", "json.gz", "MP4"])
+def test_what_the_message_says_trains_on_the_rest(tmp_path, tar, ext):
+    tar(**{ext: MEDIA[ext][0], "txt": words})
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore=f"*.{ext}", workers=1)
+    assert report.samples == 3
+    names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
+    assert report.notes == (f"left out: 3 files, which --ignore names ({names})",)
+    datapipe.index_shards(tmp_path / "raw", ignore=[f"*.{ext}"])
+    for folder in ("raw", "out"):
+        assert [b["text"] for b in load(tmp_path / folder)] == [[f"words {n}"] for n in range(3)]
+
+
+def test_the_patterns_of_a_pack_stand_in_its_manifest(tmp_path, tar):
+    tar(mp4=MEDIA["mp4"][0], npy=MEDIA["npy"][0], txt=words)
+    patterns = {"ignore": ["*.mp4", "*.npy"], "workers": 1}
+    datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **patterns)
+    assert '"ignore":"*.mp4,*.npy"' in (tmp_path / "out" / "dataset.json").read_text().replace(
+        ": ", ":"
+    )
+    assert datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", **patterns).finished_before
+    with pytest.raises(datapipe.PackError, match="ignore"):
+        datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore="*.mp4", workers=1)
+
+
+@pytest.mark.parametrize("ext", MEDIA)
+def test_beside_an_image_it_is_counted(tmp_path, tar, jpeg, caplog, ext):
+    data, medium = MEDIA[ext]
+    tar(**{ext: data, "jpg": jpeg, "txt": words})
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.images) == (3, 3)
+    names = ", ".join(f"{number}.{ext}" for number in range(3))
+    assert report.notes == (f"read by no loader: 3 members `{ext}`, {medium} ({names})",)
+    with caplog.at_level(logging.WARNING):
+        assert datapipe.index_shards(tmp_path / "raw").samples == 3
+    (line,) = caplog.messages
+    assert line.startswith(f"read by no loader: 3 members `{ext}`, {medium} (x.tar:0.{ext}, ")
+
+
+@pytest.mark.parametrize("ext", ["img", "bin", "jpg.gz", "data", "jxl", "0.img"])
+def test_an_image_under_another_name_is_an_image(tmp_path, tar, jpeg, ext):
+    report = datapipe.pack_dataset(tar(**{ext: jpeg, "txt": words}), tmp_path / "out", workers=1)
+    assert (report.samples, report.images, report.notes) == (3, 3, ())
+    image = datapipe.ImageSpec(size=32)
+    batches = (load(tmp_path / folder, image=image) for folder in ("raw", "out"))
+    for before, after in zip(*batches, strict=True):
+        assert np.array_equal(before["pixel_values"], after["pixel_values"])
+        assert before["images_per_sample"].tolist() == [1]
+        assert before["text"] == after["text"]
+
+
+def test_images_under_other_names_come_in_the_order_of_their_numbers(tmp_path, tar, jpeg, members):
+    tar(**{"1.img": lambda n: jpeg(n + 1), "0.img": jpeg, "txt": words})
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert report.notes == ()
+    first = next(iter(members(tmp_path / "out").values()))
+    assert list(first.values())[:2] == [jpeg(0), jpeg(1)]
+
+
+@pytest.mark.parametrize(("ext", "format"), [("tga", "TGA"), ("ico", "ICO"), ("psd", "PSD")])
+def test_what_only_packing_reads_is_refused_where_it_is(tmp_path, tar, encode, crop, ext, format):
+    image = encode(crop(size=(32, 32)), format) if ext != "psd" else b"8BPS" + bytes(60)
+    tar(**{ext: image, "txt": words})
+    with pytest.raises(IndexMismatch, match=rf"`{ext}` is an image \({format}\).*`datapipe pack`"):
+        datapipe.make_loader(tmp_path / "raw", batch_size=1)
+    if ext != "psd":
+        report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+        assert (report.samples, report.images) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"image": "cats/1.jpg", "caption": "a cat"},
+        {"images": ["a", "b"], "text": "a cat"},
+        {"image": {"path": "1.jpg", "bytes": None}, "text": "a cat"},
+        {"file_name": "1.PNG", "text": "a cat"},
+        {"img_path": "https://host/1", "text": "a cat"},
+    ],
+)
+def test_a_text_whose_image_is_not_there_is_a_reject(tmp_path, tar, record):
+    tar(json=json.dumps(record).encode())
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", dry_run=True, **FULL)
+    field = next(iter(record))
+    reason = f"MissingMember: its JSON has an image in `{field}`, and the sample holds none"
+    assert report.reasons == {reason: 3}
+    with pytest.raises(IndexMismatch, match=f"3 of 3 samples .*`{field}`"):
+        datapipe.index_shards(tmp_path / "raw")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"url": "https://host/1.jpg", "caption": "a cat"},
+        {"image": None, "text": "a cat"},
+        {"image": "", "images": [], "text": "a cat"},
+        {"image": "a photograph of a cat", "text": "a cat"},
+        {"file": "notes.txt", "text": "a cat"},
+    ],
+)
+def test_a_text_that_names_no_image_is_packed(tmp_path, tar, record):
+    tar(json=json.dumps(record).encode())
+    assert datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1).samples == 3
+    assert datapipe.index_shards(tmp_path / "raw").samples == 3
+
+
+@pytest.mark.parametrize(
+    "members", [{"cls": b"7"}, {"txt": b" \n"}, {"json": b'{"id": 5}'}, {"txt": b"", "cls": b"7"}]
+)
+def test_a_sample_with_neither_image_nor_text_is_a_reject(tmp_path, tar, members):
+    tar(**members)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", dry_run=True, **FULL)
+    assert report.reasons == {"DecodeError: sample has neither image nor text": 3}
+    with pytest.raises(IndexMismatch, match=r"3 of 3 samples .*neither image nor text"):
+        datapipe.index_shards(tmp_path / "raw")
+
+
+@pytest.mark.parametrize("ext", ["seg.png", "depth.png", "edited.jpg", "png"])
+def test_images_beside_the_main_one_are_named_with_what_leaves_them_out(
+    tmp_path, tar, jpeg, encode, caplog, ext
+):
+    other = jpeg if ext.endswith("jpg") else (lambda number: encode(kind="PNG"))
+    path = tar(**{ext: other, "jpg": jpeg, "txt": words})
+    if ext == "png":  # the first of two plain names is the main one
+        path = tar(**{"jpg": jpeg, ext: other, "txt": words})
+    report = datapipe.pack_dataset(path, tmp_path / "out", workers=1)
+    assert (report.samples, report.images) == (3, 6)
+    (note,) = report.notes
+    option = f"--ignore '*.{ext}'"
+    assert note.startswith(f"3 samples with a further image `{ext}`, which is an input of training")
+    assert option in note
+    with caplog.at_level(logging.WARNING):
+        assert datapipe.index_shards(tmp_path / "raw").images == 6
+    (line,) = caplog.messages
+    assert option in line
+    report = datapipe.pack_dataset(path, tmp_path / "new", workers=1, ignore=f"*.{ext}")
+    assert (report.samples, report.images) == (3, 3)
+    assert datapipe.index_shards(tmp_path / "raw", force=True, ignore=f"*.{ext}").images == 3
+
+
+@pytest.mark.parametrize(
+    "exts", [["jpg", "1.jpg", "2.jpg"], ["0.jpg", "1.png"], ["a_1.jpg", "a_2.jpg"]]
+)
+def test_images_that_are_numbered_alike_are_inputs_without_a_word(tmp_path, tar, jpeg, exts):
+    tar(**dict.fromkeys(exts, jpeg), txt=words)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.images, report.notes) == (3 * len(exts), ())
+
+
+@pytest.mark.parametrize("ext", ["caption", "TEXT", "meta.json"])
+def test_a_text_beside_the_one_that_is_taken_is_counted(tmp_path, tar, jpeg, caplog, ext):
+    tar(**{"jpg": jpeg, "txt": words, "json": b"{}", ext: b"{}"})
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    names = ", ".join(f"{number}.{ext}" for number in range(3))
+    about = "a text beside the one that is taken"
+    assert report.notes == (f"read by no loader: 3 members `{ext}`, {about} ({names})",)
+    with caplog.at_level(logging.WARNING):
+        datapipe.index_shards(tmp_path / "raw")
+    (line,) = caplog.messages
+    assert line.startswith(f"read by no loader: 3 members `{ext}`")
+
+
+def test_a_few_samples_that_cannot_be_loaded_leave_the_others(tmp_path, make_tar, jpeg, caplog):
+    good = [m for n in range(4) for m in ((f"{n}.jpg", jpeg(n)), (f"{n}.txt", words(n)))]
+    bad = [("4.mp4", MEDIA["mp4"][0]), ("4.txt", b"a video of a cat"), ("5.cls", b"1")]
+    make_tar(tmp_path / "raw" / "x.tar", good + bad)
+    with caplog.at_level(logging.WARNING):
+        batches = load(tmp_path / "raw")
+    assert [batch["key"] for batch in batches] == [["0"], ["1"], ["2"], ["3"]]
+    assert any("left out: 1 sample, `mp4` is a video" in line for line in caplog.messages)
+    assert any("neither image nor text (x.tar:5)" in line for line in caplog.messages)
+
+
+def test_img2datasets_files_are_told_by_their_content_too(tmp_path, jpeg):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    shard = tmp_path / "raw" / "00000"
+    shard.mkdir(parents=True)
+    keys = [f"{number:09d}" for number in range(3)]
+    for number, key in enumerate(keys):
+        (shard / f"{key}.img").write_bytes(jpeg(number))
+        (shard / f"{key}.txt").write_bytes(words(number))
+        (shard / f"{key}.mp3").write_bytes(MEDIA["mp3"][0])
+    table = {"key": keys, "status": ["success"] * 3, "url": ["u"] * 3}
+    pq.write_table(pa.table(table), tmp_path / "raw" / "00000.parquet")
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    assert (report.samples, report.images) == (3, 3)
+    assert any("3 members `mp3`, sound" in note for note in report.notes)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "new", workers=1, ignore="*.mp3")
+    assert any("3 files, which --ignore names" in note for note in report.notes)

@@ -1,4 +1,4 @@
-"""What the members of a tar hold: told by their names, and else by their first bytes.
+"""Contents of the members of a tar: told by their names, and else by their first bytes.
 
 Packing and indexing in place judge samples by the same functions, so that both read, refuse and
 name the same members.
@@ -32,7 +32,7 @@ _LONGEST = 100  # characters of a path that a message shows
 
 
 class Content(NamedTuple):
-    """What a member holds.
+    """Content of one member.
 
     Attributes:
         ext: everything behind the first dot of its name.

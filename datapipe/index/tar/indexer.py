@@ -296,14 +296,18 @@ def _row(group: Group, facts: Sequence[_Fact], shard: str, findings: Findings) -
                 record = value
     contents = [fact.content for fact in facts]
     text = sample_text(caption, record)
-    if reason := _why_left_out(contents, record, text, len(images)):
+    if reason := _why_left_out(contents, record, has_images=bool(images)):
         return reason
+    # A loader names the sample of a broken text.
+    is_broken = any(isinstance(fact.value, DecodeError) for fact in facts)
+    if not images and not text.strip() and not is_broken:
+        return "sample has neither image nor text"
     _note(group, contents, shard, findings)
     length = len(text.encode("utf-8", "surrogatepass"))  # JSON can spell lone surrogates
     return Row(group.key, tuple(listed), tuple(images), length, f"{shard}:{group.name}")
 
 
-def _why_left_out(contents: Sequence[Content], record: Any, text: str, images: int) -> str:
+def _why_left_out(contents: Sequence[Content], record: Any, *, has_images: bool) -> str:
     """Return why a loader would see something else than a sample holds; "" where it does not."""
     converted = next((content for content in contents if content.converted), None)
     if converted:
@@ -319,7 +323,7 @@ def _why_left_out(contents: Sequence[Content], record: Any, text: str, images: i
         return texts.unclear or (
             f"its text is in {names}, which is read when the tars are packed; run `datapipe pack`"
         )
-    if images:
+    if has_images:
         return ""
     if reason := why_unread(contents):
         return reason
@@ -327,7 +331,7 @@ def _why_left_out(contents: Sequence[Content], record: Any, text: str, images: i
         refuse_missing_image(record)
     except MissingMember as error:
         return error.reason
-    return "" if text.strip() else "sample has neither image nor text"
+    return ""
 
 
 def _note(group: Group, contents: Sequence[Content], shard: str, findings: Findings) -> None:

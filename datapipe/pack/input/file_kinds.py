@@ -6,6 +6,7 @@ import re
 
 from datapipe.index.images.formats import unsupported_image
 from datapipe.pack.input.archives import is_archive
+from datapipe.text.other_media import MEDIA_EXTENSIONS
 
 # Files that tell of a dataset or its making. A name counts up to its first dot.
 _PAPERS = frozenset(
@@ -27,9 +28,7 @@ _PAPER_EXTENSIONS = frozenset(
     }
 )
 _MEDIA = {
-    "a video": ("mp4", "mov", "avi", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv", "3gp"),
-    "sound": ("wav", "mp3", "flac", "ogg", "m4a", "aac", "opus", "wma"),
-    "a document": ("pdf", "doc", "docx", "ppt", "pptx", "xls", "xlsx", "epub", "ps", "eps"),
+    **MEDIA_EXTENSIONS,
     "an array": ("npy", "npz", "pt", "pth", "pkl", "pickle", "h5", "hdf5", "mat", "bin"),
     "a model": ("safetensors", "onnx", "ckpt"),
     "a database": ("lmdb", "mdb", "sqlite", "db", "tfrecord", "tfrecords", "arrow", "feather"),

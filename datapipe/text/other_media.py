@@ -112,10 +112,10 @@ def check_turn(turn: Mapping[str, Any], number: int) -> None:
                 "is supported"
             )
     for field in _SAID:
-        kind = turn.get(field)
-        if isinstance(kind, str) and any(name in kind.lower() for name in _RECORDED):
+        said = turn.get(field)
+        if isinstance(said, str) and any(name in said.lower() for name in _RECORDED):
             raise DecodeError(
-                f"turn {number} has {field!r}: {kind[:80]!r}; only text and images are supported"
+                f"turn {number} has {field!r}: {said[:80]!r}; only text and images are supported"
             )
     for field in sorted(turn.keys() & _OF_TURNS):
         if _is_medium(turn[field]):
@@ -151,12 +151,12 @@ def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool = False
                 f"the text has {found[0]} for what `{field}` holds, which is not read; only text "
                 "and images are supported"
             )
-    if not is_answer and (found := _PLAIN_MARK.search(text)):
-        kind = found[1].lower()
+    if not is_answer and (plain := _PLAIN_MARK.search(text)):
+        kind = plain[1].lower()
         if not _has_end(small, kind):
             raise DecodeError(
                 f"the text has the place of {'a video' if kind == 'video' else 'audio'} "
-                f"({found[0]}); only text and images are supported"
+                f"({plain[0]}); only text and images are supported"
             )
 
 

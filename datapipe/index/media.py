@@ -9,14 +9,13 @@ from __future__ import annotations
 import codecs
 
 from datapipe.index.images.formats import RawFormat, raw_format
+from datapipe.text.other_media import MEDIA_EXTENSIONS
 
 START = 64
 """Number of bytes that tell what a file holds."""
 
 _BY_NAME = {
-    "a video": ("mp4", "mov", "avi", "mkv", "webm", "m4v", "mpg", "mpeg", "wmv", "flv", "3gp"),
-    "sound": ("wav", "mp3", "flac", "ogg", "m4a", "aac", "opus", "wma"),
-    "a document": ("pdf", "doc", "docx", "ppt", "pptx", "xls", "xlsx", "epub", "ps", "eps"),
+    **MEDIA_EXTENSIONS,
     "an array": ("npy", "npz", "pt", "pth", "pkl", "pickle", "pyd", "h5", "hdf5", "mat", "bin"),
     "a model": ("safetensors", "onnx", "ckpt"),
     "a database": ("lmdb", "mdb", "sqlite", "db", "tfrecord", "tfrecords", "arrow", "feather"),

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
-from datapipe.text.image_marks import IMAGE_PLACE, check_media, mark_all
+from datapipe.text.image_marks import IMAGE_PLACE, mark_all, mark_contexts
+from datapipe.text.other_media import check_fields, check_marks, check_turn, media_part
 
 TURN_FIELDS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "texts")
 """Fields that may hold the turns of a conversation; the first that does counts."""
@@ -57,7 +58,7 @@ _FLAGS = (
 )
 _CHOICES = ("choices", "options")
 _MASKS = ("mask", "masked")  # true where a turn is not learnt
-_MEDIA_FIELDS = ("videos", "video", "audios", "audio")
+_BOXED = ("<bbox>", "<ref-object>")  # of ms-swift, for the boxes and the names in `objects`
 
 # Types of content parts in OpenAI's Chat Completions and Responses, and in Hugging Face's chat
 # templates. Qwen-VL also writes parts without a type: {"image": ...}, {"text": ...}.
@@ -103,7 +104,8 @@ def conversation(record: Mapping[str, Any], *, images: int | None = None) -> lis
 
     Raises:
         DecodeError: a role is not known, a mark of what is learnt is neither true nor false, the
-            record has a video or sound, or numbered places of images are out of order.
+            record has a video, sound or anything else that is not read, or numbered places of
+            images are out of order.
 
     Examples:
         >>> conversation({"conversations": [{"from": "human", "value": "<image>What?"},
@@ -114,19 +116,23 @@ Turn(role='assistant', text='A cat.', trained=True)]
     raw = raw_turns(record)
     if raw is None:
         return None
-    for field in _MEDIA_FIELDS:
-        if record.get(field) and not is_null(record[field]):
-            raise DecodeError(f"record has `{field}`; only text and images are supported")
-    if record.get("objects") and any("<bbox>" in turn.text for turn in raw):
-        raise DecodeError(
-            "the text has <bbox> for the boxes in `objects`; write the boxes into the text"
-        )
+    check_fields(record, images)
+    for field in TURN_FIELDS:
+        entries = record.get(field)
+        for number, entry in enumerate(entries if isinstance(entries, list) else (), 1):
+            if isinstance(entry, Mapping):
+                check_turn(entry, number)
+    for mark in _BOXED if record.get("objects") else ():
+        if any(mark in turn.text for turn in raw):
+            raise DecodeError(
+                f"the text has {mark} for what `objects` holds; write the boxes and names into "
+                "the text"
+            )
     turns = []
     texts = mark_all([turn.text for turn in raw], images)
     for number, (turn, text) in enumerate(zip(raw, texts, strict=True), 1):
         role = _role(turn.role, number, len(raw))
-        if role != "assistant":
-            check_media(turn.text)
+        check_marks(turn.text, record, is_answer=role == "assistant")
         learn = _learn(turn.learn, number)
         turns.append(Turn(role, text, role == "assistant" and learn and has_words(text)))
     return turns
@@ -181,7 +187,7 @@ def part_kind(part: Any) -> str:
     kind = part.get("type")
     if kind is None:
         fields = [name for name in ("text", *_IMAGE_PARTS) if part.get(name) is not None]
-        kind = fields[0] if len(fields) == 1 else "without a type"
+        kind = media_part(part) or (fields[0] if len(fields) == 1 else "without a type")
     if not isinstance(kind, str):
         return type(kind).__name__
     return "text" if kind in _TEXT_PARTS else "image" if kind in _IMAGE_PARTS else kind
@@ -191,7 +197,8 @@ def message_text(message: Mapping[str, Any]) -> str | None:
     """Return the text of one message, `<image>` for each image part; None if it makes no sense.
 
     Parts follow each other without a separator, as chat templates write them. What is neither text
-    nor image is left out. A message that only calls tools has an empty text.
+    nor image is left out. A message that only calls tools has an empty text. XTuner has a part for
+    each image, and `<IMG_CONTEXT>` in a text where it belongs: that is one place, not two.
     """
     content = message.get("content")
     if content is None:
@@ -201,7 +208,15 @@ def message_text(message: Mapping[str, Any]) -> str | None:
     if not isinstance(content, list):
         return None
     texts = [_part_text(part) for part in content]
-    return None if None in texts else "".join(filter(None, texts))
+    if any(text is None for text in texts):
+        return None
+    if any(text and "<IMG_CONTEXT>" in text for text in texts):
+        kinds = [part_kind(part) for part in content]
+        said = [text for text, kind in zip(texts, kinds, strict=True) if kind == "text"]
+        marked, marks = mark_contexts("".join(filter(None, said)))
+        if 0 < marks == kinds.count("image"):
+            return marked
+    return "".join(filter(None, texts))
 
 
 def _read_entry(entry: Mapping[str, Any]) -> Iterator[RawTurn]:

@@ -35,10 +35,9 @@ _TOKENS = re.compile(
     r"|<\|begin_of_image\|>(?:<\|image\|>)+<\|end_of_image\|>|<\|image\|>"  # GLM-4V, Llama 3.2
     r"|<\|image_token\|>|<\|IMAGE_PLACEHOLDER\|>|<\|media_pad\|>"
 )
+_CONTEXT = re.compile(r"<img><IMG_CONTEXT></img>|<IMG_CONTEXT>")
 _PATH = re.compile(r"<img>([^<>]{1,4096})</img>")
 _NO_TEXT = re.compile(r"\s*<\|__dj__eoc\|>")  # what Data-Juicer ends a chunk of text with
-
-_MEDIA = re.compile(r"(?<!`)<(video|audio|__dj__video|__dj__audio)>", re.IGNORECASE)
 
 
 def mark_places(text: str) -> str:
@@ -80,6 +79,14 @@ def mark_all(texts: Sequence[str], images: int | None) -> list[str]:
     return marked
 
 
+def mark_contexts(text: str) -> tuple[str, int]:
+    """Return a text with `<image>` for each `<IMG_CONTEXT>`, and their number.
+
+    XTuner has one for each image; other texts may have a run of them, as `mark_places` takes it.
+    """
+    return _CONTEXT.subn(IMAGE_PLACE, text)
+
+
 def paths_in(text: str) -> list[str]:
     """Return the paths of images that a text names itself, as `<img>PATH</img>` of Qwen-VL."""
     return _PATH.findall(text) if "<img>" in text else []
@@ -107,22 +114,4 @@ def check_order(texts: Iterable[str]) -> None:
         raise DecodeError(
             f"the text names its images as {', '.join(map(str, numbers))}; each has to stand once, "
             "in the order of the images"
-        )
-
-
-def check_media(text: str) -> None:
-    """Refuse a text with the place of a video or a sound.
-
-    `<video>` in HTML, which has an end, and in backticks, is a word.
-
-    Raises:
-        DecodeError: there is such a place.
-    """
-    if "<" not in text or (found := _MEDIA.search(text)) is None:
-        return
-    kind = found[1].lower().removeprefix("__dj__")
-    if f"</{kind}>" not in text.lower():
-        raise DecodeError(
-            f"the text has the place of {'a video' if kind == 'video' else 'audio'} ({found[0]}); "
-            "only text and images are supported"
         )

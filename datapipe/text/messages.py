@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from datapipe.errors import DecodeError
 from datapipe.text.conversation import conversation, has_words
 from datapipe.text.image_marks import IMAGE_PLACE, mark_all
+from datapipe.text.other_media import check_marks
 from datapipe.text.sample_text import raw_text
 
 Piece = str | None
@@ -104,7 +105,10 @@ def _conversation(sample: SampleText) -> list[RenderedTurn] | None:
 
 def _plain_pieces(sample: SampleText) -> list[Piece]:
     """Return the text of a sample that is no conversation, in pieces."""
-    return _split(mark_all([raw_text(sample.caption, sample.record)], sample.images)[0])
+    text = raw_text(sample.caption, sample.record)
+    if isinstance(sample.record, Mapping):
+        check_marks(text, sample.record, is_answer=True)
+    return _split(mark_all([text], sample.images)[0])
 
 
 def _as_conversation(sample: SampleText, newline: bool) -> list[RenderedTurn]:

@@ -4,7 +4,8 @@
   (LLaMA-Factory), an object of images by their places in the text (MiniCPM-V), or `<img>PATH</img>`
   in the text (Qwen-VL).
 - chat: messages with images in their parts (OpenAI, Qwen, Gemini), or in a list `images` with a
-  part `{type: image}` at each place (TRL, SmolVLM); turns as `conversation` (Mantis, XTuner).
+  part `{type: image}` at each place (TRL, SmolVLM); turns as `conversation` (Mantis, XTuner);
+  messages that are texts alone, of user and assistant in turn (PixMo-CapQA).
 - cauldron: `images`, and `texts` of questions and answers (The Cauldron, FineVision).
 - interleaved: texts and images in turn, as two lists over the same places (OBELICS). Its `images`
   are addresses, which have to be downloaded and replaced by paths or bytes before.
@@ -18,7 +19,7 @@ https://huggingface.co/datasets/HuggingFaceM4/FineVision.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
+from itertools import count, cycle
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
@@ -52,7 +53,27 @@ def _unpack_cauldron(record: Record) -> tuple[list[Any], Record]:
 def _unpack_chat(record: Record) -> tuple[list[Any], Record]:
     if _is_gemini(record):
         record = _as_messages(record)
+    elif _alternates(record):
+        roles = cycle(("user", "assistant"))
+        said = zip(roles, record["messages"], strict=False)
+        record = {**record, "messages": [{"role": role, "content": text} for role, text in said]}
     return unpack_turns(record, _field(record) or "messages")
+
+
+def _alternates(record: Record) -> bool:
+    """Return whether messages are texts of user and assistant in turn, as in PixMo-CapQA.
+
+    Its `answer` is the last of them, which tells who says it.
+    """
+    turns = record.get("messages")
+    return (
+        isinstance(turns, list)
+        and len(turns) > 0
+        and len(turns) % 2 == 0
+        and all(isinstance(text, str) for text in turns)
+        and isinstance(record.get("answer"), str)
+        and turns[-1].strip() == record["answer"].strip()
+    )
 
 
 def _field(record: Record) -> str | None:

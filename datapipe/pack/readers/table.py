@@ -38,6 +38,7 @@ from datapipe.pack.records.streams.record_files import (
     open_records,
     plain,
 )
+from datapipe.text.conversation import conversation
 
 _RECORDS = 100
 _FILES = 20
@@ -198,6 +199,10 @@ def _sample(
     mapped = fields.read(record, root)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
+    if (
+        mapped.turns and others
+    ):  # media given as bytes have left the record where it is checked next
+        conversation(mapped.record, images=len(images))
     # A record is kept where it says more than the images' names and the caption do.
     caption = fields.caption
     said = {f for image in fields.images if image.kind == "field" for f in image.fields}

@@ -21,6 +21,7 @@ from datapipe.pack.records.fields.known_texts import (
     donut_text,
     instruction_and_input,
     joined_turns,
+    turns_in_lists,
 )
 from datapipe.pack.records.fields.refusals import (
     ID_NAME,
@@ -42,6 +43,8 @@ from datapipe.text.conversation import read_turns
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
 # Captions only where nothing beside them could be their answer.
 _WEAK_CAPTION = frozenset({"text", "prompt", "description", "sentence"})
+# OpenCLIP's names of the columns of a CSV, unless `--csv-img-key` and `--csv-caption-key` differ.
+_FILEPATH, _TITLE = "filepath", "title"
 _USER = (
     *("question", "query", "instruction", "prompt", "prefix", "input", "inputs", "problem"),
     *("questions", "question_string", "question_text"),
@@ -169,6 +172,10 @@ def _text_map(table: TableColumns) -> FieldMap:
         return FieldMap(messages=field_source(chats[0]))
     if (truth := names.get("ground_truth")) and (found := donut_text(truth, columns[truth])):
         return found
+    if not any(name in names for name in _CAPTION | _WEAK_CAPTION) and (
+        found := turns_in_lists({column: columns[column] for column in names.values()})
+    ):
+        return found
     asked = [names[name] for name in _USER if name in names]
     table.refuse_preferences(f"user={asked[0]}" if asked else "")
     if choices := choice_sources(columns, names):
@@ -205,6 +212,9 @@ def _text_map(table: TableColumns) -> FieldMap:
     if len(captions) == 1 and not others:
         return FieldMap(caption=field_source(captions[0]))
     texts = [*captions, *others]
+    title = names.get(_TITLE) if table.images == [_FILEPATH] else None
+    if title and not {*texts, *labels, *answers} - {title} and _is_text(columns[title]):
+        return FieldMap(caption=field_source(title))
     if not texts:
         return FieldMap()
     asks = [name for name in texts if _ASKING.search(name)]

@@ -1,6 +1,6 @@
 """Texts that known data sets keep in several columns or as JSON.
 
-Questions with choices (ScienceQA, A-OKVQA, AI2D, MMBench, MMMU), Donut, Alpaca, TRL.
+Questions with choices (ScienceQA, A-OKVQA, AI2D, MMBench, MMMU), Donut, PixMo, Alpaca, TRL.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
-from datapipe.errors import DecodeError
+from datapipe.errors import DecodeError, MissingMember
 from datapipe.pack.records.fields.field_map import FieldMap, parse_list
 from datapipe.pack.records.fields.field_path import FieldSource
+from datapipe.text.conversation import PAIRS
 
 
 def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
@@ -54,6 +55,56 @@ def donut_text(name: str, values: Sequence[Any]) -> FieldMap | None:
     if all(truth.keys() & {"gt_parse", "gt_parses"} for truth in truths):
         return FieldMap(caption=FieldSource(name, (name,), caption))
     return None
+
+
+def turns_in_lists(columns: Mapping[str, Sequence[Any]]) -> FieldMap | None:
+    """Return the turns of a column of objects with a list of questions and one of answers.
+
+    `questions: {question: [...], answer: [...]}` of PixMo-Docs, `qa_pairs` of CoSyn-400K.
+    Sources: https://huggingface.co/datasets/allenai/pixmo-docs, .../allenai/CoSyn-400K.
+    """
+    found = [
+        (name, pair)
+        for name, values in columns.items()
+        if values and (pair := _pair_of_lists(values))
+    ]
+    if len(found) != 1:
+        return None
+    ((name, (asked, answered)),) = found
+
+    def get(record: Mapping[str, Any]) -> list[Any]:
+        held = record.get(name)
+        questions, answers = (
+            (held.get(asked) or [], held.get(answered) or [])
+            if isinstance(held, Mapping)
+            else ([], [])
+        )
+        if len(questions) != len(answers):
+            raise DecodeError(
+                f"`{name}` has {len(questions)} in `{asked}` and {len(answers)} in `{answered}`"
+            )
+        if not questions:
+            raise MissingMember(f"`{name}` holds no question")
+        pairs = zip(questions, answers, strict=True)
+        return [{asked: question, answered: answer} for question, answer in pairs]
+
+    source = f"{name}.{asked} and {name}.{answered}"
+    return FieldMap(messages=FieldSource(source, (name,), get))
+
+
+def _pair_of_lists(values: Sequence[Any]) -> tuple[str, str] | None:
+    """Return the names of the lists of questions and of answers in objects that all have both."""
+    if not all(isinstance(value, Mapping) for value in values):
+        return None
+    for pair in PAIRS:
+        lists = [value.get(name) for value in values for name in pair]
+        if any(lists) and all(map(_is_list_of_texts, lists)):
+            return pair
+    return None
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def instruction_and_input(instruction: str, more: str) -> FieldSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,10 +55,16 @@ class TableColumns:
 
         Args:
             what: is looked for, such as "the text".
-            found: the columns that could hold it.
+            found: the columns that could hold it; of one, the message asks whether it is meant.
             example: the part of a map that takes the text.
         """
         alone = f", or take the images alone with --map '{self.map()}'" if self.images else ""
+        if len(found) == 1:
+            option = f"--text-column {shlex.quote(found[0])}"
+            pair = "" if example.startswith("caption=") else f", or --map '{self.map(example)}'"
+            return self.refusal(
+                f"no known caption column; did you mean {found[0]!r}? Give {option}{pair}{alone}"
+            )
         return self.refusal(
             f"{what} may be in any of the columns {listed(found)}; say what is what, such as --map "
             f"'{self.map(example)}', or name a caption with --text-column{alone}"

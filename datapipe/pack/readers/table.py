@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,10 +23,11 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
-from datapipe.pack.records.fields.columns import infer, is_table
+from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.images.fields import raw_images
+from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
@@ -163,13 +165,18 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    columns = sample_columns(records)
+    columns, root = sample_columns(records), records.parts()[0].root
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text)
-    if image is not None or text is not None:
-        raise PackError("--map names the columns, so leave out --image-column and --text-column")
+        return infer(columns, raw, options.notes, image=image, text=text, root=root)
     fields = parse_map(options.map)
+    if text is not None:
+        raise PackError(
+            f"--map says what the text is, so leave out --text-column; for a caption, --map "
+            f"'{replace(fields, turns=(), messages=None, caption=parse_source(text or 'COLUMN'))}'"
+        )
+    if image is not None and (fields.images or fields.imageless):
+        raise PackError("--map says what the images are, so leave out --image-column")
     missing = [
         source
         for source in fields.sources
@@ -178,7 +185,16 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
     if missing:
         listed = ", ".join(map(repr, columns))
         raise PackError(f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed}")
-    return fields
+    if fields.images or fields.imageless:
+        return fields
+    others = {n: values for n, values in columns.items() if values and n not in fields.fields}
+    images = image_sources(others, raw, options.notes, image=image, root=root)
+    if images and image is None:
+        names = ", ".join(map(str, images))
+        options.notes.decide(
+            f"images: {names} (recognised by name; `image=` in the map leaves them out)"
+        )
+    return replace(fields, images=images)
 
 
 def _root(part: RecordFiles, fields: FieldMap) -> Path:
@@ -196,6 +212,8 @@ def _sample(
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
     mapped = fields.read(record, root)
+    named = {image.label for image in fields.images if image.kind == "field"}
+    note_unused(record, mapped.images, source, options.notes, fields.with_image, but=named)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
     # A record is kept where it says more than the images' names and the caption do.

@@ -73,7 +73,13 @@ _PROBES = 5
 
 
 def infer(
-    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, text: str | None = None
+    columns: Columns,
+    raw: Path,
+    notes: Notes,
+    *,
+    image: str | None = None,
+    text: str | None = None,
+    root: Path | None = None,
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
@@ -83,18 +89,12 @@ def infer(
         notes: where decisions go.
         image: the source of the images that a user named; "" for none.
         text: the source of the caption that a user named; "" for none.
+        root: where paths of images start.
 
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.
     """
-    images = _named("--image-column", image, columns, raw)
-    if image is None:
-        names = image_columns(columns)
-        TableColumns(raw=raw, columns=columns, images=names).require_one_image()
-        images = tuple(map(field_source, names))
-        if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
-            notes.decide(f"images are named without their extension: taken from {template}")
-            images = (parse_source(template),)
+    images = image_sources(columns, raw, notes, image=image, root=root)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -117,6 +117,24 @@ def infer(
     if left:
         notes.decide(f"columns that are not trained on: {listed(left)}")
     return found
+
+
+def image_sources(
+    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, root: Path | None = None
+) -> tuple[FieldSource, ...]:
+    """Return the sources of a table's images, as `infer` takes them.
+
+    Raises:
+        PackError: several columns could be meant, or the one that was named is not there.
+    """
+    if image is not None:
+        return _named("--image-column", image, columns, raw)
+    names = image_columns(columns, root)
+    TableColumns(raw=raw, columns=columns, images=names).require_one_image()
+    if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
+        notes.decide(f"images are named without their extension: taken from {template}")
+        return (parse_source(template),)
+    return tuple(map(field_source, names))
 
 
 def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:

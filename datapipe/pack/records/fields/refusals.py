@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.records.images.fields import NUMBERED, Columns, is_url, names_files, url_columns
+from datapipe.pack.records.images.fields import (
+    Columns,
+    are_numbered,
+    is_url,
+    names_files,
+    url_columns,
+)
 from datapipe.pack.records.images.nearby import named_by, template_of
 
 PREFERRED = ("chosen", "rejected")
@@ -65,8 +71,7 @@ class TableColumns:
 
     def require_one_image(self) -> None:
         """Refuse several columns of images that are not numbered alike."""
-        matches = {name: NUMBERED.fullmatch(name) for name in self.images}
-        if len({found["stem"] if found else name for name, found in matches.items()}) > 1:
+        if not are_numbered(self.images):
             text = [name for name in prose(self.columns) if name not in self.images]
             raise self.refusal(
                 f"images may be in any of the columns {listed(self.images)}; name one with "

@@ -23,6 +23,7 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
+from datapipe.pack.records.fields.class_names import class_names, with_class_names
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
@@ -43,6 +44,7 @@ from datapipe.pack.records.streams.record_files import (
 
 _RECORDS = 100
 _FILES = 20
+_NAMES = 3
 
 
 def sample_columns(records: RecordFiles) -> dict[str, list[Any]]:
@@ -121,7 +123,7 @@ class TableReader:
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         records = _open(raw, options)
-        fields = _field_map(raw, records, options)
+        fields = _named_classes(_field_map(raw, records, options), records, options)
         captions = parse_captions(options.captions)
         for part in records.parts():
             root = _root(part, fields)
@@ -195,6 +197,19 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
             f"images: {names} (recognised by name; `image=` in the map leaves them out)"
         )
     return replace(fields, images=images)
+
+
+def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions) -> FieldMap:
+    """Return the map with the names of classes that Parquet has beside their numbers."""
+    names: dict[str, list[str]] = {}
+    if kind_of(records.files[0]) == "parquet":
+        with open_parquet(records.files[0]) as file:
+            names = class_names(file.schema_arrow.metadata)
+    texts = replace(fields, images=()).fields
+    for column in names.keys() & texts:
+        shown = ", ".join(names[column][:_NAMES]) + (", ..." if len(names[column]) > _NAMES else "")
+        options.notes.decide(f"`{column}` is written as the names of its classes ({shown})")
+    return with_class_names(fields, names)
 
 
 def _root(part: RecordFiles, fields: FieldMap) -> Path:

@@ -26,6 +26,7 @@ from datapipe.pack.records.fields.refusals import (
     ID_NAME,
     PREFERRED,
     TableColumns,
+    label_columns,
     listed,
     longest,
     prose,
@@ -110,7 +111,10 @@ def infer(
             "name them with --image-column and --text-column, or with --map "
             "'image=COLUMN,user=COLUMN,assistant=COLUMN'"
         )
-    if text is None and (found.turns or found.messages or found.caption):
+    if text is None and images and not (found.turns or found.messages or found.caption):
+        if labels := label_columns({n: v for n, v in columns.items() if n not in held}):
+            notes.decide(f"no column is taken as text; --map 'caption={labels[0]}' takes labels")
+    elif text is None:
         said = replace(found, images=())
         notes.decide(f"text: {said} (recognised by name; --map says otherwise)")
     left = [name for name in prose(columns) if name not in {*found.fields, *held, *_SYSTEM}]

@@ -28,6 +28,7 @@ class Notes:
     def __init__(self) -> None:
         self._decisions: dict[str, None] = {}
         self._left_out = NamedCounts()
+        self._passed_over = NamedCounts()
         self._named: set[str] = set()
         self._found: dict[str, dict[str, None]] = {}
         self.captions_unused = 0
@@ -62,6 +63,17 @@ class Notes:
             self._named.add(name)
             self._left_out.add(reason, name)
 
+    def pass_over(self, field: str, source: str, remedy: str = "") -> None:
+        """Count a record whose field has images that its sample does not have.
+
+        Args:
+            field: its name.
+            source: what the record is called.
+            remedy: the map that takes these images too; "" if there is none.
+        """
+        taken = f" (--map '{remedy}' takes them too)" if remedy else ""
+        self._passed_over.add(f"images in `{field}` are not trained on{taken}", source)
+
     def use(self, path: str | os.PathLike[str]) -> None:
         """Note that a file is read, so that it does not count as left over."""
         self.used.add(os.fspath(path))
@@ -76,5 +88,6 @@ class Notes:
         return [
             *self._decisions,
             *self.members.lines(),
+            *self._passed_over.lines("{text}: {count} ({names})", "record"),
             *self._left_out.lines("left out: {count}, {text} ({names})", "file"),
         ]

@@ -134,7 +134,9 @@ class Teaching:
             )
             if self.unread:
                 names = ", ".join(f"`{name}`" for name, _ in self.unread.most_common(_FIELDS))
-                text += f"; fields with text that nothing reads: {names} (--map says what they are)"
+                first = self.unread.most_common(1)[0][0]
+                text += f"; fields with text that nothing reads: {names}; take one with --map "
+                text += f"'caption={first}'"
             said.append(text)
         if self.with_text - self.with_labels > _TEXTLESS * self.samples:
             said.append(
@@ -195,7 +197,7 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
     if isinstance(caption, Blob | InlineBlob):
         caption = parse_text(caption.read())
     if map is not None:
-        record, caption = rewritten(record, map)
+        record, caption = rewritten(record, map, sample.source)
     images = len(sample.images)
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
     written = [
@@ -225,16 +227,38 @@ def _record_of(sample: RawSample) -> Any:
     return sample.record
 
 
-def rewritten(record: Any, map: str) -> tuple[Any, str | None]:
+def rewritten(record: Any, map: str, source: str) -> tuple[Any, str | None]:
     """Return the record of a sample and its caption as `--map` makes them of its JSON.
+
+    Beside the fields of its JSON, a sample has `folder` and `stem`, which are of its path.
 
     Raises:
         MissingMember: the sample has no JSON object, or a field of it is empty.
         DecodeError: a field holds something else.
     """
-    if not isinstance(record, Mapping):
+    fields, held = _parsed(map), fields_of_path(source)
+    if isinstance(record, Mapping):
+        held |= record
+    elif fields.fields - held.keys():
         raise MissingMember("the sample has no JSON object, whose fields --map names")
-    return _parsed(map).rewrite(record)
+    said, caption = fields.rewrite(held)
+    if fields.caption is not None:
+        return record, caption
+    own = record if isinstance(record, Mapping) else {}
+    return {**own, "messages": said["messages"]}, None
+
+
+def fields_of_path(source: str) -> dict[str, Any]:
+    """Return the folder and the stem of a file below the raw data, or of a member of a tar.
+
+    Examples:
+        >>> fields_of_path("train/cat/0.jpg")
+        {'folder': 'cat', 'stem': '0'}
+        >>> fields_of_path("shards/0.tar:cat/0")
+        {'folder': 'cat', 'stem': '0'}
+    """
+    above, _, name = source.rpartition(".tar:")[2].rpartition("/")
+    return {"folder": above.rpartition("/")[2] or None, "stem": name.rpartition(".")[0] or name}
 
 
 @lru_cache
@@ -263,6 +287,7 @@ def _has_words(value: Any, deep: int) -> bool:
     if isinstance(value, str):
         stem, dot, ext = value.rpartition(".")
         is_path = dot and stem and len(value.split()) == 1 and ext.isalnum()
+        is_path = is_path or value.partition(":")[0] == "image"  # `image:0` stands for bytes
         return any(map(str.isalpha, value)) and "://" not in value and not is_path
     if not deep or not isinstance(value, list | Mapping):
         return False

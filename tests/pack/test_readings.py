@@ -151,6 +151,41 @@ def test_several_formats_of_records_are_listed_with_their_counts(tmp_path):
     assert "--format table   metadata.jsonl: 3 records, 3 named images are here" in said
 
 
+@pytest.mark.parametrize("home", ["", "images"])
+@pytest.mark.parametrize("stale", ["table", "llava"])
+def test_records_that_find_their_images_go_before_those_that_find_none(tmp_path, stale, home):
+    images(tmp_path / home, 4)
+    (tmp_path / "captions.json").write_text(json.dumps(dict.fromkeys(first(4), "A cat")))
+    old = [f"old-{name}" for name in first(9)]
+    if stale == "table":
+        rows(tmp_path / "metadata.jsonl", old)
+    else:
+        llava(tmp_path / "llava.json", old)
+    assert choose_reader(tmp_path).name == "captiondict"
+    images(tmp_path / "old", 1)
+    (tmp_path / "old" / "0000.jpg").rename(tmp_path / "old-0000.jpg")
+    with pytest.raises(PackError, match="several ways"):  # one of them is here
+        choose_reader(tmp_path)
+
+
+def test_records_that_find_their_images_do_not_hide_pairs(tmp_path):
+    images(tmp_path, 4)
+    images(tmp_path / "pairs", 4, "a caption")
+    (tmp_path / "captions.json").write_text(json.dumps(dict.fromkeys(first(4), "A cat")))
+    rows(tmp_path / "metadata.jsonl", ["old.jpg"])
+    with pytest.raises(PackError, match="several ways"):
+        choose_reader(tmp_path)
+
+
+def test_records_without_images_are_asked_about_beside_those_that_find_theirs(tmp_path):
+    images(tmp_path, 4)
+    (tmp_path / "captions.json").write_text(json.dumps(dict.fromkeys(first(4), "A cat")))
+    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
+    (tmp_path / "chat.json").write_text(json.dumps([{"conversations": turns}]))
+    with pytest.raises(PackError, match="1 record, no images"):
+        choose_reader(tmp_path)
+
+
 def test_looks_at_large_files_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(readings, "_RECORDS", 50)
     images(tmp_path, 1000)

@@ -29,6 +29,7 @@ from datapipe.pack.input.raw_sample import (
     printable,
 )
 from datapipe.pack.input.survey import are_labels, is_folder, look_at
+from datapipe.pack.readers.textless import TextlessFolders
 from datapipe.pack.readers.unrecognized import only_names_images, seems_records
 from datapipe.pack.records.streams.containers import kind_of_name
 from datapipe.text.sample_text import TEXT_EXTENSIONS
@@ -65,12 +66,15 @@ class FolderReader:
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         tree = _Tree(raw, options)
+        textless = TextlessFolders()
         for folder, names, circular in tree.walk():
             for name in circular:
                 source = printable(tree.below(folder) + name)
                 yield Reject(source, "this link leads back to a folder above it", "DecodeError")
             if tree.parallel.owner_of(folder) is None:
-                yield from tree.read_folder(folder, names)
+                yield from textless.watch(tree.read_folder(folder, names))
+        if options.map is None and (advice := textless.advice()):
+            options.notes.decide(advice)
 
 
 class _Tree:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -22,10 +23,12 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
-from datapipe.pack.records.fields.columns import infer, is_table
+from datapipe.pack.records.fields.class_names import class_names, with_class_names
+from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.images.fields import raw_images
+from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
 from datapipe.pack.records.streams.parquet_records import first_row, open_parquet
@@ -42,6 +45,7 @@ from datapipe.text.conversation import conversation
 
 _RECORDS = 100
 _FILES = 20
+_NAMES = 3
 
 
 def sample_columns(records: RecordFiles) -> dict[str, list[Any]]:
@@ -120,7 +124,7 @@ class TableReader:
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         records = _open(raw, options)
-        fields = _field_map(raw, records, options)
+        fields = _named_classes(_field_map(raw, records, options), records, options)
         captions = parse_captions(options.captions)
         for part in records.parts():
             root = _root(part, fields)
@@ -164,13 +168,18 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    columns = sample_columns(records)
+    columns, root = sample_columns(records), records.parts()[0].root
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text)
-    if image is not None or text is not None:
-        raise PackError("--map names the columns, so leave out --image-column and --text-column")
+        return infer(columns, raw, options.notes, image=image, text=text, root=root)
     fields = parse_map(options.map)
+    if text is not None:
+        raise PackError(
+            f"--map says what the text is, so leave out --text-column; for a caption, --map "
+            f"'{replace(fields, turns=(), messages=None, caption=parse_source(text or 'COLUMN'))}'"
+        )
+    if image is not None and (fields.images or fields.imageless):
+        raise PackError("--map says what the images are, so leave out --image-column")
     missing = [
         source
         for source in fields.sources
@@ -179,7 +188,29 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
     if missing:
         listed = ", ".join(map(repr, columns))
         raise PackError(f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed}")
-    return fields
+    if fields.images or fields.imageless:
+        return fields
+    others = {n: values for n, values in columns.items() if values and n not in fields.fields}
+    images = image_sources(others, raw, options.notes, image=image, root=root)
+    if images and image is None:
+        names = ", ".join(map(str, images))
+        options.notes.decide(
+            f"images: {names} (recognised by name; `image=` in the map leaves them out)"
+        )
+    return replace(fields, images=images)
+
+
+def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions) -> FieldMap:
+    """Return the map with the names of classes that Parquet has beside their numbers."""
+    names: dict[str, list[str]] = {}
+    if kind_of(records.files[0]) == "parquet":
+        with open_parquet(records.files[0]) as file:
+            names = class_names(file.schema_arrow.metadata)
+    texts = replace(fields, images=()).fields
+    for column in names.keys() & texts:
+        shown = ", ".join(names[column][:_NAMES]) + (", ..." if len(names[column]) > _NAMES else "")
+        options.notes.decide(f"`{column}` is written as the names of its classes ({shown})")
+    return with_class_names(fields, names)
 
 
 def _root(part: RecordFiles, fields: FieldMap) -> Path:
@@ -197,6 +228,8 @@ def _sample(
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
     mapped = fields.read(record, root)
+    named = {image.label for image in fields.images if image.kind == "field"}
+    note_unused(record, mapped.images, source, options.notes, fields.with_image, but=named)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
     if (

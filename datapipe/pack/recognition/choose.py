@@ -41,6 +41,11 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
     elif not raw.exists():
         raise PackError(f"{raw}: no such file or folder")
     if name is not None:
+        if name != "table" and options.map is not None and parse_map(options.map).imageless:
+            raise PackError(
+                f"--map {options.map!r}: `image=` leaves out a table's images, and those of the "
+                f"format {name} are no columns of one"
+            )
         return readers[name]
     with listing_once():
         return _recognised(raw, options, readers)
@@ -50,7 +55,8 @@ def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> 
     """Return the reader that is plainly meant of those that recognise `raw`."""
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
-        alone = "table" if parse_map(options.map).images else ""
+        fields = parse_map(options.map)
+        alone = "table" if fields.images or fields.imageless else ""
         asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
     fitting = [reader for reader in asked if reader.recognises(raw, options)]
     folder = next((reader for reader in fitting if reader.fallback), None)

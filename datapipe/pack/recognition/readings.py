@@ -64,6 +64,7 @@ class FolderReading:
         images: how many images that are here it would pack, as far as can be told; 0 if none.
         paths: files that it takes, where they are few; relative to the folder.
         named: images that the records looked at name and that are here.
+        missing: number of images that these records name and that are not here.
         exact: whether all records were looked at.
         is_broken: whether it cannot be read as it stands.
     """
@@ -73,6 +74,7 @@ class FolderReading:
     images: int = 0
     paths: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
+    missing: int = 0
     exact: bool = False
     is_broken: bool = False
 
@@ -98,6 +100,9 @@ def weigh(
     if folder is not None and options.include is None and _are_sidecars(raw, loose):
         return folder
     readings = [_reading(reader, raw, options, loose) for reader in readers]
+    found = _with_images(readings)
+    if found is not None and (not loose.images or _is_plain(readings[found], loose)):
+        return readers[found]
     if only:
         # A broken one says what is wrong.
         alone = not loose.images or (readings[0].is_broken and not loose.pairs)
@@ -152,6 +157,13 @@ def _is_plain(reading: FolderReading, loose: Survey) -> bool:
         pairs = max(loose.pairs - reading.images, 0)
     unnamed = len(loose.images) - min(reading.images, len(loose.images))
     return pairs * _PAIRS <= reading.images and unnamed <= _IMAGES * reading.images**2
+
+
+def _with_images(readings: Sequence[FolderReading]) -> int | None:
+    """Return the index of the only reading that finds its images, if all others miss theirs."""
+    found = [index for index, reading in enumerate(readings) if reading.images]
+    others = [reading for reading in readings if not reading.images]
+    return found[0] if len(found) == 1 and all(reading.missing for reading in others) else None
 
 
 def _conversations(readers: Sequence[Reader], readings: Sequence[FolderReading]) -> Reader | None:
@@ -250,6 +262,7 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
         images=round((len(named) + held) * scale),
         paths=files,
         named=frozenset(named),
+        missing=missing,
         exact=exact,
     )
 

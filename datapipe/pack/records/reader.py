@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.records.images.fields import raw_images, rejected
+from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
     find_records,
     key_of_record,
@@ -57,6 +58,7 @@ class RecordReader:
 
             def sample(source: str, record: Record, root: Path = part.root) -> RawSample:
                 values, rest = self.unpack(record)
+                note_unused(record, values, source, options.notes, map_of_turns(record, values))
                 images = raw_images(values, root, source)
                 kept, others = plain(rest, ())
                 key = key_of_record(record, options)

@@ -140,7 +140,7 @@ class _Sample:
             if settled is not record:
                 record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
-            record, caption = rewritten(record, self.options.map)
+            record, caption = rewritten(record, self.options.map, self.sample.source)
             content = _encode(_dump(record))
             if caption is not None:
                 self.add("", "txt", self.buffer.put(_encode(caption)))

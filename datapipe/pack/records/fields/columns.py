@@ -27,6 +27,7 @@ from datapipe.pack.records.fields.refusals import (
     ID_NAME,
     PREFERRED,
     TableColumns,
+    label_columns,
     listed,
     longest,
     prose,
@@ -76,7 +77,13 @@ _PROBES = 5
 
 
 def infer(
-    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, text: str | None = None
+    columns: Columns,
+    raw: Path,
+    notes: Notes,
+    *,
+    image: str | None = None,
+    text: str | None = None,
+    root: Path | None = None,
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
@@ -86,18 +93,12 @@ def infer(
         notes: where decisions go.
         image: the source of the images that a user named; "" for none.
         text: the source of the caption that a user named; "" for none.
+        root: where paths of images start.
 
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.
     """
-    images = _named("--image-column", image, columns, raw)
-    if image is None:
-        names = image_columns(columns)
-        TableColumns(raw=raw, columns=columns, images=names).require_one_image()
-        images = tuple(map(field_source, names))
-        if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
-            notes.decide(f"images are named without their extension: taken from {template}")
-            images = (parse_source(template),)
+    images = image_sources(columns, raw, notes, image=image, root=root)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -113,13 +114,34 @@ def infer(
             "name them with --image-column and --text-column, or with --map "
             "'image=COLUMN,user=COLUMN,assistant=COLUMN'"
         )
-    if text is None and (found.turns or found.messages or found.caption):
+    if text is None and images and not (found.turns or found.messages or found.caption):
+        if labels := label_columns({n: v for n, v in columns.items() if n not in held}):
+            notes.decide(f"no column is taken as text; --map 'caption={labels[0]}' takes labels")
+    elif text is None:
         said = replace(found, images=())
         notes.decide(f"text: {said} (recognised by name; --map says otherwise)")
     left = [name for name in prose(columns) if name not in {*found.fields, *held, *_SYSTEM}]
     if left:
         notes.decide(f"columns that are not trained on: {listed(left)}")
     return found
+
+
+def image_sources(
+    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, root: Path | None = None
+) -> tuple[FieldSource, ...]:
+    """Return the sources of a table's images, as `infer` takes them.
+
+    Raises:
+        PackError: several columns could be meant, or the one that was named is not there.
+    """
+    if image is not None:
+        return _named("--image-column", image, columns, raw)
+    names = image_columns(columns, root)
+    TableColumns(raw=raw, columns=columns, images=names).require_one_image()
+    if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
+        notes.decide(f"images are named without their extension: taken from {template}")
+        return (parse_source(template),)
+    return tuple(map(field_source, names))
 
 
 def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:

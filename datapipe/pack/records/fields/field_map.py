@@ -7,12 +7,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
-from datapipe.pack.records.fields.field_path import FieldSource, parse_source
+from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.turns import unpack_turns
 from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
 from datapipe.text.conversation import read_turns
@@ -37,12 +37,14 @@ class FieldMap:
         turns: (role, source), in order.
         messages: source of turns that stand before `turns`.
         caption: source of a caption, or of a list of captions.
+        imageless: the user wants no images, even if fields are known to hold some.
     """
 
     images: tuple[FieldSource, ...] = ()
     turns: tuple[tuple[str, FieldSource], ...] = ()
     messages: FieldSource | None = None
     caption: FieldSource | None = None
+    imageless: bool = False
 
     @property
     def items(self) -> list[tuple[str, FieldSource]]:
@@ -64,7 +66,12 @@ class FieldMap:
 
     def __str__(self) -> str:
         """Return the map as `--map` takes it."""
-        return ",".join(f"{target}={source}" for target, source in self.items)
+        items = [f"{target}={source}" for target, source in self.items]
+        return ",".join(["image=", *items] if self.imageless else items)
+
+    def with_image(self, field: str) -> str:
+        """Return the map that takes the images of another field, too."""
+        return str(replace(self, images=(*self.images, field_source(field)), imageless=False))
 
     def read(self, record: Mapping[str, Any], root: Path | None = None) -> Mapped:
         """Return images, captions and turns of a record; paths of images start at `root`."""
@@ -133,6 +140,8 @@ class Mapped:
 def parse_map(text: str) -> FieldMap:
     """Return the map that a user wrote, `target=source` with commas between.
 
+    `image=` with nothing behind it is a map without images.
+
     Raises:
         PackError: a target is not known, or a source makes no sense.
 
@@ -143,6 +152,7 @@ def parse_map(text: str) -> FieldMap:
     images: list[FieldSource] = []
     turns: list[tuple[str, FieldSource]] = []
     single: dict[str, FieldSource] = {}
+    imageless = False
     for item in filter(None, (found[1].strip() for found in _ITEM.finditer(text))):
         name, equals, source = item.partition("=")
         target = _ALIASES.get(name.strip(), name.strip())
@@ -151,6 +161,9 @@ def parse_map(text: str) -> FieldMap:
                 f"--map {item!r}: write TARGET=FIELD with a target of {', '.join(_TARGETS)}, such "
                 "as 'user=question,assistant=answer,image=img_path'"
             )
+        if target == "image" and not source.strip():
+            imageless = True
+            continue
         read = parse_source(source)
         if target == "image":
             images.append(read)
@@ -162,9 +175,11 @@ def parse_map(text: str) -> FieldMap:
             single[target] = read
     if "caption" in single and (turns or "messages" in single):
         raise PackError("--map has a caption and turns; the text of a sample is one of them")
+    if images and imageless:
+        raise PackError(f"--map {text!r} names images and says by `image=` that there are none")
     if not (images or turns or single):
         raise PackError(f"--map {text!r} names no field; for example 'image=img_path,caption=alt'")
-    return FieldMap(images=tuple(images), turns=tuple(turns), **single)
+    return FieldMap(images=tuple(images), turns=tuple(turns), imageless=imageless, **single)
 
 
 def as_turns(value: Any, source: FieldSource) -> list[Any]:

@@ -10,11 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.records.images.fields import NUMBERED, Columns, is_url, names_files, url_columns
+from datapipe.pack.records.images.fields import (
+    Columns,
+    are_numbered,
+    is_url,
+    names_files,
+    url_columns,
+)
 from datapipe.pack.records.images.nearby import named_by, template_of
 
 PREFERRED = ("chosen", "rejected")
 ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
+_LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
+_ID = re.compile(r"(^|_)(id|uid|hash|md5|sha256|key|split)$", re.IGNORECASE)
 _MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
 _NAMES_SHOWN = 40
 _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a class
@@ -72,8 +80,7 @@ class TableColumns:
 
     def require_one_image(self) -> None:
         """Refuse several columns of images that are not numbered alike."""
-        matches = {name: NUMBERED.fullmatch(name) for name in self.images}
-        if len({found["stem"] if found else name for name, found in matches.items()}) > 1:
+        if not are_numbered(self.images):
             text = [name for name in prose(self.columns) if name not in self.images]
             raise self.refusal(
                 f"images may be in any of the columns {listed(self.images)}; name one with "
@@ -147,6 +154,23 @@ def prose(columns: Columns) -> list[str]:
         for name, values in columns.items()
         if values and sum(map(_has_words, values)) * 2 > len(values) and not names_files(values)
     ]
+
+
+def label_columns(columns: Columns) -> list[str]:
+    """Return the columns of classes: those that are called so, else those of short texts."""
+    called = [
+        name
+        for name, values in columns.items()
+        if _LABEL.search(name) and values and all(isinstance(v, str | int) for v in values)
+    ]
+    short = [
+        name
+        for name, values in columns.items()
+        if values
+        and all(isinstance(v, str) and any(map(str.isalpha, v)) for v in values)
+        and not (names_files(values) or any(map(is_url, values)) or _ID.search(name))
+    ]
+    return called or short
 
 
 def longest(names: Sequence[str], columns: Columns) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
-from datapipe.errors import DecodeError, MissingMember
+from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.pack.records.images.fields import (
+    are_numbered,
     image_columns,
     image_list,
     name_of_image,
+    numbered_beside,
     url_columns,
 )
+from datapipe.pack.records.images.unused import said_of_unused
 from datapipe.text.conversation import conversation, is_null, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
 
@@ -41,6 +45,18 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
             is not known, sound or video, or other images than places for them. Of a preference
             pair, which cannot be learnt as it stands, the reason names the remedy.
     """
+    try:
+        return _unpacked(record, field, numbered=True)
+    except DecodeError:
+        try:  # `image_2` beside `image` may be of another use, where the text has one place
+            return _unpacked(record, field, numbered=False)
+        except SampleError:
+            pass
+        raise
+
+
+def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any], Record]:
+    """Do as `unpack_turns`; `numbered` takes columns numbered like that of the images, too."""
     turns = record.get(field)
     if not isinstance(turns, list) or not turns:
         raise MissingMember(f"record has no `{field}`")
@@ -51,7 +67,7 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
     in_parts: list[Any] = []
     turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
-    listed, kept = _images_beside(record, by_name=not in_parts)
+    listed, kept = _images_beside(record, by_name=not in_parts, numbered=numbered)
     if in_parts and listed:
         raise DecodeError("record has images both in its messages and beside them")
     if in_parts and unfilled:
@@ -71,7 +87,8 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
         raise DecodeError(f"`{field}` holds a turn that is not understood")
     places = sum(turn.text.count(IMAGE_PLACE) for turn in read)
     if places and places != len(images):
-        raise DecodeError(f"{places} {IMAGE_PLACE} places for {len(images)} images")
+        others = said_of_unused(record, images)
+        raise DecodeError(f"{places} {IMAGE_PLACE} places for {len(images)} images{others}")
     return images, kept
 
 
@@ -91,7 +108,7 @@ def refuse_preferences(record: Record, field: str) -> None:
             raise DecodeError(f"record says by `{name}: false` that its answer is a bad one")
 
 
-def _images_beside(record: Record, *, by_name: bool) -> tuple[list[Any], Record]:
+def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[list[Any], Record]:
     """Return the images beside the text of a record, and the record with names in their places.
 
     They stand in the field `images` or `image`; where it has neither, and `by_name` is given, in
@@ -104,21 +121,27 @@ def _images_beside(record: Record, *, by_name: bool) -> tuple[list[Any], Record]
     fields = [name for name in ("images", "image") if not is_null(record.get(name))]
     if by_name and not ("images" in record or "image" in record):
         fields = _image_fields(record)
+    if by_name and numbered and fields:
+        fields = numbered_beside(_columns(record), fields)
     values = {name: _as_list(record[name]) for name in fields}
     held = {name: images for name, value in values.items() if (images := image_list(value))}
     if not held:
         return [], record
-    if len(held) > 1:
+    if not are_numbered(held):
         both = " and in ".join(f"`{name}`" for name in held)
         raise DecodeError(f"record has images both in {both}")
-    ((name, images),) = held.items()
-    names: Any = [name_of_image(image, number) for number, image in enumerate(images)]
-    return images, {**record, name: names if isinstance(values[name], list) else names[0]}
+    images = [image for found in held.values() for image in found]
+    names = map(name_of_image, images, count())
+    kept = dict(record)
+    for name, found in held.items():
+        said = [next(names) for _ in found]
+        kept[name] = said if isinstance(values[name], list) else said[0]
+    return images, kept
 
 
 def _image_fields(record: Record) -> list[str]:
     """Return the fields of a record that hold images, by their names and values."""
-    columns = {name: [] if value is None else [value] for name, value in record.items()}
+    columns = _columns(record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
         raise MissingMember(
@@ -126,6 +149,10 @@ def _image_fields(record: Record) -> list[str]:
             "first, for example with img2dataset"
         )
     return fields
+
+
+def _columns(record: Record) -> dict[str, list[Any]]:
+    return {name: [] if value is None else [value] for name, value in record.items()}
 
 
 def _as_list(value: Any) -> Any:

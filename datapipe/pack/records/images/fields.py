@@ -5,12 +5,13 @@ from __future__ import annotations
 import binascii
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.index.images.formats import raw_format
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
 from datapipe.pack.records.images.roots import path_below
@@ -20,6 +21,8 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
 _SHORTEST_BASE64 = 64
+_START = 64  # bytes that tell a format
+_SIZES = 100
 _MARKS = (",", ";", "|")  # between the names of several files in one cell
 _LONGEST_NAMES = 1 << 16
 _SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP", re.DOTALL)
@@ -112,6 +115,22 @@ def is_image_struct(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and value.keys() <= {"bytes", "path"}
 
 
+def is_image(value: Any) -> bool:
+    """Return whether a value holds an image: its bytes, base64, or a struct of one of them.
+
+    A struct without bytes holds an image if its path is that of one.
+    """
+    if isinstance(value, str):
+        return _is_base64(value) or value[:11].lower() == "data:image/"
+    if isinstance(value, bytes | bytearray | memoryview):
+        start = bytes(value[:_START])
+        return _SIGNATURE.match(start) is not None or raw_format(start) is not None
+    if is_image_struct(value):
+        held = value.get("bytes")
+        return has_image_extension(value.get("path")) if held is None else is_image(held)
+    return False
+
+
 def rejected(source: str, error: SampleError) -> Reject:
     """Return the reject of an input with which something is wrong."""
     file = error.member if error.member != source else ""
@@ -179,17 +198,51 @@ _IMAGE = frozenset(
 )
 _FILE = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
-NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")
-"""A column that is one of several, such as `image_2`."""
+_NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
 
 
-def image_columns(columns: Columns) -> list[str]:
-    """Return the columns of images: those that hold them, else those that name files of images."""
+def image_columns(columns: Columns, root: Path | None = None) -> list[str]:
+    """Return the columns of images: those that hold them, else those that name files of images.
+
+    Of several, those are taken whose own names say that they are images: `image` and not `mask`.
+
+    Args:
+        columns: the first values by column.
+        root: where paths start; then a column `image` of files that are there goes before bytes in
+            a column of another name.
+    """
     for test in (_holds_image, _names_image, _names_files):
-        found = [name for name, values in columns.items() if test(name, values)]
-        if found:
-            return _in_order(found)
+        if found := [name for name, values in columns.items() if test(name, values)]:
+            plain = [name for name in found if says_image(name)]
+            if root is not None and test is _holds_image and not plain:
+                plain = [n for n in columns if n.lower() in _IMAGE and _is_there(columns[n], root)]
+            return _in_order(plain or found)
     return []
+
+
+def numbered_beside(columns: Columns, names: Sequence[str]) -> list[str]:
+    """Return these columns of images with those that are numbered alike, in order.
+
+    Numbers from 100 on are sizes, such as `image_512`.
+
+    Examples:
+        >>> numbered_beside({"image": ["0.png"], "image_2": ["1.png"]}, ["image"])
+        ['image', 'image_2']
+    """
+    stems = {_stem(name) for name in names}
+    alike = {name: values for name, values in columns.items() if values and _stem(name) in stems}
+    found = [n for n in image_columns(alike) if n not in names and _number(n) < _SIZES]
+    return _in_order([*names, *found]) if len(stems) == 1 else list(names)
+
+
+def are_numbered(names: Iterable[str]) -> bool:
+    """Return whether columns are called alike but for a number, such as `image` and `image_2`."""
+    return len({_stem(name) for name in names}) < 2
+
+
+def says_image(column: str) -> bool:
+    """Return whether a column is called as images or their files usually are, such as `img_2`."""
+    return column.lower() in _IMAGE | _FILE or _stem(column.lower()) in _IMAGE
 
 
 def url_columns(columns: Columns) -> list[str]:
@@ -215,8 +268,7 @@ def _names_image(column: str, values: Sequence[Any]) -> bool:
     """Return whether a column names images, as its own name says."""
     if column.lower() in _FILE:  # of any kind of file
         return _names_files(column, values)
-    found = NUMBERED.fullmatch(column.lower())
-    if column.lower() not in _IMAGE and (found is None or found["stem"] not in _IMAGE):
+    if not says_image(column):
         return False
     value = _first(values)
     # A column of nothing but nulls is one of texts without images; one of words is none.
@@ -258,8 +310,28 @@ def is_url(value: Any) -> bool:
 
 
 def _in_order(names: list[str]) -> list[str]:
-    """Return numbered columns in the order of their numbers, others as they are."""
-    numbers = [int(found["number"]) for name in names if (found := NUMBERED.fullmatch(name))]
-    if len(numbers) < len(names):
+    """Return columns that are numbered alike in the order of their numbers, others as they are.
+
+    The one without a number, such as `image` beside `image_2`, is the first.
+    """
+    if not are_numbered(names):
         return names
-    return [name for _, name in sorted(zip(numbers, names, strict=True), key=lambda pair: pair[0])]
+    return sorted(names, key=_number)
+
+
+def _stem(column: str) -> str:
+    found = _NUMBERED.fullmatch(column) if column[-1:].isdigit() else None
+    return found["stem"] if found else column
+
+
+def _number(column: str) -> int:
+    found = _NUMBERED.fullmatch(column)
+    return int(found["number"]) if found else 0
+
+
+def _is_there(values: Sequence[Any], root: Path) -> bool:
+    """Return whether the first of some values is the path of a file."""
+    value = _first(values)
+    if not isinstance(value, str) or len(value) > _LONGEST_NAMES or is_url(value):
+        return False
+    return "\0" not in value and os.path.isfile(path_below(root, value))

@@ -1,0 +1,53 @@
+"""Folders of images without any text, such as a folder for each class: what their text could be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datapipe.pack.input.raw_sample import RawSample, Reject
+from datapipe.pack.teaching import fields_of_path
+
+_SHOWN = 3
+# Folders that part images by their use, and not by what is on them.
+_USES = frozenset(
+    {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
+    | {"images", "image", "imgs", "img", "photos", "pictures", "jpg", "jpeg", "png", "data"}
+)
+
+
+class TextlessFolders:
+    """Names of the folders of a tree's images, as long as none of these has a text.
+
+    Examples:
+        >>> folders = TextlessFolders()
+        >>> samples = [RawSample("cat/0.jpg"), RawSample("dog/0.jpg")]
+        >>> len(list(folders.watch(iter(samples))))
+        2
+        >>> folders.advice()
+        "no image has a text; --map 'caption={folder}' takes the names of their folders (cat, dog)"
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._has_text = False
+
+    def watch(self, samples: Iterator[RawSample | Reject]) -> Iterator[RawSample | Reject]:
+        """Yield the samples, and look at them."""
+        for sample in samples:
+            if isinstance(sample, RawSample) and not self._has_text:
+                self._has_text = sample.caption is not None or sample.record is not None
+                name = fields_of_path(sample.source)["folder"]
+                if name and len(self._names) <= len(_USES) + _SHOWN:
+                    self._names[name] = None
+            yield sample
+
+    def advice(self) -> str:
+        """Return the option that takes the folders' names as text; "" if they are no classes."""
+        names = [name for name in self._names if name.lower() not in _USES]
+        if self._has_text or len(names) < 2:
+            return ""
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        return (
+            f"no image has a text; --map 'caption={{folder}}' takes the names of their folders "
+            f"({shown})"
+        )

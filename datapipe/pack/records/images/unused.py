@@ -1,0 +1,129 @@
+"""Images of a record that its sample does not have: masks, depth maps, images after an edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from datapipe.pack.notes import Notes
+from datapipe.pack.records.images.fields import (
+    has_image_extension,
+    image_name,
+    is_image,
+    is_image_struct,
+    is_url,
+    says_image,
+)
+from datapipe.text.conversation import TURN_FIELDS, read_turns
+
+_DEEP = 4
+_ITEMS = 8  # of a list, that are looked at
+_LONGEST = 4096
+_BLANKS = 6  # that a path may have; a sentence may end with one
+_OF_NAMES = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
+
+
+def note_unused(
+    record: Mapping[str, Any],
+    images: Sequence[Any],
+    source: str,
+    notes: Notes,
+    remedy: Callable[[str], str],
+    *,
+    but: Collection[str] = (),
+) -> None:
+    """Count the fields of a record that hold or name images which its sample does not have.
+
+    Args:
+        record: as its file has it.
+        images: those that the sample has, as they are in the record.
+        source: what the record is called.
+        notes: told the fields.
+        remedy: returns the map that takes the images of a field too; "" if there is none.
+        but: fields that are read for images.
+    """
+    for name in unused_images(record, images):
+        if name not in but:
+            notes.pass_over(name, source, remedy(name))
+
+
+def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]:
+    """Return the fields that hold images, or name files of images, other than `images`.
+
+    A field that names an image of the sample again is none of them, such as `file_name` beside the
+    image's bytes, or the address that it was fetched from.
+
+    Examples:
+        >>> unused_images({"image": "rgb/0.png", "depth": "depth/0.png"}, ["rgb/0.png"])
+        ['depth']
+        >>> unused_images({"image": "rgb/0.png", "file_name": "0.png"}, ["rgb/0.png"])
+        []
+    """
+    taken = {id(image) for image in images}
+    names = [name for image in images if isinstance(name := image_name(image_name(image)), str)]
+    held = any(is_image(image) for image in images)
+
+    def is_unused(field: str, value: Any) -> bool:
+        if any(id(image) not in taken for image in _held(value)):
+            return True
+        if held and (says_image(field) or _OF_NAMES.search(field)):
+            return False
+        return any(not _is_one_of(path, names) for path in _paths(value))
+
+    return [field for field, value in record.items() if value and is_unused(str(field), value)]
+
+
+def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
+    """Return what an error adds about other images of a conversation; "" if there are none."""
+    found = unused_images(record, images)
+    if not found:
+        return ""
+    remedy = map_of_turns(record, images)(found[0])
+    taken = f", which --map '{remedy}' takes too" if remedy else ""
+    return f"; others are in `{found[0]}`{taken}"
+
+
+def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
+    """Return what makes the map of a conversation that takes the images of a field too."""
+
+    def remedy(field: str) -> str:
+        turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
+        taken = [name for name, value in record.items() if value and _is_taken(value, images)]
+        if turns is None or (images and not taken):  # the images stand in the turns
+            return ""
+        return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={turns}"])
+
+    return remedy
+
+
+def _is_taken(value: Any, images: Sequence[Any]) -> bool:
+    first = value[0] if isinstance(value, list | tuple) else value
+    return any(first is image for image in images)
+
+
+def _is_one_of(path: str, names: Sequence[str]) -> bool:
+    """Return whether a path is that of an image; either may begin at a folder further up."""
+    pairs = [(f"/{path}", f"/{name}") for name in names]
+    return any(one.endswith(other) or other.endswith(one) for one, other in pairs)
+
+
+def _paths(value: Any) -> Iterator[str]:
+    """Yield the names of image files in a field that is one or a list of them."""
+    for item in value[:_ITEMS] if isinstance(value, list | tuple) else (value,):
+        if not isinstance(item, str) or len(item) > _LONGEST or not has_image_extension(item):
+            continue
+        if "\n" not in item and item.count(" ") < _BLANKS and not is_url(item):
+            yield item
+
+
+def _held(value: Any, deep: int = _DEEP) -> Iterator[Any]:
+    """Yield the images that a value holds as bytes, as structs of them or in base64."""
+    if is_image(value):
+        yield value
+    elif deep and isinstance(value, list | tuple):
+        for item in value[:_ITEMS]:
+            yield from _held(item, deep - 1)
+    elif deep and isinstance(value, Mapping) and not is_image_struct(value):
+        for item in value.values():
+            yield from _held(item, deep - 1)

@@ -1,0 +1,190 @@
+"""Labels as texts: columns of classes, and folders of classes."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import PackError, pack_dataset
+
+NAMES = ["cat", "dog"]
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    def pack(**options):
+        report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **options)
+        return report, list(members(tmp_path / "out").values())
+
+    return pack
+
+
+@pytest.fixture
+def table(tmp_path, jpeg):
+    """Write a table of images and labels, with the names of classes as `datasets` writes them."""
+
+    def write(labels, feature=None, name="label"):
+        (tmp_path / "raw").mkdir()
+        rows = [{"image": {"bytes": jpeg(0), "path": None}, name: label} for label in labels]
+        data = pa.Table.from_pylist(rows)
+        if feature is not None:
+            held = json.dumps({"info": {"features": {"image": {"_type": "Image"}, name: feature}}})
+            data = data.replace_schema_metadata({"huggingface": held})
+        pq.write_table(data, tmp_path / "raw" / "data.parquet")
+
+    return write
+
+
+@pytest.fixture
+def classes(tmp_path, jpeg):
+    """Write an image below each folder, with a JSON beside it if one is given."""
+
+    def write(*folders, beside=None):
+        for folder in folders:
+            (tmp_path / "raw" / folder).mkdir(parents=True)
+            (tmp_path / "raw" / folder / "0.jpg").write_bytes(jpeg(0))
+            if beside is not None:
+                (tmp_path / "raw" / folder / "0.json").write_text(json.dumps(beside))
+
+    return write
+
+
+def texts(samples):
+    return [sample["txt"].decode() if "txt" in sample else None for sample in samples]
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["cat", "dog"]])
+@pytest.mark.parametrize("name", ["label", "labels", "fine_class"])
+def test_a_table_without_text_names_the_map_that_takes_its_labels(table, packed, labels, name):
+    table(labels, name=name)
+    report, samples = packed(dry_run=False)
+    assert texts(samples) == [None, None]
+    assert f"no column is taken as text; --map 'caption={name}' takes labels" in report.notes
+    (warning,) = report.teaching.warnings()
+    assert "`image`" not in warning
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"), [([0, 1], ["0", "1"]), (["cat", "a dog"], ["cat", "a dog"])]
+)
+def test_the_map_that_is_named_takes_the_labels(table, packed, labels, expected):
+    table(labels)
+    report, samples = packed(map="caption=label")
+    assert texts(samples) == expected
+    assert report.images == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"map": "caption=label"}, ["cat", "dog", None]),
+        ({"text_column": "label"}, ["cat", "dog", None]),
+        (
+            {"map": "caption=A photo of a {label}."},
+            ["A photo of a cat.", "A photo of a dog.", None],
+        ),
+    ],
+)
+def test_numbers_of_classes_are_written_as_their_names(table, packed, options, expected):
+    table([0, 1, -1], {"names": NAMES, "_type": "ClassLabel"})
+    report, samples = packed(**options)
+    assert texts(samples) == expected
+    assert "`label` is written as the names of its classes (cat, dog)" in report.notes
+
+
+def test_a_class_may_be_an_answer_and_its_record_keeps_the_number(table, packed):
+    table([1], {"names": NAMES, "_type": "ClassLabel"})
+    report, (sample,) = packed(map="user='What is it?',assistant=label")
+    assert report.shown[0].turns[1] == ("assistant", "dog", True)
+    assert json.loads(sample["json"])["label"] == 1
+
+
+def test_a_list_of_classes_is_a_list_of_names(table, packed):
+    table([[0, 1]], {"feature": {"names": NAMES, "_type": "ClassLabel"}, "_type": "List"})
+    _, samples = packed(map="caption=label", captions="join")
+    assert texts(samples) == ["cat\ndog"]
+
+
+def test_a_number_without_a_name_is_a_reject(table, packed, rejects, tmp_path):
+    table([0, 7], {"names": NAMES, "_type": "ClassLabel"})
+    packed(map="caption=label", max_rejects=1)
+    (line,) = rejects(tmp_path / "out")
+    assert line["reason"] == "`label` is 7, and only 2 classes have names"
+
+
+@pytest.mark.parametrize("metadata", [b"{", b'{"info": 1}', b'{"info": {"features": [1]}}'])
+def test_metadata_that_is_broken_is_none(table, packed, tmp_path, metadata):
+    table([0])
+    path = tmp_path / "raw" / "data.parquet"
+    data = pq.read_table(path).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(data, path)
+    assert texts(packed(map="caption=label")[1]) == ["0"]
+
+
+# --- folders ------------------------------------------------------------------------------------
+
+
+def test_class_folders_name_the_map_that_takes_their_names(classes, packed):
+    classes("train/cat", "train/dog", "val/cat")
+    report, samples = packed()
+    assert texts(samples) == [None] * 3
+    advice = "no image has a text; --map 'caption={folder}' takes the names of their folders"
+    assert f"{advice} (cat, dog)" in report.notes
+
+
+@pytest.mark.parametrize(
+    ("folders", "beside"),
+    [
+        (["train", "val"], None),
+        (["images"], None),
+        (["cat"], None),
+        (["cat", "dog"], {"caption": "A pet"}),
+    ],
+)
+def test_other_folders_are_not_taken_for_classes(classes, packed, folders, beside):
+    classes(*folders, beside=beside)
+    report, _ = packed()
+    assert not any("{folder}" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("caption={folder}", ["cat", "dog"]),
+        ("caption=folder", ["cat", "dog"]),
+        ("caption=A {folder} in {stem}.", ["A cat in 0.", "A dog in 0."]),
+    ],
+)
+def test_a_map_takes_the_names_of_folders(classes, packed, given, expected):
+    classes("cat", "dog")
+    _, samples = packed(map=given)
+    assert texts(samples) == expected
+    assert [sample.keys() for sample in samples] == [{"jpg", "txt"}] * 2
+
+
+def test_a_map_has_the_folder_beside_the_fields_of_json(classes, packed):
+    classes("cat", "dog", beside={"color": "red"})
+    report, (sample, _) = packed(map="user='What is it?',assistant=A {color} {folder}.")
+    assert report.shown[0].turns == (
+        ("user", "<image>What is it?", False),
+        ("assistant", "A red cat.", True),
+    )
+    assert json.loads(sample["json"]).keys() == {"color", "messages"}
+
+
+def test_a_field_of_json_goes_before_the_folder(classes, packed):
+    classes("cat", "dog", beside={"folder": "pets"})
+    assert texts(packed(map="caption=folder")[1]) == ["pets", "pets"]
+
+
+def test_a_map_takes_the_folders_of_members_of_a_tar(tmp_path, make_tar, jpeg, packed):
+    (tmp_path / "raw").mkdir()
+    make_tar(tmp_path / "raw" / "0.tar", [("cat/0.jpg", jpeg(0)), ("dog/0.jpg", jpeg(1))])
+    assert texts(packed(map="caption={folder}")[1]) == ["cat", "dog"]
+
+
+def test_a_field_that_neither_json_nor_path_has_is_refused(classes, packed):
+    classes("cat", "dog")
+    with pytest.raises(PackError, match="the sample has no JSON object, whose fields --map names"):
+        packed(map="caption={foldr}")

@@ -1,0 +1,243 @@
+"""Further images of a record: read where they are numbered, else named with a count."""
+
+import base64
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from datapipe import PackError, pack_dataset
+
+ANSWER = {"role": "assistant", "content": "A cat."}
+CONVERSATION = [{"from": "human", "value": "<image>What?"}, {"from": "gpt", "value": "A cat."}]
+TEXTS = {
+    "caption": {"caption": "A cat."},
+    "question": {"question": "What?", "answer": "A cat."},
+    "messages": {"messages": [{"role": "user", "content": "<image>What?"}, ANSWER]},
+    "conversations": {"conversations": CONVERSATION},
+    "texts": {"texts": [{"user": "What?", "assistant": "A cat."}]},
+}
+FORMS = ["struct", "bytes", "parquet of paths", "jsonl", "json", "base64"]
+
+
+@pytest.fixture
+def table(tmp_path, jpeg):
+    """Write a table of rows; images are given by their numbers, in one of `FORMS`."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+
+    def write(form, rows):
+        def value(number):
+            match form:
+                case "struct":
+                    return {"bytes": jpeg(number), "path": None}
+                case "bytes":
+                    return jpeg(number)
+                case "base64":
+                    return base64.b64encode(jpeg(number)).decode()
+            (raw / f"{number}.jpg").write_bytes(jpeg(number))
+            return f"{number}.jpg"
+
+        rows = [{n: value(v) if type(v) is int else v for n, v in row.items()} for row in rows]
+        if form in ("jsonl", "base64"):
+            path = raw / "data.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif form == "json":
+            path = raw / "data.json"
+            path.write_text(json.dumps(rows))
+        else:
+            path = raw / "data.parquet"
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def packed(tmp_path, members):
+    def pack(path, **options):
+        report = pack_dataset(path, tmp_path / "out", workers=1, **options)
+        return report, list(members(tmp_path / "out").values())
+
+    return pack
+
+
+def images(sample):
+    return [data for name, data in sample.items() if name.endswith(("jpg", "png"))]
+
+
+def named(report):
+    return [note for note in report.notes if note.startswith("images in ")]
+
+
+@pytest.mark.parametrize("name", ["mask", "depth", "edited_image"])
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_of_another_use_is_named_with_a_count_in_every_form(
+    table, packed, jpeg, form, text, name
+):
+    image = "images" if text == "texts" else "image"
+    path = table(form, [{image: 0, name: 1, **TEXTS[text]}, {image: 2, name: None, **TEXTS[text]}])
+    report, samples = packed(path)
+    assert [images(sample) for sample in samples] == [[jpeg(0)], [jpeg(2)]]
+    (note,) = named(report)
+    assert note.startswith(
+        f"images in `{name}` are not trained on (--map 'image={image},image={name}"
+    )
+    assert note.endswith(f"takes them too): 1 record ({path.name}#0)")
+
+
+@pytest.mark.parametrize("text", ["caption", "question"])
+def test_the_map_of_the_note_takes_the_further_image(table, packed, jpeg, text):
+    path = table("struct", [{"image": 0, "depth": 1, **TEXTS[text]}])
+    (note,) = named(pack_dataset(path, path.parent.parent / "dry", dry_run=True))
+    report, (sample,) = packed(path, map=note.split("'")[1])
+    assert images(sample) == [jpeg(0), jpeg(1)]
+    assert not named(report)
+
+
+@pytest.mark.parametrize("form", ["struct", "jsonl"])
+@pytest.mark.parametrize(
+    ("columns", "text", "taken"),
+    [
+        (["image", "image_2"], "caption", [0, 1]),
+        (["image_1", "image_2"], "question", [0, 1]),
+        (["image_2", "image"], "caption", [1, 0]),
+        (["image", "image_2"], "What?", [0, 1]),
+        (["image", "image_2"], "<image><image>What?", [0, 1]),
+        (["image_2", "image_1"], "<image><image>What?", [1, 0]),
+        (["image", "image_2"], "<image>What?", [0]),
+        (["image", "image_512"], "What?", [0]),
+    ],
+)
+def test_numbered_images_are_input_where_the_text_has_as_many_places(
+    table, packed, jpeg, form, columns, text, taken
+):
+    said = TEXTS.get(text) or {"messages": [{"role": "user", "content": text}, ANSWER]}
+    report, (sample,) = packed(table(form, [{columns[0]: 0, columns[1]: 1, **said}]))
+    assert images(sample) == [jpeg(number) for number in taken]
+    assert len(named(report)) == 2 - len(taken)
+
+
+def test_a_list_of_images_is_input(table, packed, jpeg, tmp_path):
+    for number in range(2):
+        (tmp_path / "raw" / f"{number}.jpg").write_bytes(jpeg(number))
+    report, (sample,) = packed(table("jsonl", [{"images": ["0.jpg", "1.jpg"], "caption": "Two."}]))
+    assert images(sample) == [jpeg(0), jpeg(1)]
+    assert not named(report)
+
+
+def test_the_image_is_taken_by_its_name_where_another_column_holds_bytes(
+    table, packed, jpeg, tmp_path
+):
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    report, (sample,) = packed(
+        table("bytes", [{"image": "a.jpg", "depth": 1, "caption": "A cat."}])
+    )
+    assert images(sample) == [jpeg(0)]
+    assert "`depth`" in named(report)[0]
+
+
+def test_bytes_are_taken_where_the_path_of_their_image_is_nowhere(table, packed, jpeg):
+    path = table("bytes", [{"image_path": "/mnt/a.jpg", "payload": 1, "caption": "A cat."}])
+    report, (sample,) = packed(path)
+    assert images(sample) == [jpeg(1)]
+    assert not named(report)
+
+
+def test_too_many_places_name_the_further_image_and_the_map(table, packed, rejects, tmp_path):
+    said = {"messages": [{"role": "user", "content": "<image><image>What?"}, ANSWER]}
+    path = table("struct", [{"image": 0, "depth": 1, **said}])
+    with pytest.raises(
+        PackError, match=r"others are in `depth`, which --map '(.*)' takes"
+    ) as caught:
+        packed(path)
+    given = str(caught.value).split("--map '")[1].split("'")[0]
+    _, (sample,) = packed(path, map=given)
+    assert len(images(sample)) == 2
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"file_name": "COCO_0.jpg"},
+        {"image_path": "a/0.jpg"},
+        {"id": "0.jpg"},
+        {"url": "https://a.b/0.jpg"},
+        {"caption_by": "someone"},
+        {"emb": b"123"},
+    ],
+)
+def test_columns_that_name_the_image_again_are_not_named(table, packed, more):
+    report, _ = packed(table("struct", [{"image": 0, "caption": "A cat.", **more}]))
+    assert not named(report)
+
+
+def test_images_in_nested_columns_are_named(table, packed, jpeg):
+    views = {"views": {"front": {"bytes": jpeg(1), "path": None}}}
+    report, _ = packed(table("struct", [{"image": 0, "caption": "A cat.", **views}]))
+    assert "images in `views` are not trained on" in named(report)[0]
+
+
+# --- --map without an image ---------------------------------------------------------------------
+
+ASKED = {"q1": "What?", "a1": "A cat."}
+MAP = "user=q1,assistant=a1"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_image_that_a_map_does_not_name_stays_an_image(table, packed, jpeg, form):
+    report, (sample,) = packed(table(form, [{"image": 0, **ASKED}]), map=MAP)
+    assert images(sample) == [jpeg(0)]
+    assert "images: image (recognised by name; `image=` in the map leaves them out)" in report.notes
+    assert report.shown[0].turns[0] == ("user", "<image>What?", False)
+
+
+def test_an_image_column_beside_a_map_is_taken(table, packed, jpeg):
+    path = table("struct", [{"image": 0, "other": 1, **ASKED}])
+    _, (sample,) = packed(path, map=MAP, image_column="other")
+    assert images(sample) == [jpeg(1)]
+
+
+@pytest.mark.parametrize("options", [{"map": f"{MAP},image="}, {"map": MAP, "image_column": ""}])
+def test_images_are_left_out_on_purpose_and_named(table, packed, options):
+    report, (sample,) = packed(table("struct", [{"image": 0, **ASKED}]), **options)
+    assert not images(sample)
+    assert named(report) == [
+        f"images in `image` are not trained on (--map 'image=image,{MAP}' takes them too): "
+        "1 record (data.parquet#0)"
+    ]
+
+
+def test_a_map_of_a_table_with_images_of_several_uses_is_asked_about(table, packed):
+    path = table("struct", [{"left": 0, "right": 1, **ASKED}])
+    with pytest.raises(PackError, match="images may be in any of the columns 'left', 'right'"):
+        packed(path, map=MAP)
+
+
+def test_a_map_of_a_table_of_texts_stays_without_images(table, packed):
+    path = table("struct", [{"image": None, **ASKED}])
+    report, (sample,) = packed(path, map=MAP)
+    assert sample.keys() == {"json"}
+    assert not report.images
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"map": "image=image,caption=a1", "image_column": "image"}, "leave out --image-column"),
+        ({"map": MAP, "text_column": "a1"}, "leave out --text-column; .*caption=a1"),
+        ({"map": "image=image,image=,caption=a1"}, "there are none"),
+        ({"map": "image="}, "names no field"),
+    ],
+)
+def test_options_that_contradict_a_map_are_refused(table, packed, options, words):
+    with pytest.raises(PackError, match=words):
+        packed(table("struct", [{"image": 0, **ASKED}]), **options)
+
+
+def test_a_map_without_images_means_nothing_to_a_folder(tmp_path, make_folder):
+    make_folder(tmp_path / "raw")
+    with pytest.raises(PackError, match="no columns of one"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out", format="folder", map="image=,caption=a")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from datapipe import pack_dataset
+from datapipe import index_shards, make_loader, pack_dataset
 from datapipe.pack.recognition import unused_files
 
 TURNS = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cat"}]
@@ -88,3 +88,110 @@ def test_what_is_left_over_changes_no_byte_of_the_output(raw, tmp_path):
     for name in names:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert pack_dataset(raw, tmp_path / "one").finished_before
+
+
+# --- one spelling of each path --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["raw", "./raw", "raw/../raw", "link", "absolute"])
+@pytest.mark.parametrize("image_root", [None, "raw", "link"])
+def test_images_that_were_packed_are_not_left_out_however_the_folder_is_given(
+    raw, tmp_path, monkeypatch, given, image_root
+):
+    (tmp_path / "link").symlink_to(raw)
+    monkeypatch.chdir(tmp_path)
+    report, said = notes(
+        str(raw) if given == "absolute" else given, tmp_path / "out", image_root=image_root
+    )
+    assert (report.samples, report.left_out) == (10, 10)
+    assert "10 files, images that no record names (images/10.jpg, " in said[-1]
+
+
+def test_more_records_than_are_looked_for_are_weighed_alike_in_a_relative_folder(
+    tmp_path, monkeypatch, jpeg
+):
+    monkeypatch.setattr("datapipe.pack.recognition.readings._STATS", 2)
+    (tmp_path / "raw" / "images").mkdir(parents=True)
+    for number in range(30):
+        (tmp_path / "raw" / "images" / f"{number}.jpg").write_bytes(jpeg(number))
+        (tmp_path / "raw" / "images" / f"{number}.txt").write_text("A cat")
+    images = tmp_path / "raw" / "images"
+    records = [{"image": str(images / f"{n}.jpg"), "conversations": TURNS} for n in range(30)]
+    (tmp_path / "raw" / "llava.json").write_text(json.dumps(records))
+    monkeypatch.chdir(tmp_path)
+    report, _ = notes("raw", tmp_path / "out")
+    assert report.samples == 30
+    assert report.teaching.turns == {"user": 30, "assistant": 30}
+
+
+def test_a_link_to_the_images_elsewhere_is_one_folder_by_either_path(raw, tmp_path):
+    (raw / "images").rename(tmp_path / "elsewhere")
+    (raw / "images").symlink_to(tmp_path / "elsewhere")
+    records = json.loads((raw / "llava.json").read_text())
+    for record in records:
+        record["image"] = str(tmp_path / "elsewhere" / record["image"].rpartition("/")[2])
+    (raw / "llava.json").write_text(json.dumps(records))
+    report, _ = notes(raw, tmp_path / "out")
+    assert (report.samples, report.left_out) == (10, 10)
+
+
+# --- what datapipe wrote itself -------------------------------------------------------------------
+
+
+@pytest.fixture
+def tars(tmp_path, make_tar, jpeg):
+    """A folder of tars that were indexed where they are."""
+    for shard in ("0.tar", "below/1.tar"):
+        members = [(f"{n:03d}.{ext}", jpeg(n) if ext == "jpg" else b"a cat") for n in range(3)
+                   for ext in ("jpg", "txt")]  # fmt: skip
+        make_tar(tmp_path / "tars" / shard, members)
+    index_shards(tmp_path / "tars")
+    list(make_loader(tmp_path / "tars", batch_size=1, num_workers=0))
+    assert (tmp_path / "tars" / "below" / "1.index.parquet").exists()
+    assert (tmp_path / "tars" / "columns").is_dir()
+    return tmp_path / "tars"
+
+
+def test_the_index_of_tars_is_passed_over(tars, tmp_path):
+    report, said = notes(tars, tmp_path / "out")
+    assert (report.samples, report.left_out, said) == (6, 0, [])
+
+
+def test_the_index_of_tars_is_passed_over_among_loose_images(tars, tmp_path, jpeg, rejects):
+    for number in range(9):
+        (tars / f"{number}.jpg").write_bytes(jpeg(number))
+    report, said = notes(tars, tmp_path / "out", format="folder", max_rejects=2)
+    assert (report.samples, report.left_out, said) == (9, 0, [])
+    assert [reject["source"] for reject in rejects(tmp_path / "out")] == ["0.tar", "below/1.tar"]
+
+
+def test_what_a_pack_wrote_beside_its_shards_is_passed_over(tmp_path, make_folder, make_broken):
+    make_broken(make_folder(tmp_path / "raw", 7))
+    pack_dataset(tmp_path / "raw", tmp_path / "one", max_rejects=4)
+    report, said = notes(tmp_path / "one", tmp_path / "two")
+    assert (report.samples, report.left_out, said) == (7, 0, [])
+
+
+def test_files_of_the_same_names_that_someone_else_wrote_are_said(tmp_path, make_tar, jpeg):
+    raw = tmp_path / "raw"
+    make_tar(raw / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
+    (raw / "columns").mkdir()
+    for name in ("dataset.json", "rejects.jsonl", "columns/a.json", "1.index.parquet"):
+        (raw / name).write_text("{}")
+    report, _ = notes(raw, tmp_path / "out", format="webdataset")
+    assert report.left_out == 4
+
+
+# --- links that lead out of the folder and back ---------------------------------------------------
+
+
+def test_a_link_to_a_folder_above_is_named_and_not_followed(raw, tmp_path, jpeg):
+    (tmp_path / "beside.jpg").write_bytes(jpeg(0))
+    (tmp_path / "beside.txt").write_text("no data of this folder")
+    (raw / "up").symlink_to(tmp_path)
+    (raw / "images" / "self").symlink_to(raw)
+    _, said = notes(raw, tmp_path / "out", format="llava")
+    assert said[1] == (
+        "left out: 2 files, links to a folder above them, not followed (images/self, up)"
+    )
+    assert not any("beside" in line for line in said)

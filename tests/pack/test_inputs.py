@@ -61,6 +61,28 @@ def test_a_linked_folder_is_followed_and_a_circular_link_rejected(tmp_path, make
     assert "leads back" in reject["reason"]
 
 
+@pytest.mark.parametrize("through_link", [False, True])
+def test_a_link_to_a_folder_that_contains_the_raw_data_is_not_followed(
+    tmp_path, make_folder, rejects, through_link
+):
+    raw = make_folder(tmp_path / "data" / "raw", 8)
+    make_folder(tmp_path / "data", 3)
+    make_folder(tmp_path / "data" / "beside", 3)
+    (raw / "up").symlink_to("..")
+    (raw / "far").symlink_to(tmp_path)
+    given = raw
+    if through_link:
+        given = tmp_path / "named"
+        given.symlink_to(raw)
+    report = pack_dataset(given, tmp_path / "out")
+    assert report.samples == 8
+    reason = "this link leads back to a folder above it"
+    assert [(r["source"], r["reason"]) for r in rejects(tmp_path / "out")] == [
+        ("far", reason),
+        ("up", reason),
+    ]
+
+
 def test_the_command_is_a_module_too(tmp_path, make_folder):
     raw = make_folder(tmp_path / "raw", 2)
     command = [sys.executable, "-m", "datapipe", "pack", str(raw), str(tmp_path / "out"), "--json"]

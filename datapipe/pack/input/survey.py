@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 from datapipe.index.images.header import is_image_extension
+from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.own_files import is_own
+from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 MOST_FILES = 50_000
@@ -26,7 +28,8 @@ class Survey:
     """Loose images below a folder, hidden files and folders left out.
 
     Attributes:
-        images: each image's path, with whether a text of the same stem is beside it.
+        images: each image's path as `RealPaths` spells it, with whether a text of the same stem is
+            beside it.
         complete: False where there were more files than were looked at.
     """
 
@@ -51,6 +54,7 @@ def survey(raw: Path, most: int = MOST_FILES) -> Survey:
     images: dict[str, bool] = {}
     seen = 0
     for folder, _, files in walk(raw):
+        real = os.path.realpath(folder)
         if seen >= most:
             return Survey(images=images, complete=False)
         stems: dict[str, str] = {}
@@ -65,27 +69,38 @@ def survey(raw: Path, most: int = MOST_FILES) -> Survey:
         if stems and texts and are_labels([f"{folder}/{texts[stem]}" for stem in sorted(texts)]):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
         for name, stem in stems.items():
-            images[f"{folder}/{name}"] = stem in texts or name in texts
+            images[f"{real}/{name}"] = stem in texts or name in texts
         seen += len(files)
     return Survey(images=images)
 
 
-def walk(raw: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield every folder below `raw` with its folders, sorted, and files; hidden ones left out.
+def walk(raw: Path, back: list[str] | None = None) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield every folder below `raw` with its folders, sorted, and files.
 
-    Links to folders are followed, but not back to a folder that was seen.
+    Hidden files and what datapipe wrote are left out. Links to folders are followed, but neither
+    back to a folder that was seen nor to one that contains `raw`.
+
+    Args:
+        raw: the folder.
+        back: gets the paths of links to `raw` or to a folder that contains it.
     """
-    seen: set[tuple[int, int]] = set()
+    above = folders_above(raw)
+    seen = above | {UNKNOWN}
+    above.add(identity_of(os.fspath(raw)))
     for folder, inner, files in os.walk(raw, followlinks=True):
-        try:
-            status = os.stat(folder)
-            is_new = (status.st_dev, status.st_ino) not in seen
-        except OSError:
-            is_new = False
-        inner[:] = sorted(name for name in inner if is_new and not name.startswith("."))
-        if is_new:
-            seen.add((status.st_dev, status.st_ino))
-            yield folder, inner, [name for name in files if not name.startswith(".")]
+        identity = identity_of(folder)
+        if identity in seen:
+            inner.clear()
+            if identity in above and back is not None:
+                back.append(folder)
+            continue
+        seen.add(identity)
+        inner[:] = sorted(_visible(folder, inner))
+        yield folder, inner, _visible(folder, files)
+
+
+def _visible(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not (name.startswith(".") or is_own(folder, name))]
 
 
 def look_at(raw: Path, most: int = 20_000) -> Counter[str]:
@@ -110,7 +125,9 @@ def describe_files(raw: Path) -> str:
 def list_folder(
     folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
 ) -> tuple[list[str], list[str]]:
-    """Return the names of files in a folder, and those of folders sorted; hidden ones left out.
+    """Return the names of files in a folder, and those of folders sorted.
+
+    Hidden ones and what datapipe wrote are left out.
 
     Args:
         folder: one that cannot be read is empty, unless `strict`.
@@ -122,7 +139,7 @@ def list_folder(
     try:
         with os.scandir(folder) as entries:
             for entry in islice(entries, most):
-                if not entry.name.startswith("."):
+                if not (entry.name.startswith(".") or is_own(os.fspath(folder), entry.name)):
                     (folders if is_folder(entry) else files).append(entry.name)
     except OSError:
         if strict:
@@ -154,19 +171,3 @@ def are_labels(paths: list[str]) -> bool:
         if looked_at >= _LABELS_LOOKED_AT:
             break
     return looked_at > 0
-
-
-def start_of(path: str | os.PathLike[str], most: int) -> bytes:
-    """Return the first bytes of a file; none if it cannot be read or is a pipe."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError):
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return b""
-        return os.read(descriptor, most)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)

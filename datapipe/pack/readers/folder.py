@@ -12,6 +12,7 @@ from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
+from datapipe.pack.input.own_files import is_own
 from datapipe.pack.input.parallel_folders import (
     LABELS,
     ParallelFolders,
@@ -28,6 +29,7 @@ from datapipe.pack.input.raw_sample import (
     Reject,
     printable,
 )
+from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.survey import are_labels, is_folder, look_at
 from datapipe.pack.readers.textless import TextlessFolders
 from datapipe.pack.readers.unrecognized import only_names_images, seems_records
@@ -119,13 +121,16 @@ class _Tree:
         return "" if below == os.curdir else f"{below}/"
 
     def walk(self) -> Iterator[tuple[str, SortedNames, list[str]]]:
-        """Yield every folder, its files and its circular links; hidden ones are left out."""
-        waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(self._raw, frozenset())]
+        """Yield every folder, its files and its links to folders above it or above the root.
+
+        Hidden files and folders are left out.
+        """
+        waiting = [(self._raw, frozenset(folders_above(self._raw)))]
         while waiting:
             folder, above = waiting.pop()
-            here = above | {_identity(folder)}
+            here = above | {identity_of(folder)} - {UNKNOWN}  # walking into it says what is wrong
             files, folders = _list(folder)
-            circular = [name for name in folders if _identity(f"{folder}/{name}") in here]
+            circular = [name for name in folders if identity_of(f"{folder}/{name}") in here]
             inner = [name for name in folders if name not in circular]
             self.parallel.enter(folder, inner)
             yield folder, files, circular
@@ -276,23 +281,16 @@ def _list(folder: str) -> tuple[SortedNames, list[str]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name.lower() in _LITTER:
+                name = entry.name
+                if name.startswith(".") or name.lower() in _LITTER or is_own(folder, name):
                     continue
                 if is_folder(entry):
-                    folders.append(entry.name)
+                    folders.append(name)
                 else:
-                    files.add(entry.name)
+                    files.add(name)
     except OSError as error:
         raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
     return files, sorted(folders)
-
-
-def _identity(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (-1, -1)  # walking into it will say what is wrong
-    return status.st_dev, status.st_ino
 
 
 def _split(name: str) -> tuple[str, str]:

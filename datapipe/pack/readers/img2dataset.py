@@ -16,6 +16,7 @@ from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import IGNORED, Content, content_of, is_ignored, parse_ignore
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
+from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.members import (
     member_rejects,
     read_members,
@@ -23,7 +24,6 @@ from datapipe.pack.input.members import (
     tar_members,
 )
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
-from datapipe.pack.input.survey import start_of
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
 from datapipe.pack.records.streams.record_files import key_of_record, plain

@@ -15,8 +15,9 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
+from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
-from datapipe.pack.input.survey import look_at, start_of, walk
+from datapipe.pack.input.survey import look_at, walk
 from datapipe.pack.records.fields.refusals import longest, prose
 from datapipe.pack.records.images.nearby import named_by
 from datapipe.pack.records.locate import levels, name_below

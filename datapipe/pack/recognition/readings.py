@@ -27,6 +27,7 @@ from datapipe.pack.input.raw_sample import (
     inline_bytes,
     printable,
 )
+from datapipe.pack.input.real_paths import RealPaths
 from datapipe.pack.input.survey import Survey, survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.locate import levels
@@ -63,7 +64,7 @@ class FolderReading:
         holds: what it would take, with counts.
         images: how many images that are here it would pack, as far as can be told; 0 if none.
         paths: files that it takes, where they are few; relative to the folder.
-        named: images that the records looked at name and that are here.
+        named: images that the records looked at name and that are here, as `RealPaths` spells them.
         missing: number of images that these records name and that are not here.
         exact: whether all records were looked at.
         is_broken: whether it cannot be read as it stands.
@@ -219,6 +220,7 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
     total = reader.estimate(raw, options) or 0
     seen = held = missing = size = stats = 0
     named: set[str] = set()
+    spell = RealPaths()
     sources: dict[str, None] = {}
     with closing(cast(Generator[Input], reader.read(raw, options))) as samples:
         for sample in islice(samples, _RECORDS):
@@ -228,7 +230,7 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
                 if not isinstance(image.blob, Blob):
                     held += 1
                     continue
-                path = os.path.normpath(image.blob.path)
+                path = spell(image.blob.path)
                 is_here = path in loose.images or path in named
                 if not is_here and stats < _STATS:
                     stats += 1
@@ -269,8 +271,9 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
 
 def _home(raw: Path, loose: Survey) -> tuple[str, ...]:
     """Return the folder below `raw` that holds all loose images, if it is not `raw` itself."""
-    below = os.path.relpath(os.path.commonpath([os.path.dirname(p) for p in loose.images]), raw)
-    return () if below == os.curdir else (printable(below),)
+    home = os.path.commonpath([os.path.dirname(p) for p in loose.images])
+    below = os.path.relpath(home, os.path.realpath(raw))
+    return () if below.startswith(os.curdir) else (printable(below),)  # links lead outside of it
 
 
 def _count(number: int, what: str) -> str:

@@ -14,6 +14,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
+from datapipe.pack.input.real_paths import RealPaths
 from datapipe.pack.input.survey import walk
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.containers import kind_of_name
@@ -36,10 +37,12 @@ def with_leftovers(
         inputs: those of the reader.
         notes: told what is left over.
     """
-    files, complete = _files(raw) if raw.is_dir() else ({}, True)
+    spell = RealPaths()
+    files, complete = _files(raw, spell, notes) if raw.is_dir() else ({}, True)
     if not files:
         yield from inputs
         return
+    left = set(files)
     by_name: dict[str, list[str]] = {}
     for path in files:
         by_name.setdefault(path.rpartition("/")[2], []).append(path)
@@ -48,24 +51,21 @@ def with_leftovers(
         if isinstance(sample, RawSample):
             for part in (*(image.blob for image in sample.images), *sample.parts):
                 if isinstance(part, Blob):
-                    path = os.fspath(part.path)
-                    if files.pop(path, "") is not None:  # None where it was there
-                        files.pop(os.path.normpath(path), None)
+                    left.discard(spell(part.path))
         home = sample.source.rpartition("#")[0] or sample.source.rpartition(":")[0]
         if home != last:
             last = home
             for path in by_name.get(home.rpartition("/")[2], ()):
-                if printable(path).endswith(f"/{home}"):
-                    files.pop(path, None)
+                if printable(f"/{files[path]}").endswith(f"/{home}"):
+                    left.discard(path)
         yield sample
-    for path in notes.used:
-        files.pop(path, None)
+    left.difference_update(map(spell, notes.used))
     images = 0
-    for path in sorted(files, key=os.fsencode):
-        name = path.rpartition("/")[2]
+    for below in sorted((files[path] for path in left), key=os.fsencode):
+        name = below.rpartition("/")[2]
         images += is_image_extension(name)
         if reason := _reason(name, format):
-            notes.leave_out(printable(path[len(os.fspath(raw)) + 1 :]), reason)
+            notes.leave_out(printable(below), reason)
     if not complete:
         notes.decide(
             f"only the first {MOST_FILES:,} files of {printable(str(raw))} were compared with what "
@@ -73,14 +73,22 @@ def with_leftovers(
         )
 
 
-def _files(raw: Path) -> tuple[dict[str, None], bool]:
-    """Return the paths of the files below a folder, and whether these are all."""
-    files: dict[str, None] = {}
-    for folder, _, names in walk(raw):
+def _files(raw: Path, spell: RealPaths, notes: Notes) -> tuple[dict[str, str], bool]:
+    """Return the files below a folder with their paths below it, and whether these are all.
+
+    Links that lead out of the folder and back are noted, since they are not followed.
+    """
+    files: dict[str, str] = {}
+    back: list[str] = []
+    root = len(os.fspath(raw)) + 1
+    for folder, _, names in walk(raw, back):
         for name in names:
             if len(files) >= MOST_FILES:
                 return files, False
-            files[f"{folder}/{name}"] = None
+            path = f"{folder}/{name}"
+            files[spell(path)] = path[root:]
+    for path in sorted(back, key=os.fsencode):
+        notes.leave_out(printable(path[root:]), "links to a folder above them, not followed")
     return files, True
 
 
@@ -91,7 +99,7 @@ def _reason(name: str, format: str) -> str:
         return "no data"
     if format == "img2dataset" and (stem.removesuffix("_stats").isdecimal() and ext != "npy"):
         return ""  # its reader tells of them one by one
-    if name.endswith(_ENDINGS) or name == "dataset.json":
+    if name.endswith(_ENDINGS):
         return "no data"
     if is_image_extension(ext):
         return "images that no record names" if format != "webdataset" else "images outside of tars"

@@ -18,6 +18,7 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
+from datapipe.pack.input.real_paths import folders_above
 from datapipe.pack.input.survey import list_folder
 from datapipe.pack.records.streams.containers import estimate_file, kind_of, kind_of_name
 from datapipe.pack.records.streams.parquet_records import columns_of
@@ -111,7 +112,7 @@ def _walked(raw: Path, most: int | None) -> Iterator[_Level]:
 def _walk(raw: Path, most: int | None) -> Iterator[_Level | OSError]:
     """Yield the levels of `_walked`, and an error as the last one, as `tee` keeps no errors."""
     folders = [str(raw)]
-    visited: set[tuple[int, int]] = set()
+    visited = folders_above(raw)
     seen = 0
     try:
         while folders:

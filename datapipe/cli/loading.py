@@ -32,8 +32,8 @@ PLAN_FLAGS = (
     flag_of(
         TextSpec,
         "image_tokens",
-        help="Tokens of an image: a number, per-tile or native. By default as --image needs, else "
-        "576.",
+        help="Tokens of an image: a number, per-tile or native. By default what follows from "
+        "--image, whose patch= says it for a fixed size; 576 for 336.",
     ),
     *flags_of(TextSpec, "max_length", "overlong"),
     flag_of(PackSpec, "tokens", "pack"),
@@ -89,7 +89,7 @@ class Flags:
         """
         given = self.given_to(None) | self.given_to(PlanOptions) | self.given_to(LoaderOptions)
         dtype, mixed = given.pop("dtype", None), given.get("shards_mixed")
-        image = given["image"] = parse_image(given.get("image"), dtype)
+        given["image"] = parse_image(given.get("image"), dtype)
         if mixed is not None:
             if not given.get("shuffle", True):
                 raise PlanError("--shards-mixed shuffles, and --no-shuffle does not; leave one out")
@@ -99,10 +99,6 @@ class Flags:
         if "transform" in given:
             given["transform"] = resolve_target(given["transform"], "--transform")
         text = self.given_to(TextSpec)
-        if "tokenizer" in text and image is not None and "image_tokens" not in text:
-            from datapipe.loader.schedule.image_token_counts import rule_of
-
-            text["image_tokens"] = rule_of(image)
         asked = self.values["image"] is not None or dtype is not None
         if mixture is not None and not asked:
             del given["image"]  # datasets may have their own

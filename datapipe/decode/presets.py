@@ -19,10 +19,22 @@ NORMALIZATIONS: dict[str, tuple[Triple, Triple]] = {
 PRESETS: dict[str, dict[str, Any]] = {
     # torchvision's transforms of ResNet and most models after it.
     "imagenet": {"size": 224, "resize": "crop", "crop_from": 256, "normalize": "imagenet"},
-    # CLIPImageProcessor.
-    "clip": {"size": 224, "resize": "crop", "interpolation": "bicubic", "normalize": "clip"},
+    # CLIPImageProcessor, openai/clip-vit-large-patch14.
+    "clip": {
+        "size": 224,
+        "resize": "crop",
+        "patch": 14,
+        "interpolation": "bicubic",
+        "normalize": "clip",
+    },
     # SiglipImageProcessor, google/siglip-so400m-patch14-384.
-    "siglip": {"size": 384, "interpolation": "bicubic", "normalize": "siglip"},
+    "siglip": {
+        "size": 384,
+        "resize": "stretch",
+        "patch": 14,
+        "interpolation": "bicubic",
+        "normalize": "siglip",
+    },
     # Qwen2VLImageProcessor.
     "qwen2-vl": {
         "resize": "native",

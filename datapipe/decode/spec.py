@@ -26,6 +26,7 @@ _TILES = 12
 _PATCH = 14
 
 _FIXED = ("stretch", "pad", "crop")
+_USUAL_PATCHES = (14, 16, 32)
 
 # Options of some values of `resize` alone.
 _TAKEN_BY = {
@@ -145,7 +146,8 @@ class ImageSpec:
         crop_from: of "crop": the shorter side is resized to this before the centre is cut out.
             None is the least that covers.
         patch: side of a patch in pixels; None is 14 for dynamic and native sizes. Given for the
-            others, it says how many tokens an image has.
+            others, it says how many tokens an image has: `(height // patch) * (width // patch)`
+            for a fixed size. Without it, only images of 336 x 336 pixels have a known number, 576.
         merge: patches along each side that become one token.
         temporal: of "native": frames that a patch holds, all of them the image.
         mrope: of "native": with tokens, `position_ids` have an axis each for frames, rows and
@@ -217,6 +219,9 @@ class ImageSpec:
     def preset(cls, name: Word, **changes: Any) -> ImageSpec:
         """Return the spec that does what the image processor of a family of models does.
 
+        The patch of "clip" and "siglip" is that of the preset's checkpoint, and left open if `size`
+        is changed: the families have checkpoints with other patches at other sizes.
+
         Args:
             name: "imagenet", "clip", "siglip", "qwen2-vl", "internvl" or "llava-next".
             changes: options that differ from it.
@@ -224,7 +229,11 @@ class ImageSpec:
         Raises:
             PlanError: there is no such preset, or the options contradict each other.
         """
-        return cls(**preset_options(name) | changes)
+        options = preset_options(name)
+        size = options.get("size")
+        if options["resize"] in _FIXED and changes.get("size", size) not in (size, (size, size)):
+            options.pop("patch", None)
+        return cls(**options | changes)
 
     @property
     def height(self) -> int:
@@ -246,6 +255,37 @@ class ImageSpec:
     def patch_side(self) -> int:
         """Side of a patch, in pixels."""
         return _PATCH if self.patch is None else self.patch
+
+    @property
+    def one_size(self) -> bool:
+        """True if all images have `height` and `width`."""
+        return self.resize in _FIXED
+
+    @property
+    def image_tokens(self) -> int | Literal["per-tile", "native"]:
+        """Tokens of an image in a model, where `TextSpec(image_tokens=...)` is not given.
+
+        Raises:
+            PlanError: images have a fixed size, and the side of a patch is not known.
+        """
+        if not self.one_size:
+            return "per-tile" if self.resize == "tiles" else "native"
+        patch = self.patch
+        if patch is None and self.height == self.width == _SIDE:
+            patch = _PATCH
+        if patch is None:
+            counts = ((side, self._count_patches(side)) for side in _USUAL_PATCHES)
+            examples = ", ".join(f"patch={side} makes {count}" for side, count in counts if count)
+            raise PlanError(
+                f"how many tokens an image of {self.height} x {self.width} pixels has depends on "
+                "the model; give the side of its patches as ImageSpec(patch=...)"
+                f"{f' ({examples})' if examples else ''}, or the number as "
+                "TextSpec(image_tokens=...)"
+            )
+        return self._count_patches(patch)
+
+    def _count_patches(self, patch: int) -> int:
+        return (self.height // patch // self.merge) * (self.width // patch // self.merge)
 
     @property
     def most_tiles(self) -> int:

@@ -47,7 +47,7 @@ from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
 from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
-from datapipe.text.spec import TextSpec
+from datapipe.text.spec import TextSpec, with_image_tokens
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -181,6 +181,9 @@ def make_loader(
     mixture = mixture_at(path)
     if mixture is not None:
         image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
+        sized_text = text_of(mixture, text, image)
+    else:
+        sized_text = None if text is None else with_image_tokens(text, image)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
@@ -188,7 +191,7 @@ def make_loader(
     names = (meta,) if isinstance(meta, str) else tuple(meta)
     work = Work(
         image=image,
-        text=text if mixture is None else text_of(mixture, text),
+        text=sized_text,
         transform=transform,
         where=where,
         decoder=decoder,

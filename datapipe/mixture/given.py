@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
-from datapipe.mixture.spec import Mixture
-from datapipe.text.spec import TextSpec
+from datapipe.mixture.spec import Mixture, MixtureDataset
+from datapipe.text.spec import TextSpec, with_image_tokens
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.spec import ImageSpec
@@ -51,17 +51,21 @@ def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> Image
     return mixture.datasets[0].image
 
 
-def text_of(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:
+def text_of(
+    mixture: Mixture, text: TextSpec | None, image: ImageSpec | None = None
+) -> TextSpec | None:
     """Return the text options of the dataset with the fewest tokens for an image.
 
     Args:
         text: of datasets without any; None if they have none.
+        image: of datasets without any; None if images are left out, of all datasets.
 
     Returns:
         None if no dataset has text options.
 
     Raises:
-        PlanError: some datasets have text options, and others none.
+        PlanError: some datasets have text options, and others none; or the tokens of an image are
+            not known.
     """
     specs = [entry.text or text for entry in mixture.datasets]
     with_text = [spec for spec in specs if spec is not None]
@@ -80,7 +84,22 @@ def text_of(mixture: Mixture, text: TextSpec | None) -> TextSpec | None:
             "whole mixture"
         )
 
+    sized = [
+        _sized(entry, spec, image and (entry.image or image))
+        for entry, spec in zip(mixture.datasets, specs, strict=True)
+        if spec is not None
+    ]
+
     def tokens(spec: TextSpec) -> int:
         return spec.image_tokens if isinstance(spec.image_tokens, int) else 0
 
-    return min(with_text, key=tokens, default=None)
+    return min(sized, key=tokens, default=None)
+
+
+def _sized(entry: MixtureDataset, text: TextSpec, image: ImageSpec | None) -> TextSpec:
+    try:
+        return with_image_tokens(text, image)
+    except PlanError as error:
+        raise PlanError(
+            f"{entry.place}dataset {shorten(entry.name)} of the mixture: {error}"
+        ) from None

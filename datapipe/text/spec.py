@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
 from datapipe.declared import Count, Refused, Say, check_fields
@@ -13,6 +13,8 @@ from datapipe.errors import PlanError
 from datapipe.text.templates import BUILT_IN
 
 Overlong = Literal["truncate", "drop", "raise"]
+
+_WITHOUT_IMAGES = 576  # those of LLaVA-1.5, whose images have 336 x 336 pixels in patches of 14
 
 
 def _no_number(tokenizer: Any) -> Any:
@@ -70,7 +72,8 @@ class TextSpec:
             is the tokenizer's own chat template.
         image_tokens: tokens of an image in the model: a number, "per-tile" or "native". "per-tile"
             is as in InternVL, "native" as in Qwen2-VL. Or a function of widths and heights, int64
-            [n] each, that returns int64 [n].
+            [n] each, that returns int64 [n]. None is what follows from the `ImageSpec`
+            (`ImageSpec.image_tokens`), and 576 where images are left out.
         image_token: the token that is repeated for an image, as it stands in the vocabulary. None
             takes a known one, such as `<image>` or `<|image_pad|>`.
         max_length: tokens of a sample at most, images included.
@@ -90,7 +93,7 @@ class TextSpec:
 
     tokenizer: AnyTokenizer
     template: Template | None = None
-    image_tokens: ImageTokens = 576
+    image_tokens: ImageTokens | None = None
     image_token: Token | None = None
     max_length: Count | None = None
     overlong: Overlong = "raise"
@@ -103,3 +106,31 @@ class TextSpec:
                 "system= is a message of a conversation, and template='caption' writes none; leave "
                 "one of them out"
             )
+
+
+class SizedImages(Protocol):
+    """Image options that say how many tokens an image has."""
+
+    @property
+    def image_tokens(self) -> int | Literal["per-tile", "native"]:
+        """Tokens of an image in the model.
+
+        Raises:
+            PlanError: the options do not say.
+        """
+
+
+def with_image_tokens(text: TextSpec, image: SizedImages | None) -> TextSpec:
+    """Return text options in which `image_tokens` is given.
+
+    Args:
+        text: the options.
+        image: images of the same samples; None if they are left out.
+
+    Raises:
+        PlanError: neither of the two says how many tokens an image has.
+    """
+    if text.image_tokens is not None:
+        return text
+    tokens = _WITHOUT_IMAGES if image is None else image.image_tokens
+    return replace(text, image_tokens=tokens)

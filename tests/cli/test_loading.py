@@ -58,7 +58,6 @@ def test_every_option_reaches_make_loader_under_its_name(tokenizer: Path) -> Non
         template="chatml",
         max_length=99,
         overlong="drop",
-        image_tokens="native",
     )
     assert made["shards"] == Path("other")
     assert made["image"] == spec

@@ -177,6 +177,17 @@ def test_images_of_their_own_size_are_planned_as_training_takes_them(
     assert max(len(batch["pixel_values"]) for batch in batches if "pixel_values" in batch) <= 64
 
 
+def test_tokens_of_an_image_follow_from_its_size_and_patch(
+    run: Run, read: Read, shards: Path, tokenizer: Path, lengths: Any
+) -> None:
+    options = ("--tokenizer", tokenizer, "--template", "chatml", "--batch-size", 4, "--json")
+    report = read(run("plan", shards, *options, "--image", "clip"))
+    assert report["tokens"] == lengths.sum() + 256 * report["images"]
+    result = run("plan", shards, *options, "--image", "224")
+    assert result.exit_code == 1
+    assert "ImageSpec(patch=...) (patch=14 makes 256" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -123,6 +123,85 @@ def test_image_tokens_are_as_many_as_the_images_need(
         assert (batch["labels"] != image).all()
 
 
+@pytest.mark.parametrize(
+    ("image", "tokens"),
+    [
+        (ImageSpec.preset("clip"), 256),  # openai/clip-vit-large-patch14
+        (ImageSpec.preset("clip", patch=16), 196),  # openai/clip-vit-base-patch16
+        (ImageSpec.preset("clip", size=336), 576),  # LLaVA-1.5
+        (ImageSpec.preset("siglip"), 729),  # google/siglip-so400m-patch14-384
+        (ImageSpec.preset("siglip", size=256, patch=16), 256),
+        (ImageSpec(size=224, patch=32), 49),
+        (ImageSpec(size=(28, 70), patch=14), 10),
+        (ImageSpec(size=56, patch=14, merge=2), 4),
+        (ImageSpec(), 576),
+        (None, 576),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"pack": 4096}], ids=str)
+def test_an_image_has_the_tokens_that_its_size_and_patch_make(
+    make: Make,
+    text: MakeText,
+    tokenizer: Path,
+    image: ImageSpec | None,
+    tokens: int,
+    options: dict[str, Any],
+) -> None:
+    placeholder = Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
+    spec = text(image_tokens=None)
+    batch = next(iter(make(image=image, text=spec, meta="images_per_sample", **options)))
+    images = int(batch["images_per_sample"].sum())
+    assert (batch["input_ids"] == placeholder).sum() == tokens * images
+
+
+@pytest.mark.parametrize("resize", ["native", "dynamic", "tiles"])
+def test_images_of_their_own_size_have_the_tokens_of_their_rule(
+    make: Make, text: MakeText, resize: Any
+) -> None:
+    sizes: dict[str, Any] = {"size": 56} if resize == "tiles" else {"max_pixels": 56 * 112}
+    image = ImageSpec(resize=resize, patch=14, merge=2, **sizes)
+    rule = "per-tile" if resize == "tiles" else "native"
+    found, asked = (
+        list(make(image=image, text=text(image_tokens=tokens), meta="key"))
+        for tokens in (None, rule)
+    )
+    for one, other in zip(found, asked, strict=True):
+        assert one["key"] == other["key"]
+        assert torch.equal(one["input_ids"], other["input_ids"])
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (
+            ImageSpec(size=224),
+            r"how many tokens an image of 224 x 224 pixels has depends on the model; give the side "
+            r"of its patches as ImageSpec\(patch=...\) \(patch=14 makes 256, patch=16 makes 196, "
+            r"patch=32 makes 49\), or the number as TextSpec\(image_tokens=...\)",
+        ),
+        (ImageSpec.preset("siglip", size=256), "256 x 256 .* patch=16 makes 256"),
+        (ImageSpec.preset("imagenet"), "224 x 224"),
+        (ImageSpec(size=8), r"ImageSpec\(patch=...\), or the number"),
+        (ImageSpec(resize="shortest"), "or the side of a patch"),
+    ],
+    ids=str,
+)
+def test_tokens_of_an_image_that_nothing_says_are_asked_for(
+    make: Make, text: MakeText, image: ImageSpec, message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        make(image=image, text=text(image_tokens=None))
+    make(image=image, text=text(image_tokens=576))  # a model may make any number
+
+
+def test_constant_shapes_follow_from_the_patch(make: Make, text: MakeText) -> None:
+    pack = datapipe.PackSpec(1024, static_shapes=True)
+    image = ImageSpec(size=224, patch=32)
+    batch = next(iter(make(image=image, text=text(image_tokens=None), pack=pack)))
+    assert len(batch["pixel_values"]) == 1024 // 49
+
+
 def test_labels_are_the_turns_of_the_assistant(make: Make, text: MakeText, tokenizer: Path) -> None:
     decoder = Tokenizer.from_file(str(tokenizer))
     batch = next(iter(make(text=text(), batch_size=1, shuffle=False)))

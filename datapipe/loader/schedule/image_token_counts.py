@@ -21,8 +21,6 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
 Counter = Callable[[Int64, Int64], Int64]
 """A function of widths and heights in pixels, int64 [n] each, that returns int64 [n]."""
 
-# Rule of `image_tokens` by `resize`, for images that keep their own shape.
-_RULES = {"native": "native", "dynamic": "native", "shortest": "native", "tiles": "per-tile"}
 _SIDES = np.unique(np.geomspace(1, 8192, 64).astype(np.int64))
 
 
@@ -56,22 +54,24 @@ class ImageSizes:
         return self.rows(widths, heights)
 
 
-def rule_of(spec: ImageSpec) -> str | None:
+def _rule_of(spec: ImageSpec) -> str | None:
     """Return the rule of `image_tokens` for images of this form; None if a number is needed."""
-    return _RULES.get(spec.resize)
+    return None if spec.one_size else str(spec.image_tokens)
 
 
 def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
     """Return the sizes of images that text and image options together give.
 
     Args:
+        text: whose `image_tokens` is given.
         image: of the loader; None if images are left out.
 
     Raises:
         PlanError: the two contradict each other.
     """
     asked = text.image_tokens
-    rule = rule_of(image.spec) if image is not None else None
+    assert asked is not None
+    rule = _rule_of(image.spec) if image is not None else None
     if image is not None and isinstance(asked, str) and asked != rule:
         kind = (
             "makes all of them one size"

@@ -29,7 +29,7 @@ from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.selection import Selection
 from datapipe.plan.units import Sizes, Units
 from datapipe.text.encode import TextEncoder
-from datapipe.text.spec import TextSpec
+from datapipe.text.spec import TextSpec, with_image_tokens
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.transform import ImageTransform
@@ -79,6 +79,7 @@ def text_rule(
     Raises:
         PlanError: options contradict each other.
     """
+    text = with_image_tokens(text, None if image is None else image.spec)
     limits = [limit for limit in (text.max_length, plan.pack, plan.max_tokens, pad_to) if limit]
     return TextRule(
         images=image_sizes(text, image),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 
 import datapipe
 from datapipe import (
@@ -186,6 +187,27 @@ def test_a_dataset_without_text_beside_others_with_one_is_refused(make: Make, mi
         make(text=None)
     mixed = mixture(parts=("captions", "drawings"))
     assert "input_ids" not in next(iter(make(mixed, text=None)))
+
+
+def test_tokens_of_an_image_follow_from_the_images_of_its_dataset(
+    make: Make, folders: dict[str, Path], tokenizer: Path
+) -> None:
+    text = datapipe.TextSpec(tokenizer=tokenizer, template="caption")
+    large, small = ImageSpec(size=56, patch=14), ImageSpec(size=56, patch=28)
+    parts = {
+        "captions": {"path": folders["captions"], "image": large},
+        "one": {"path": folders["one"], "image": small},
+    }
+    placeholder = Tokenizer.from_file(str(tokenizer)).token_to_id("<image>")
+    found = {
+        origin: int((ids == placeholder).sum())
+        for batch in make(parts, text=text, image=large, batch_size=1, meta="dataset")
+        for origin, ids in zip(batch["dataset"], batch["input_ids"], strict=True)
+    }
+    assert found == {"captions": 16, "one": 4}
+    unknown = parts | {"one": {"path": folders["one"], "image": ImageSpec(size=56)}}
+    with pytest.raises(PlanError, match=r"dataset 'one' of the mixture: how many tokens an image"):
+        make(unknown, text=text, image=large)
 
 
 def test_images_of_one_kind_are_kept_on_the_device(make: Make, folders: dict[str, Path]) -> None:

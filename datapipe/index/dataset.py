@@ -9,6 +9,7 @@ import functools
 import hashlib
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,7 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         check_same(tars, manifest)
         root = tars.folder
     columns = open_columns(home, manifest)
+    _check_index(home, manifest, columns.index_bytes, str(root if tars is None else tars.name))
     if tars is not None and not columns.checksums:
         _say_unverified(tars.name)
     return Dataset(folder=root, home=home, manifest=manifest, columns=columns)
@@ -174,21 +176,54 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
 def check_shards(root: Path, manifest: Manifest) -> None:
     """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        kind, sizes = "file", manifest.arrays.files
+        sizes: dict[str, int | None] = dict(manifest.arrays.files)
         remedy = "restore it, or convert the shards again into a new folder"
     else:
-        kind, sizes = "shard", {shard.name: shard.bytes for shard in manifest.shards}
+        sizes = {shard.name: shard.bytes for shard in manifest.shards}
         remedy = "restore it, or pack the raw data again into a new folder"
+    kind = "shard" if manifest.arrays is None else "file"
+    _check_sizes(
+        root, sizes, f"its index says {{}}; the {kind} changed after it was indexed", remedy
+    )
+
+
+def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
+    """Raise `IndexMismatch` for an index file that is missing or has another size.
+
+    Args:
+        home: folder of the index.
+        manifest: of the dataset.
+        sizes: of each shard's index file; empty if they are not known.
+        name: of the dataset, in a shell.
+    """
+    remedy = "restore it, or pack the raw data again into a new folder"
+    if manifest.foreign:
+        remedy = f"restore it, or index again with `datapipe index --force {quote(name)}`"
+    elif manifest.arrays is not None:
+        remedy = "restore it, or convert the shards again into a new folder"
+    expected: Iterable[int | None] = sizes or (None for _ in manifest.shards)
+    named = zip((shard.index for shard in manifest.shards), expected, strict=True)
+    _check_sizes(home, dict(named), "it had {}; it was cut or replaced", remedy)
+
+
+def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remedy: str) -> None:
+    """Raise `IndexMismatch` for a file that is missing or has another size, if that is known.
+
+    `said` is what the message says about the size that is known, with `{}` for that size.
+    """
+    root = os.fspath(folder)
     for name, expected in sizes.items():
+        path = f"{root}/{name}"  # a `Path` takes longer than the system call
         try:
-            size = (root / name).stat().st_size
+            size = os.stat(path).st_size
         except FileNotFoundError:
-            raise IndexMismatch(f"{root / name} is missing; {remedy}") from None
-        if size != expected:
+            raise IndexMismatch(f"{path} is missing; {remedy}") from None
+        except OSError as error:
             raise IndexMismatch(
-                f"{root / name} has {size} bytes, its index says {expected}; the {kind} "
-                f"changed after it was indexed: {remedy}"
-            )
+                f"{path}: {error.strerror}; let this user read the folder, or {remedy}"
+            ) from None
+        if expected is not None and size != expected:
+            raise IndexMismatch(f"{path} has {size} bytes, {said.format(expected)}: {remedy}")
 
 
 def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:

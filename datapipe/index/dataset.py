@@ -30,6 +30,7 @@ from datapipe.index.manifest import (
     replace_file,
 )
 from datapipe.index.parquet import file_sha256
+from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
 from datapipe.progress import Progress
@@ -107,7 +108,8 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
     """Open the dataset in `folder`, a path or a URL, or a list of tars of someone else.
 
     Raises:
-        IndexMismatch: there is no finished dataset, or the shards are not those of the index.
+        IndexMismatch: there is no finished dataset, the shards are not those of the index, or this
+            user must not read them.
         StoreError: foreign shards cannot be indexed, or a server does not answer.
         PlanError: nothing that is installed knows such URLs.
     """
@@ -117,6 +119,16 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         home, manifest = mirror_index(folder)
         columns = open_columns(home, manifest)
         return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
+    try:
+        return _open_here(folder)
+    except PermissionError as error:
+        raise IndexMismatch(
+            f"{error.filename or folder}: {error.strerror}; let this user read {folder} and what "
+            "is in it"
+        ) from error
+
+
+def _open_here(folder: str | os.PathLike[str]) -> Dataset:
     # The program may go to another folder while the dataset is open.
     root = Path(folder).absolute()
     if (root / MANIFEST).exists():
@@ -161,15 +173,11 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
     if root.is_file():
         if root.suffix == ".tar":
             return tars_at(root)
-        raise IndexMismatch(f"{root} is a file; give the folder that holds the shards")
+        raise IndexMismatch(not_a_dataset(root))
     refuse_unfinished(root)
     tars = tars_at(root)
     if not tars.shards:
-        found = sorted(path.name for path in root.iterdir())[:5]
-        raise IndexMismatch(
-            f"{root}: neither {MANIFEST} nor a .tar file is here (found: "
-            f"{', '.join(found) or 'nothing'}); pack raw data with `datapipe pack RAW {root}`"
-        )
+        raise IndexMismatch(not_a_dataset(root))
     return tars
 
 

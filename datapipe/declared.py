@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from datapipe.errors import DatapipeError
+from datapipe.paths import expand_home, path_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,11 +32,9 @@ Take = Callable[[Any], Any]
 """Function that returns a value as it was declared, or raises `Refused`."""
 
 _INT64 = 2**63
-_LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes, of Linux
 _MOST_ITEMS = 10**6
 _LONGEST_WORD = 1000
 _LARGEST = 1e300  # of numbers that are no integers
-_NOT_ONE_FILE = re.compile(r"::|://|[{*?\[]")  # a URL, or a list of shards
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
@@ -368,15 +367,11 @@ def _take_path(value: Any) -> Any:
         raise Refused from None
     if not isinstance(text, str) or not text:
         raise Refused
-    if "\0" in text:
-        raise Refused("a path without NUL characters")
-    if not _NOT_ONE_FILE.search(text) and (
-        len(encoded) > _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME
-    ):
-        raise Refused(
-            f"a path of at most {_LONGEST_PATH:,} bytes, {_LONGEST_NAME} between two slashes"
-        )
-    return value
+    if problem := path_problem(text, encoded):
+        raise Refused(problem)
+    if (expanded := expand_home(text)) == text:
+        return value
+    return Path(expanded) if isinstance(value, Path) else expanded
 
 
 def _is_mapping(value: Any) -> bool:

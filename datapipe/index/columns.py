@@ -77,6 +77,7 @@ class Columns:
         member_ext: uint16 [M], into `extensions`.
         image_width, image_height: int32 [I], pixels of the upright image.
         image_orientation: int8 [I], 1 to 8, as EXIF numbers them; by it the image was set upright.
+        index_bytes: size of each shard's index file; empty if an earlier version made the columns.
     """
 
     extensions: tuple[str, ...]
@@ -96,6 +97,7 @@ class Columns:
     image_width: Int32
     image_height: Int32
     image_orientation: Int8
+    index_bytes: tuple[int, ...] = ()
 
     def key(self, sample: int) -> str:
         """Return the key of one sample."""
@@ -184,6 +186,7 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
     return Columns(
         extensions=tuple(about["extensions"]),
         checksums=about["checksums"],
+        index_bytes=tuple(about.get("index_bytes", ())),
         shard_sample=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
         **arrays,
     )
@@ -213,12 +216,14 @@ def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
 
 
 def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Write all columns into `folder`; return `extensions` and whether there are `checksums`."""
+    """Write all columns into `folder`; return `extensions`, `checksums` and `index_bytes`."""
     codes: dict[str, int] = {}
     checksums = True
+    sizes = []
     with npy_files(folder, DTYPES, _OFFSETS) as files:
         for shard in manifest.shards:
             table = checked_index(home, shard)
+            sizes.append((home / shard.index).stat().st_size)
             flat = {name: pc.list_flatten(table[name]) for name in ("offset", "size", "crc32")}
             if flat["crc32"].null_count:
                 checksums = False
@@ -248,4 +253,4 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     "rename the members, or pack them again from their source"
                 )
             files["member_ext"].append(numbers.astype(np.uint16))
-    return {"extensions": list(codes), "checksums": checksums}
+    return {"extensions": list(codes), "checksums": checksums, "index_bytes": sizes}

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import logging
 import os
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from datapipe.index.manifest import (
     replace_file,
 )
 from datapipe.index.parquet import file_sha256
+from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
 from datapipe.progress import Progress
@@ -106,7 +108,8 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
     """Open the dataset in `folder`, a path or a URL, or a list of tars of someone else.
 
     Raises:
-        IndexMismatch: there is no finished dataset, or the shards are not those of the index.
+        IndexMismatch: there is no finished dataset, the shards are not those of the index, or this
+            user must not read them.
         StoreError: foreign shards cannot be indexed, or a server does not answer.
         PlanError: nothing that is installed knows such URLs.
     """
@@ -116,6 +119,16 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         home, manifest = mirror_index(folder)
         columns = open_columns(home, manifest)
         return Dataset(folder=folder, home=home, manifest=manifest, columns=columns)
+    try:
+        return _open_here(folder)
+    except PermissionError as error:
+        raise IndexMismatch(
+            f"{error.filename or folder}: {error.strerror}; let this user read {folder} and what "
+            "is in it"
+        ) from error
+
+
+def _open_here(folder: str | os.PathLike[str]) -> Dataset:
     # The program may go to another folder while the dataset is open.
     root = Path(folder).absolute()
     if (root / MANIFEST).exists():
@@ -134,6 +147,7 @@ def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
         check_same(tars, manifest)
         root = tars.folder
     columns = open_columns(home, manifest)
+    _check_index(home, manifest, columns.index_bytes, str(root if tars is None else tars.name))
     if tars is not None and not columns.checksums:
         _say_unverified(tars.name)
     return Dataset(folder=root, home=home, manifest=manifest, columns=columns)
@@ -159,36 +173,65 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
     if root.is_file():
         if root.suffix == ".tar":
             return tars_at(root)
-        raise IndexMismatch(f"{root} is a file; give the folder that holds the shards")
+        raise IndexMismatch(not_a_dataset(root))
     refuse_unfinished(root)
     tars = tars_at(root)
     if not tars.shards:
-        found = sorted(path.name for path in root.iterdir())[:5]
-        raise IndexMismatch(
-            f"{root}: neither {MANIFEST} nor a .tar file is here (found: "
-            f"{', '.join(found) or 'nothing'}); pack raw data with `datapipe pack RAW {root}`"
-        )
+        raise IndexMismatch(not_a_dataset(root))
     return tars
 
 
 def check_shards(root: Path, manifest: Manifest) -> None:
     """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        kind, sizes = "file", manifest.arrays.files
+        sizes: dict[str, int | None] = dict(manifest.arrays.files)
         remedy = "restore it, or convert the shards again into a new folder"
     else:
-        kind, sizes = "shard", {shard.name: shard.bytes for shard in manifest.shards}
+        sizes = {shard.name: shard.bytes for shard in manifest.shards}
         remedy = "restore it, or pack the raw data again into a new folder"
+    kind = "shard" if manifest.arrays is None else "file"
+    _check_sizes(
+        root, sizes, f"its index says {{}}; the {kind} changed after it was indexed", remedy
+    )
+
+
+def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
+    """Raise `IndexMismatch` for an index file that is missing or has another size.
+
+    Args:
+        home: folder of the index.
+        manifest: of the dataset.
+        sizes: of each shard's index file; empty if they are not known.
+        name: of the dataset, in a shell.
+    """
+    remedy = "restore it, or pack the raw data again into a new folder"
+    if manifest.foreign:
+        remedy = f"restore it, or index again with `datapipe index --force {quote(name)}`"
+    elif manifest.arrays is not None:
+        remedy = "restore it, or convert the shards again into a new folder"
+    expected: Iterable[int | None] = sizes or (None for _ in manifest.shards)
+    named = zip((shard.index for shard in manifest.shards), expected, strict=True)
+    _check_sizes(home, dict(named), "it had {}; it was cut or replaced", remedy)
+
+
+def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remedy: str) -> None:
+    """Raise `IndexMismatch` for a file that is missing or has another size, if that is known.
+
+    `said` is what the message says about the size that is known, with `{}` for that size.
+    """
+    root = os.fspath(folder)
     for name, expected in sizes.items():
+        path = f"{root}/{name}"  # a `Path` takes longer than the system call
         try:
-            size = (root / name).stat().st_size
+            size = os.stat(path).st_size
         except FileNotFoundError:
-            raise IndexMismatch(f"{root / name} is missing; {remedy}") from None
-        if size != expected:
+            raise IndexMismatch(f"{path} is missing; {remedy}") from None
+        except OSError as error:
             raise IndexMismatch(
-                f"{root / name} has {size} bytes, its index says {expected}; the {kind} "
-                f"changed after it was indexed: {remedy}"
-            )
+                f"{path}: {error.strerror}; let this user read the folder, or {remedy}"
+            ) from None
+        if expected is not None and size != expected:
+            raise IndexMismatch(f"{path} has {size} bytes, {said.format(expected)}: {remedy}")
 
 
 def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:

@@ -42,7 +42,7 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
-from datapipe.mixture.given import image_of, mixture_at, text_of
+from datapipe.mixture.given import image_of, joined, mixture_at, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
@@ -59,7 +59,7 @@ _DEFAULT_IMAGE = ImageSpec()
 @accept_old_names
 @checked(PlanError)
 def make_loader(
-    path: str | PathLike[str] | Mixture | Mapping[Any, Any],
+    path: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],
     *,
     batch_size: int | BatchSpec | None = None,
     image: ImageSpec | None = _DEFAULT_IMAGE,
@@ -103,7 +103,8 @@ def make_loader(
             in WebDataset format, or a list of these ("data/train-{000..099}.tar"); they are indexed
             once, on first use. Or the URL of a dataset that `datapipe pack` wrote: http(s)://,
             s3://, gs://, hf://; its index is fetched once. Or a mixture of several: a `Mixture`, a
-            dict such as `{"captions/": 0.7, "chats/": 0.3}`, or a `.yaml` or `.json` file.
+            dict such as `{"captions/": 0.7, "chats/": 0.3}`, or a `.yaml` or `.json` file; a list
+            of datasets is the mixture that draws each sample of all of them once an epoch.
         batch_size: samples a rank takes in a step; with `pack` packs, by default 1; with
             `max_tokens` the most samples of a batch. Or a `BatchSpec`, which also has constant
             shapes of padded batches.
@@ -178,6 +179,7 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
         (4, 3, 336, 336) (4, 19)
     """
+    path = joined(path)
     mixture = mixture_at(path)
     if mixture is not None:
         image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)

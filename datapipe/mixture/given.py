@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,38 @@ if TYPE_CHECKING:  # imports torch, which planning does not need
 
 FILES = (".yaml", ".yml", ".json")
 """Endings of files that hold a mixture."""
+
+
+def joined(
+    path: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],
+) -> str | PathLike[str] | Mixture | Mapping[Any, Any]:
+    """Return a list of datasets as a mixture that draws each sample once; anything else as it is.
+
+    A list of `.tar` shards is one dataset, as if `::` stood between them.
+
+    Raises:
+        PlanError: the list is empty, or names a dataset twice.
+
+    Examples:
+        >>> joined(["0.tar", "1.tar"])
+        '0.tar::1.tar'
+    """
+    if isinstance(path, str | PathLike | Mixture | Mapping):
+        return path
+    paths = [os.fspath(each) for each in path]
+    if not paths:
+        raise PlanError("path []: give at least one dataset")
+    if all(name.endswith(".tar") and "://" not in name for name in paths):
+        return "::".join(paths)
+    if len(paths) == 1:
+        return paths[0]
+    again = next((name for name, count in Counter(paths).items() if count > 1), None)
+    if again is not None:
+        raise PlanError(
+            f"path names {shorten(again)} twice; name each dataset once, or give a mixture such as "
+            f"{{{again!r}: '2x'}} to draw its samples more often"
+        )
+    return Mixture.of({"datasets": paths})
 
 
 def mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixture | None:

@@ -12,6 +12,7 @@ from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.index.where import parse_where
 from datapipe.mixture.located import Located, located
+from datapipe.mixture.raw_records import refuse_json, refuse_records
 from datapipe.mixture.spec import (
     Child,
     DatasetPath,
@@ -65,9 +66,14 @@ def parse_file(path: str | os.PathLike[str]) -> Mixture:
     """Return the mixture of a YAML or JSON file.
 
     Raises:
-        PlanError: the file cannot be read, or a value is wrong, with its line.
+        PlanError: the file cannot be read, holds raw data, or a value is wrong, with its line.
     """
-    return _Parser(os.path.dirname(os.fspath(path))).mixture(read_file(path), MIXTURE_KEYS)
+    name = os.fspath(path)
+    if name.endswith(".json"):  # raw records of a gigabyte would take YAML minutes
+        refuse_json(name)
+    root = read_file(name)
+    refuse_records(name, root.plain())
+    return _Parser(os.path.dirname(name)).mixture(root, MIXTURE_KEYS)
 
 
 @dataclass

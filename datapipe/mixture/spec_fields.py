@@ -10,6 +10,7 @@ from typing import Any
 
 from datapipe.errors import PlanError
 from datapipe.mixture.located import Located
+from datapipe.paths import expand_home
 from datapipe.text.spec import TextSpec
 from datapipe.text.templates import BUILT_IN
 
@@ -112,7 +113,7 @@ def from_folder(path: str, folder: str | None) -> str:
     """Return a path as seen from a file in `folder`; URLs and absolute paths stay."""
     if "://" in path or "::" in path:
         return path
-    path = os.path.expanduser(path)
+    path = expand_home(path)
     return os.path.join(folder, path) if folder else path
 
 

@@ -12,13 +12,13 @@ import yaml
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
 from datapipe.mixture.located import DEEPEST, Located
+from datapipe.mixture.raw_records import MOST_BYTES
 
 # The one in C is ten times faster, which files of a thousand datasets need.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _SCALARS = ("null", "bool", "int", "float", "str", "timestamp")
 _PREFIX = "tag:yaml.org,2002:"
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")  # YAML 1.1 takes 1e-5 as a string
-_MOST_BYTES = 64 * 2**20
 
 
 def read_file(path: str | os.PathLike[str]) -> Located:
@@ -60,8 +60,8 @@ def read_file(path: str | os.PathLike[str]) -> Located:
 def _text(name: str) -> str:
     try:
         path = Path(name)
-        if path.stat().st_size > _MOST_BYTES:
-            raise PlanError(f"{name}: more than {_MOST_BYTES:,} bytes; give a file of a mixture")
+        if path.stat().st_size > MOST_BYTES:
+            raise PlanError(f"{name}: more than {MOST_BYTES:,} bytes; give a file of a mixture")
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PlanError(f"{name}: not UTF-8 ({error.reason}); save it as UTF-8") from None

@@ -17,7 +17,7 @@ from datapipe.errors import DatapipeError, IndexMismatch
 from datapipe.index import columns as columns_module
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import derived
-from datapipe.index.files.sealed_json import unseal
+from datapipe.index.files.sealed_json import seal, unseal
 from datapipe.index.manifest import Manifest, write_manifest
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.index.tar.indexer import index_shards
@@ -171,6 +171,38 @@ def test_a_shard_of_another_size_is_refused(packed):
 def test_a_missing_shard_is_refused(packed):
     (packed / "shard-000000.tar").unlink()
     with pytest.raises(IndexMismatch, match=r"shard-000000\.tar is missing; restore it"):
+        open_dataset(packed)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, r"is missing"), (b"PAR1", r"has 4 bytes, it had \d+; it was cut or replaced")],
+)
+@pytest.mark.parametrize("kind", ["shards", "arrays", "tars"])
+def test_an_index_file_that_is_missing_or_cut_is_noticed_although_columns_are_there(
+    packed, tmp_path, make_tar, kind, content, said
+):
+    folder, name, remedy = packed, "shard-000001.parquet", "pack the raw data again"
+    if kind == "arrays":
+        folder, name, remedy = tmp_path / "arrays", "part-000001.parquet", "convert the shards"
+        datapipe.convert_dataset(packed, folder, image=datapipe.ImageSpec(size=8))
+    elif kind == "tars":
+        folder, name, remedy = tmp_path / "a b", "0.index.parquet", "datapipe index --force '/"
+        make_tar(folder / "0.tar", [("0.txt", b"hello")])
+    assert datapipe.make_loader(folder, batch_size=1)
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    with pytest.raises(IndexMismatch, match=rf"{name} {said}[:;] restore it, or .*{remedy}"):
+        datapipe.make_loader(folder, batch_size=1)
+
+
+def test_a_missing_index_file_is_noticed_where_an_earlier_version_made_the_columns(packed):
+    about = packed / "columns" / "columns.json"
+    document = unseal(about.read_bytes())
+    del document["index_bytes"]
+    about.write_text(seal(document))
+    assert len(open_dataset(packed))
+    (packed / "shard-000001.parquet").unlink()
+    with pytest.raises(IndexMismatch, match=r"shard-000001\.parquet is missing"):
         open_dataset(packed)
 
 

@@ -99,7 +99,10 @@ def test_excluded_samples_are_counted_as_if_they_took_part(mix: Make, packed: Pa
 
 def test_errors_of_a_dict_name_the_dataset(packed: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for folder, message in (("none", "no such folder"), ("empty", "neither dataset.json nor")):
+    for folder, message in (
+        ("none", "no such folder"),
+        ("empty", "is empty, with neither dataset.json nor"),
+    ):
         mixture = {str(packed): 1, str(tmp_path / folder): 1}
         with pytest.raises(datapipe.IndexMismatch, match=message) as refused:
             datapipe.make_loader(mixture, batch_size=2)

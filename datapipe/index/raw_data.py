@@ -1,0 +1,111 @@
+"""Messages about what was given instead of a packed dataset: raw data, part of a dataset, ..."""
+
+from __future__ import annotations
+
+import os
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+
+from datapipe.index.images.formats import PACKED
+from datapipe.index.images.header import EXTENSIONS
+from datapipe.index.manifest import MANIFEST
+
+_RECORDS = frozenset({"json", "jsonl", "jsonlines", "ndjson", "csv", "tsv", "parquet"})
+_COMPRESSED_TARS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
+_ARCHIVES = frozenset({"zip", "7z", "rar"})
+_LOOKED_AT = 2000  # entries of a folder and those below
+_NAMED = 3
+_GIVE = "give the folder that `datapipe pack` wrote"
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file's name is that of an image that is packed."""
+    ext = name.rpartition(".")[2].lower()
+    return "." in name and (ext in EXTENSIONS or ext in PACKED)
+
+
+def pack_first(path: str | os.PathLike[str], holds: str) -> str:
+    """Return the message about raw data where a dataset was expected; `holds` says what it is."""
+    name = os.fspath(path)
+    return (
+        f"{name}: this is raw data ({holds}); pack it first: `datapipe pack {quote(name)} shards/`"
+    )
+
+
+def not_a_dataset(path: Path) -> str:
+    """Return the message about a file, or a folder without manifest and tars."""
+    if (path.parent / MANIFEST).is_file():
+        return f"{path} is part of a dataset; give its folder, {path.parent}"
+    return _about_file(path) if path.is_file() else _about_folder(path)
+
+
+def _about_file(path: Path) -> str:
+    name = path.name.lower()
+    ext = name.removesuffix(".gz").rpartition(".")[2]
+    if name.endswith(_COMPRESSED_TARS):
+        return (
+            f"{path} is compressed, and samples cannot be read from the middle of it; decompress a "
+            "shard of WebDataset and give the .tar, or unpack raw data and pack its folder with "
+            "`datapipe pack FOLDER shards/`"
+        )
+    if ext in _ARCHIVES:
+        return (
+            f"{path} is an archive; unpack it, and pack the folder with `datapipe pack FOLDER "
+            "shards/`"
+        )
+    if ext in _RECORDS:
+        return pack_first(path, "records")
+    if ext in ("yaml", "yml"):
+        return (
+            f"{path} is a file such as a mixture's, and no dataset; give the datasets that it "
+            "names instead"
+        )
+    if is_image_name(name):
+        return (
+            f"{path}: this is an image; pack its folder first: `datapipe pack "
+            f"{quote(str(path.parent))} shards/`"
+        )
+    return (
+        f"{path} is a file, and neither a .tar shard nor the file of a mixture (.yaml, .json); "
+        f"{_GIVE}"
+    )
+
+
+def _about_folder(path: Path) -> str:
+    names = sorted(os.listdir(path))
+    if not names:
+        return (
+            f"{path} is empty, with neither {MANIFEST} nor a .tar file; {_GIVE}, or pack raw data "
+            f"into it: `datapipe pack RAW {quote(str(path))}`"
+        )
+    datasets = [name for name in names[:_LOOKED_AT] if (path / name / MANIFEST).is_file()]
+    if datasets:
+        which = _listed(datasets)
+        return (
+            f"{path} is no dataset, but holds some: {which}; give one of them, or a list of several"
+        )
+    raw = _raw_files(path)
+    if raw:
+        return pack_first(path, _listed(raw))
+    return f"{path}: neither {MANIFEST} nor a .tar file is here (found: {_listed(names)}); {_GIVE}"
+
+
+def _raw_files(path: Path) -> list[str]:
+    """Return some names of images and files of records in a folder and below it."""
+    files = (
+        os.path.relpath(os.path.join(folder, name), path)
+        for folder, _, names in os.walk(path)
+        for name in sorted(names)
+    )
+    found = []
+    for name in islice(files, _LOOKED_AT):
+        ext = name.lower().removesuffix(".gz").rpartition(".")[2]
+        if is_image_name(name) or ext in _RECORDS:
+            found.append(name)
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    more = ", ..." if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,106 @@
+"""Raw records that were given as the file of a mixture, told apart by their content."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import PlanError
+from datapipe.index.manifest import MANIFEST
+from datapipe.index.raw_data import is_image_name, pack_first
+
+MOST_BYTES = 64 * 2**20
+"""Bytes of the file of a mixture at most."""
+
+_LOOKED_AT = 20  # records
+_WORDS = 3  # of a text that is no weight, repeat or amount
+_OPTIONS = frozenset({"name", "path", "weight", "repeat", "limit", "where", "text", "image"})
+_OPTIONS_OF_ALL = frozenset({"weights", "epoch", "text", "image", "schedule", "validation"})
+
+
+def refuse_json(path: str) -> None:
+    """Refuse a JSON file of raw records, or a manifest, before it is parsed as a mixture.
+
+    Raises:
+        PlanError: it is one.
+    """
+    try:
+        if Path(path).stat().st_size > MOST_BYTES:
+            raise PlanError(pack_first(path, f"more than {MOST_BYTES:,} bytes"))
+        text = Path(path).read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return  # the parser of mixtures says so
+    refuse_records(path, _parsed(text))
+
+
+def refuse_records(path: str, value: Any) -> None:
+    """Refuse a value that was read from a file, if it is raw records or a manifest.
+
+    Raises:
+        PlanError: it is one.
+    """
+    if isinstance(value, dict) and value.get("format") == "datapipe":
+        folder = os.path.dirname(os.path.abspath(path))
+        raise PlanError(f"{path} is the {MANIFEST} of a dataset; give its folder, {folder}")
+    if holds_records(value):
+        if not path.endswith(".json"):
+            raise PlanError(
+                f"{path}: these are records of raw data; save them as JSON, and pack that first: "
+                "`datapipe pack FILE.json shards/`"
+            )
+        raise PlanError(pack_first(path, "records, and no mixture"))
+
+
+def holds_records(value: Any) -> bool:
+    """Return whether the content of a file is records of raw data, and cannot be a mixture.
+
+    Examples:
+        >>> holds_records([{"image": "0.jpg", "caption": "a cat"}])
+        True
+        >>> holds_records({"captions/": "70%", "chats/": {"weight": "30%"}})
+        False
+    """
+    if isinstance(value, list):
+        return any(map(_is_record, value[:_LOOKED_AT]))
+    if not isinstance(value, dict) or "datasets" in value:
+        return False
+    return any(
+        is_image_name(key)
+        or (isinstance(item, str) and len(item.split()) >= _WORDS)
+        or (isinstance(item, list) and holds_records(item))
+        or (isinstance(item, dict) and _names_image(item))
+        for key, item in islice(value.items(), _LOOKED_AT)
+        if key not in _OPTIONS_OF_ALL
+    )
+
+
+def _is_record(item: Any) -> bool:
+    if isinstance(item, str):
+        return is_image_name(item)
+    if isinstance(item, dict):
+        return not item.keys() <= _OPTIONS | {"datasets"} or _names_image(item)
+    return isinstance(item, list)
+
+
+def _names_image(item: dict[str, Any]) -> bool:
+    return any(isinstance(value, str) and is_image_name(value) for value in item.values())
+
+
+def _parsed(text: str) -> Any:
+    """Return the value of a JSON text, or its first records if it is JSON Lines or damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    start = text.lstrip()
+    in_list = start.startswith("[")
+    start = start[in_list:].lstrip()
+    try:
+        first, end = json.JSONDecoder().raw_decode(start)
+    except (ValueError, RecursionError):
+        return None
+    # Damage behind a mixture's own mapping does not make it a record.
+    return [first] if in_list or start[end:].lstrip().startswith("{") else None

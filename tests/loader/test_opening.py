@@ -1,0 +1,291 @@
+"""What make_loader takes as a dataset, and what it says about everything else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import datapipe
+from datapipe import DatapipeError, IndexMismatch, Mixture, PlanError, make_loader
+
+CAPTIONS = [{"image": f"{n}.jpg", "caption": "a cat on a mat"} for n in range(3)]
+CHAT = {
+    "id": "1",
+    "image": "1.jpg",
+    "conversations": [{"from": "human", "value": "<image>?"}, {"from": "gpt", "value": "yes"}],
+}
+COCO = {
+    "info": {"year": 2014},
+    "images": [{"id": 1, "file_name": "0.jpg"}],
+    "annotations": [{"image_id": 1, "id": 1, "caption": "a cat"}],
+}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(CAPTIONS),
+        json.dumps([CHAT]),
+        json.dumps(COCO),
+        json.dumps({"version": 2, "data": CAPTIONS}),
+        json.dumps({"0.jpg": "a cat", "1.jpg": "a dog"}),
+        json.dumps({"0001": "a cat on a mat"}),
+        json.dumps({"0001": {"image": "1.jpg", "caption": "a cat"}}),
+        json.dumps([["0.jpg", "a cat"]]),
+        json.dumps([{"path": "0.jpg", "text": "a cat"}]),
+        "\n".join(map(json.dumps, CAPTIONS)),
+        json.dumps(CAPTIONS)[:-20],
+    ],
+)
+def test_raw_records_in_json_are_told_from_a_mixture(tmp_path: Path, content: str) -> None:
+    raw = tmp_path / "my captions.json"
+    raw.write_text(content)
+    for read in (lambda path: make_loader(path, batch_size=1), Mixture.load):
+        with pytest.raises(PlanError) as error:
+            read(raw)
+        assert str(error.value) == (
+            f"{raw}: this is raw data (records, and no mixture); pack it first: "
+            f"`datapipe pack '{raw}' shards/`"
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"captions/": "70 %%"}', "captions/ '70 %%': give a weight"),
+        ('{"captions/": {"weigth": 1}}', "'weigth' is no option of a dataset"),
+        ('["captions/", "chats/"]', "a mixture is a mapping"),
+        ('[{"path": "captions/", "weight": 1}]', "a mixture is a mapping"),
+        ('{"datasets": {"captions/": 1}, "epoch": "two of them all"}', "epoch"),
+        ('{"captions/": {"weight": 1, "where": "width > 64 and images > 0", "limit": 0}}', "limit"),
+        ('{"captions/": 1}}', "not YAML"),
+        ('{"captions/": 1, ', "not YAML"),
+    ],
+)
+def test_a_mistake_in_a_mixture_stays_one_of_a_mixture(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "mixture.json").write_text(content)
+    with pytest.raises(PlanError, match=said) as error:
+        make_loader(tmp_path / "mixture.json", batch_size=1)
+    assert "raw data" not in str(error.value)
+
+
+def test_large_json_is_not_parsed_as_a_mixture(tmp_path: Path) -> None:
+    (tmp_path / "captions.json").write_text("[" + " " * (64 << 20) + "]")
+    with pytest.raises(
+        PlanError, match=r"this is raw data .*`datapipe pack .*captions\.json shards/"
+    ):
+        make_loader(tmp_path / "captions.json", batch_size=1)
+
+
+def test_records_in_yaml_are_told_from_a_mixture(tmp_path: Path) -> None:
+    (tmp_path / "captions.yaml").write_text("- image: 0.jpg\n  caption: a cat\n")
+    with pytest.raises(PlanError, match="these are records of raw data; save them as JSON"):
+        make_loader(tmp_path / "captions.yaml", batch_size=1)
+
+
+@pytest.fixture
+def raw_files(tmp_path: Path, jpeg: Any, make_tar: Any) -> Path:
+    """Files that are no dataset."""
+    lines = "".join(json.dumps(record) + "\n" for record in CAPTIONS)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "a.csv").write_text("image,caption\n0.jpg,a cat\n")
+    pq.write_table(pa.table({"image": ["0.jpg"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.jpg").write_bytes(jpeg(0))
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    tar = make_tar(tmp_path / "a.tmp", [("0.txt", b"hello")])
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    tar.unlink()
+    (tmp_path / "a.zip").write_bytes(b"PK")
+    (tmp_path / "a.yaml").write_text("captions/: 1")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "a.jsonl",
+            r"this is raw data \(records\); pack it first: `datapipe pack .*a\.jsonl shards",
+        ),
+        ("a.jsonl.gz", r"this is raw data \(records\); pack it first"),
+        ("a.csv", r"this is raw data \(records\); pack it first"),
+        ("a.parquet", r"this is raw data \(records\); pack it first"),
+        ("a.jpg", r"this is an image; pack its folder first: `datapipe pack .* shards/`"),
+        ("a.npy", r"a\.npy is a file, and neither .*; give the folder that `datapipe pack` wrote"),
+        ("a.tar.gz", r"a\.tar\.gz is compressed.* give the \.tar, or unpack raw data and pack"),
+        ("a.zip", r"a\.zip is an archive; unpack it, and pack"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(
+    raw_files: Path, name: str, said: str, listed: bool
+) -> None:
+    path: Any = raw_files / name
+    with pytest.raises(IndexMismatch, match=said):
+        make_loader([path] if listed else path, batch_size=1)
+
+
+def test_a_mixture_inside_a_list_is_refused(raw_files: Path, packed: Path) -> None:
+    with pytest.raises(
+        IndexMismatch, match=r"a\.yaml is a file such as a mixture's.*give the data"
+    ):
+        make_loader([raw_files / "a.yaml", packed], batch_size=1)
+
+
+def test_a_folder_of_images_is_named_with_the_command_that_packs_it(
+    tmp_path: Path, make_folder: Any
+) -> None:
+    make_folder(tmp_path / "photos" / "deep")
+    with pytest.raises(IndexMismatch) as error:
+        make_loader(tmp_path / "photos", batch_size=1)
+    assert str(error.value) == (
+        f"{tmp_path}/photos: this is raw data (deep/000.jpg, deep/001.jpg, deep/002.jpg, ...); "
+        f"pack it first: `datapipe pack {tmp_path}/photos shards/`"
+    )
+
+
+def test_other_folders_say_what_to_give(tmp_path: Path, packed: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.md").touch()
+    (tmp_path / "both").mkdir()
+    image = datapipe.ImageSpec(size=8)
+    datapipe.convert_dataset(packed, tmp_path / "both" / "train", image=image)
+    for name, said in {
+        "no": "no such folder; give the one that",
+        "empty": "is empty, .*; give the folder that .*, or pack raw data into it",
+        "notes": r"neither dataset\.json nor a \.tar file is here \(found: todo\.md\); give the",
+        "both": "is no dataset, but holds some: train; give one of them, or a list",
+        "both/train/columns": "is part of a dataset; give its folder, .*/both/train",
+        "both/train/part-000000.parquet": "is part of a dataset; give its folder, .*/both/train",
+        "both/train/dataset.json": r"is the dataset\.json of a dataset; give its folder, .*/train",
+    }.items():
+        with pytest.raises(DatapipeError, match=said) as error:
+            make_loader(tmp_path / name, batch_size=1)
+        assert "RAW shards" not in str(error.value)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("mode", [0o000, 0o600])
+def test_a_folder_without_permission_is_named(tmp_path: Path, packed: Path, mode: int) -> None:
+    folder = shutil.copytree(packed, tmp_path / "shards")
+    folder.chmod(mode)
+    try:
+        with pytest.raises(IndexMismatch, match=r"shards.*[Pp]ermission denied; let this user"):
+            make_loader(folder, batch_size=1)
+    finally:
+        folder.chmod(0o755)
+
+
+def test_a_denied_folder_is_named_for_every_user(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(
+        IndexMismatch, match=r"dataset\.json: Permission denied; let this user read"
+    ):
+        make_loader(packed, batch_size=1)
+
+
+def keys(loader: Any) -> list[str]:
+    return [
+        f"{d}:{k}" for batch in loader for d, k in zip(batch["dataset"], batch["key"], strict=True)
+    ]
+
+
+@pytest.fixture
+def two(tmp_path: Path, packed: Path, make_folder: Any) -> tuple[Path, Path]:
+    """Two datasets of different sizes."""
+    datapipe.pack_dataset(make_folder(tmp_path / "raw"), tmp_path / "small")
+    return packed, tmp_path / "small"
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_list_of_datasets_draws_each_sample_once(
+    two: tuple[Path, Path], make: Any, shuffle: bool
+) -> None:
+    image = datapipe.ImageSpec(size=16)
+    loader = make_loader(
+        list(two), batch_size=5, image=image, meta=("dataset", "key"), shuffle=shuffle, epochs=2
+    )
+    drawn = Counter(keys(loader))
+    expected = [
+        f"{str(folder).rstrip('/')}:{key}"
+        for folder in two
+        for batch in make_loader(folder, batch_size=1, image=image, meta="key")
+        for key in batch["key"]
+    ]
+    assert drawn == Counter(dict.fromkeys(expected, 2))
+    assert len(expected) == 37 + 8
+
+
+def test_a_list_of_one_is_that_dataset(packed: Path, make: Any) -> None:
+    state = make(seed=3).state_dict()
+    make_loader((packed,), batch_size=4, seed=3, image=datapipe.ImageSpec(size=32)).load_state_dict(
+        state
+    )
+
+
+def test_a_list_of_tars_is_one_dataset(tmp_path: Path, make_tar: Any) -> None:
+    tars = [
+        make_tar(tmp_path / name, [(f"{name[0]}.txt", name.encode())])
+        for name in ("b.tar", "a.tar")
+    ]
+    loader = make_loader(tars, batch_size=1, shuffle=False)
+    assert [text for batch in loader for text in batch["text"]] == ["b.tar", "a.tar"]
+
+
+def test_lists_that_cannot_be_meant_are_refused(packed: Path) -> None:
+    with pytest.raises(PlanError, match=r"path \[\]: give at least one dataset"):
+        make_loader([], batch_size=1)
+    with pytest.raises(PlanError, match=r"path names '.*' twice; name .* once, or .*: '2x'}"):
+        make_loader([packed, packed], batch_size=1)
+    with pytest.raises(PlanError, match=r"path \[3\]: give .* or a list, each a path"):
+        make_loader([3], batch_size=1)  # type: ignore[list-item]
+
+
+def test_the_home_folder_is_written_as_in_a_shell(
+    tmp_path: Path, make_folder: Any, make_tar: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    make_folder(tmp_path / "raw")
+    datapipe.pack_dataset("~/raw", "~/shards")
+    image = datapipe.ImageSpec(size=16)
+    datapipe.convert_dataset(Path("~/shards"), "~/arrays", image=image)
+    for name in ("0", "1"):
+        make_tar(tmp_path / "tars" / f"{name}.tar", [(f"{name}.txt", b"hello")])
+    assert datapipe.index_shards("~/tars").samples == 2
+    cache = datapipe.CacheSpec(disk="~/kept", plan="~/plans")
+    assert (cache.disk, cache.plan) == (f"{tmp_path}/kept", f"{tmp_path}/plans")
+    (tmp_path / "mixture.yaml").write_text("~/shards: 1")
+    for path in (
+        *("~/shards/", Path("~/shards"), "~/arrays", "~/tars/{0..0}.tar", "~/mixture.yaml"),
+        *({"~/shards": 1}, ["~/shards", "~/tars"], "~/tars/0.tar::~/tars/1.tar"),
+    ):
+        assert len(make_loader(path, batch_size=1, image=None))
+    assert not Path("~").exists()
+
+
+def test_a_folder_whose_name_begins_with_a_tilde_is_read(
+    tmp_path: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(packed, tmp_path / "~" / "shards")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert len(make_loader("~/shards", batch_size=37)) == 1

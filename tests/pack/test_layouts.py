@@ -9,7 +9,9 @@ import pytest
 from .layouts import (
     further_columns,
     further_folders,
+    further_links,
     further_media,
+    further_mixed,
     further_tables,
     further_tars,
     sources_captions,
@@ -27,7 +29,9 @@ TABLES = (
     further_media,
     further_columns,
     further_folders,
+    further_links,
     further_tables,
+    further_mixed,
 )
 """Modules that add their layouts to `LAYOUTS` when they are imported."""
 

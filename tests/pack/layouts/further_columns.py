@@ -188,24 +188,36 @@ def map_without_image(raw: Raw) -> tuple[Fate, ...]:
     return (refused("--map"),)
 
 
-def _map_alone(raw: Raw) -> tuple[Fate, ...]:
+def _map_alone(raw: Raw, *, inside: bool) -> tuple[Fate, ...]:
     rows = []
     for n in N:
-        row: dict[str, Any] = {"image": raw.image(f"images/{n}.jpg", n)}
-        rows.append(row | {"ask": f"What {n}?", "told": f"That {n}."})
-    raw.jsonl("data.jsonl", rows)
+        image = raw.cell(n, "photo") if inside else raw.image(f"files/{n}.jpg", n)
+        rows.append({"photo": image, "ask": f"What {n}?", "told": f"That {n}."})
+    if inside:
+        raw.parquet("train-00000-of-00001.parquet", rows)
+    else:
+        raw.jsonl("data.jsonl", rows)
     with_images = packed(*(chat(n, f"What {n}?", f"That {n}.") for n in N))
     samples = [chat((), f"What {n}?", f"That {n}.") for n in N]
-    return with_images, packed(*samples, says=(("image", 8),)), refused("image")
+    return with_images, packed(*samples, says=(("photo", 8),)), refused("photo")
 
 
-LAYOUTS.append(
-    Layout(
-        name="--map of turns alone, images recognised",
-        make=_map_alone,
-        options={"map": "user=ask,assistant=told"},
-    )
-)
+_TURNS = "user=ask,assistant=told"
+
+
+@layout("--map of turns alone, beside a column of paths", map=_TURNS)
+def map_beside_paths(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=False)
+
+
+@layout("--map of turns alone and --format, beside a column of paths", map=_TURNS, format="table")
+def map_and_format(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=False)
+
+
+@layout("--map of turns alone, beside a column of images", map=_TURNS)
+def map_beside_images(raw: Raw) -> tuple[Fate, ...]:
+    return _map_alone(raw, inside=True)
 
 
 def _held(name: str, kind: Any, cell: Any) -> Layout:
@@ -276,7 +288,7 @@ def recap_datacomp(raw: Raw) -> Fate:
         for n in N
     ]
     raw.parquet("data/train_data/train-00000-of-00001.parquet", rows)
-    return refused("img2dataset|download")
+    return refused("img2dataset|download|url")
 
 
 @layout("table of ids", image_column="images/{image_id}.jpg")

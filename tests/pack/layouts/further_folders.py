@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import unicodedata
 from typing import Any
@@ -12,7 +11,7 @@ from .raw import Held, Raw
 from .table import LAYOUTS, Fate, Layout, N, Sample, captioned, layout, packed, refused, textless
 
 
-def _pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Any]:
+def pairs(raw: Raw, folder: str = "", ext: str = "jpg", text: str = "txt") -> list[Any]:
     for n in N:
         raw.image(f"{folder}{n:03d}.{ext}", n, kind=ext.lower())
         raw.text(f"{folder}{n:03d}.{text}", f"text {n}")
@@ -56,7 +55,7 @@ def paged_cells(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("two texts of one stem")
 def two_texts(raw: Raw) -> tuple[Fate, ...]:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     for n in N:
         raw.text(f"{n:03d}.caption", f"other {n}")
     others = [captioned(n, f"other {n}") for n in N]
@@ -66,67 +65,12 @@ def two_texts(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("two images of one stem")
 def two_images(raw: Raw) -> tuple[Fate, ...]:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     for n in N:
         raw.image(f"{n:03d}.png", 100 + n)
     both = [captioned(100 + n, f"text {n}") for n in N]
     says = (("stem|name|same|png", 8),)
     return packed(*samples, *both, says=says), packed(*samples, rejects=8), refused("png|stem")
-
-
-@layout("a relative path as RAW")
-def relative(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.given = os.path.relpath(raw.folder / "tables" / "data.csv")
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("the folder of a relative path as RAW")
-def relative_folder(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("tables/data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    raw.given = os.path.relpath(raw.folder / "tables")
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("RAW is a link")
-def linked_raw(raw: Raw) -> Fate:
-    samples = _pairs(raw)
-    link = raw.folder.with_name("link")
-    link.symlink_to(raw.folder)
-    raw.given = link
-    return packed(*samples)
-
-
-@layout("a link to an ancestor")
-def ancestor(raw: Raw) -> Fate:
-    samples = _pairs(raw, "inner/")
-    (raw.folder / "inner" / "again").symlink_to("..")
-    return packed(*samples, rejects=1, says=("again",))
-
-
-@layout("a link to an ancestor beside records")
-def ancestor_of_records(raw: Raw) -> Fate:
-    for n in N:
-        raw.image(f"pictures/{n}.jpg", n)
-    raw.csv("data.csv", [{"image": f"{n}.jpg", "caption": f"text {n}"} for n in N])
-    (raw.folder / "pictures" / "again").symlink_to("..")
-    return packed(*(captioned(n, f"text {n}") for n in N))
-
-
-@layout("links to images elsewhere")
-def linked_images(raw: Raw) -> Fate:
-    store = raw.folder.with_name("store")
-    store.mkdir()
-    for n in N:
-        (store / f"{n}.bin").write_bytes(picture(n))
-        raw.path(f"{n}.jpg").symlink_to(store / f"{n}.bin")
-        raw.count(f"{n}.jpg", n)
-        raw.text(f"{n}.txt", f"text {n}")
-    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("parallel folders")
@@ -144,6 +88,52 @@ def sam_captions(raw: Raw) -> Fate:
         raw.image(f"images/sa_{n}.jpg", n)
         raw.text(f"captions/sa_{n}.txt", f"The image features {n}.")
     return packed(*(captioned(n, f"The image features {n}.") for n in N))
+
+
+@layout("parallel folders of images, masks and captions")
+def parallel_masks(raw: Raw) -> tuple[Fate, ...]:
+    for n in N:
+        raw.image(f"images/{n}.jpg", n)
+        raw.image(f"masks/{n}.png", 100 + n)
+        raw.text(f"captions/{n}.txt", f"text {n}")
+    samples = [captioned(n, f"text {n}") for n in N]
+    silent = [textless(100 + n) for n in N]
+    return (
+        packed(*samples, says=(("masks", 8),)),
+        packed(*samples, *silent, says=(("no text", 8),)),
+        packed(*samples, rejects=8),
+        refused("masks"),
+    )
+
+
+@layout("masks beside the images")
+def masks_beside(raw: Raw) -> tuple[Fate, ...]:
+    samples = pairs(raw)
+    for n in N:
+        raw.image(f"{n:03d}_mask.png", 100 + n)
+    silent = [textless(100 + n) for n in N]
+    return (
+        packed(*samples, says=(("mask", 8),)),
+        packed(*samples, *silent, says=(("no text", 8),)),
+        packed(*samples, rejects=8),
+        refused("mask"),
+    )
+
+
+@layout("JSON of a caption beside each image")
+def json_beside(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{n}.jpg", n)
+        raw.json(f"{n}.json", {"caption": f"text {n}", "tags": ["a"]})
+    return packed(*(captioned(n, f"text {n}") for n in N))
+
+
+@layout("JSON of unknown fields beside each image", map="caption=info.title")
+def json_unknown(raw: Raw) -> Fate:
+    for n in N:
+        raw.image(f"{n}.jpg", n)
+        raw.json(f"{n}.json", {"info": {"title": f"text {n}"}})
+    return packed(*(captioned(n, f"text {n}") for n in N))
 
 
 @layout("nested folders")
@@ -166,7 +156,7 @@ def equal_names(raw: Raw) -> Fate:
 
 @layout("loose pairs beside records")
 def mixed(raw: Raw) -> tuple[Fate, ...]:
-    _pairs(raw)
+    pairs(raw)
     for n in range(20, 28):
         raw.image(f"more/{n}.jpg", n)
     rows = [{"image": f"more/{n}.jpg", "caption": f"text {n}"} for n in range(20, 28)]
@@ -210,7 +200,7 @@ def unnamed_records(raw: Raw) -> Fate:
 
 @layout("names in capitals")
 def capitals(raw: Raw) -> Fate:
-    return packed(*_pairs(raw, ext="JPG", text="TXT"))
+    return packed(*pairs(raw, ext="JPG", text="TXT"))
 
 
 @layout("records that name images in other capitals")
@@ -250,7 +240,7 @@ def classes(raw: Raw) -> Fate:
 
 @layout("empty files")
 def empty(raw: Raw) -> Fate:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     raw.bytes("100.jpg", b"")
     raw.count("100.jpg", None)
     raw.text("100.txt", "text 100")
@@ -261,7 +251,7 @@ def empty(raw: Raw) -> Fate:
 
 @layout("media among the images")
 def media(raw: Raw) -> Fate:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     for ext in ("mp4", "wav", "pdf", "npy", "zip", "svg", "jxl", "bin", "xyz"):
         raw.other(f"extra.{ext}", medium(ext))
     return packed(*samples, rejects=9)
@@ -269,7 +259,7 @@ def media(raw: Raw) -> Fate:
 
 @layout("texts without images")
 def orphans(raw: Raw) -> Fate:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     for n in range(3):
         raw.text(f"alone {n}.txt", "nothing shows this")
     return packed(*samples, rejects=3, says=(("alone", 3),))
@@ -295,7 +285,7 @@ def voc(raw: Raw) -> tuple[Fate, ...]:
 
 @layout("images beside the archive they came from")
 def unpacked(raw: Raw) -> Fate:
-    samples = _pairs(raw, "data/")
+    samples = pairs(raw, "data/")
     shutil.make_archive(str(raw.folder / "data"), "zip", raw.folder / "data")
     return packed(*samples, says=("data.zip",))
 
@@ -309,7 +299,7 @@ def zipped(raw: Raw) -> Fate:
 
 @layout("hidden files and those of systems")
 def litter(raw: Raw) -> Fate:
-    samples = _pairs(raw)
+    samples = pairs(raw)
     for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.jpg", ".cache/a.jpg"):
         raw.bytes(name, b"no data")
     return packed(*samples)

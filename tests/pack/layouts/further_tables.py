@@ -109,7 +109,7 @@ def missing(raw: Raw) -> Fate:
 @layout("records, all of whose images are missing")
 def all_missing(raw: Raw) -> Fate:
     raw.jsonl("data.jsonl", [{"image": f"images/{n}.jpg", "caption": f"c {n}"} for n in N])
-    return refused("missing|image-root")
+    return refused("missing|--image-root")
 
 
 @layout("absolute paths of another machine")
@@ -249,7 +249,7 @@ def cc3m_parquet(raw: Raw) -> Fate:
 def cc3m_tsv(raw: Raw) -> Fate:
     lines = [f"caption {n}\thttp://a.b/{n}.jpg\n" for n in N]
     raw.text("Train_GCC-training.tsv", "".join(lines))
-    return refused("download|img2dataset|URL")
+    return refused("download|img2dataset|URL|tsv")
 
 
 @layout("a dataset of save_to_disk")
@@ -310,7 +310,7 @@ def more_images(raw: Raw) -> Fate:
         paths = [raw.image(f"{m}.jpg", m) for m in (2 * n, 2 * n + 1)]
         rows.append({"image": paths, "conversations": llava("<image>\nWhat?", f"It is {n}.")})
     raw.json("data.json", rows)
-    return refused("image")
+    return refused("<image>|mark|place")
 
 
 @layout("unknown roles")

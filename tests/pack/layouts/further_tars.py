@@ -279,6 +279,13 @@ def tar_folders(raw: Raw) -> tuple[Fate, ...]:
     return packed(*samples), refused("give that folder")
 
 
+@layout("tars beside a link to their folder")
+def tar_link(raw: Raw) -> Fate:
+    samples = _pairs(raw, "part-0.tar")
+    (raw.folder / "again").symlink_to(".")
+    return packed(*samples)
+
+
 @layout("tars with the index files of other readers")
 def tar_sidecars(raw: Raw) -> Fate:
     samples = _pairs(raw, "part-0000.tar")

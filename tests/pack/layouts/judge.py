@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import chdir, closing
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,9 @@ from .table import Fate, Layout, Refused, Sample
 
 _SPACES = re.compile(r"\s*<image>\s*")
 _INTEGER = re.compile(r"\d[\d,]*")
+_LEFT_OUT = re.compile(r"left out|no record names|not (packed|taken|used|read)")
+_FORMATS = re.compile(r"the formats are\n(?:  --format .*(?:\n|$))+")
+"""List of all formats, in which any word may stand."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +70,8 @@ def faults_of(layout: Layout, folder: Path) -> list[str]:
 
 def _pack(raw: Raw, out: Path, options: dict[str, Any]) -> Outcome:
     try:
-        report = pack_dataset(raw.given, out, workers=1, max_rejects=10**6, **options)
+        with chdir(raw.cwd or "."):
+            report = pack_dataset(raw.given, out, workers=1, max_rejects=10**6, **options)
     except DatapipeError as error:
         assert not (out / "dataset.json").exists()
         return Outcome(error=str(error))
@@ -151,7 +155,9 @@ def _is(seen: Sample, expected: Sample) -> bool:
 def _measured(outcome: Outcome, fate: Fate) -> list[str]:
     """Return what differs from a fate."""
     if isinstance(fate, Refused):
-        said = outcome.error or ("" if outcome.samples else "\n".join(outcome.rejects))
+        said = _FORMATS.sub("", outcome.error)
+        if not outcome.samples:
+            said += "\n".join(outcome.rejects)
         if not said:
             return [f"packed {len(outcome.samples)} samples: {outcome.samples[:2]}"]
         missing = [w for w in fate.says if not re.search(w, said, re.IGNORECASE | re.DOTALL)]
@@ -214,6 +220,11 @@ def _always(outcome: Outcome, raw: Raw) -> Iterator[str]:
     if silent and not any("text" in line for line in outcome.lines):
         yield f"{silent} samples have no text, and no warning says so"
     yield from _lost(outcome, raw.held)
+    shown = {number for sample in outcome.samples for number in sample.images}
+    names = [item.names[0] for item in raw.held if item.number in shown and item.names]
+    for line in outcome.lines:
+        if _LEFT_OUT.search(line) and _has(line, names):
+            yield f"packed, and said to be left out: {line}"
 
 
 def _lost(outcome: Outcome, held: list[Held]) -> Iterator[str]:

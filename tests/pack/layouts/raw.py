@@ -39,11 +39,13 @@ class Raw:
         folder: where.
         held: what is in it.
         given: what is given to `pack_dataset`, the folder by default.
+        cwd: working folder of the pack, if it matters.
     """
 
     folder: Path
     held: list[Held] = field(default_factory=list)
     given: str | Path = ""
+    cwd: Path | None = None
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True)

@@ -15,6 +15,8 @@ from .sources_captions import images_downloaded
 from .sources_chats import llava, openai
 from .table import LAYOUTS, Fate, Has, Layout, N, Sample, captioned, chat, layout, packed, refused
 
+_TAIL = bytes(200)
+
 
 def _rows(raw: Raw) -> tuple[list[dict[str, Any]], list[Sample]]:
     """Write images; return rows of captions and what they make."""
@@ -244,6 +246,14 @@ def cc3m_parquet(raw: Raw) -> Fate:
     return packed(*samples, rejects=failed)
 
 
+# As img2dataset writes it with `--output_format tfrecord`: the images are beside the table.
+@layout("CC3M by img2dataset, TFRecord")
+def cc3m_tfrecord(raw: Raw) -> Fate:
+    images_downloaded(raw, "00000", range(10), "tfrecord")
+    raw.other("00000.tfrecord", b"\x10\0\0\0" + _TAIL)
+    return refused("tfrecord|download")
+
+
 # https://ai.google.com/research/ConceptualCaptions/download: as it comes, without a header.
 @layout("Conceptual Captions, not downloaded")
 def cc3m_tsv(raw: Raw) -> Fate:
@@ -275,7 +285,6 @@ def _foreign(name: str, files: dict[str, bytes], says: str) -> Layout:
     return Layout(name=name, make=make)
 
 
-_TAIL = bytes(200)
 LAYOUTS += [
     _foreign("TFRecord", {"train.tfrecord-00000-of-00001": b"\x10\0\0\0" + _TAIL}, "tfrecord"),
     _foreign("LMDB", {"data.mdb": b"\0\0\0\xde\xc0\xef\xbe" + _TAIL, "lock.mdb": _TAIL}, "mdb"),

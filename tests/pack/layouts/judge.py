@@ -38,13 +38,15 @@ class Outcome:
         error: message of the refusal; empty if it was packed.
         report: None if it was refused.
         samples: as training sees them.
-        lines: notes and warnings of the report.
+        warnings: of the report.
+        lines: its notes and warnings.
         rejects: lines of `rejects.jsonl`.
     """
 
     error: str = ""
     report: PackReport | None = None
     samples: tuple[Sample, ...] = ()
+    warnings: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
 
@@ -57,14 +59,10 @@ def faults_of(layout: Layout, folder: Path) -> list[str]:
     faults = []
     if layout.options:
         outcome = _pack(raw, folder / "plain", {})
-        if outcome.error:
-            faults = [
-                f"the refusal does not say --{name}: {outcome.error}"
-                for name in (option.replace("_", "-") for option in layout.options)
-                if f"--{name}" not in outcome.error
-            ]
-        else:
-            faults = [f"without options: {fault}" for fault in _judge(outcome, raw, fates)]
+        said = outcome.error or "\n".join(outcome.warnings)
+        options = [f"--{name.replace('_', '-')}" for name in layout.options]
+        if not all(option in said for option in options):
+            faults = [f"without {options}: {fault}" for fault in _judge(outcome, raw, fates)]
     return faults + _judge(_pack(raw, folder / "out", layout.options), raw, fates)
 
 
@@ -75,10 +73,12 @@ def _pack(raw: Raw, out: Path, options: dict[str, Any]) -> Outcome:
     except DatapipeError as error:
         assert not (out / "dataset.json").exists()
         return Outcome(error=str(error))
+    warnings = tuple(report.teaching.warnings())
     return Outcome(
         report=report,
         samples=tuple(_seen(out)),
-        lines=(*report.notes, *report.teaching.warnings()),
+        warnings=warnings,
+        lines=(*report.notes, *warnings),
         rejects=tuple((out / "rejects.jsonl").read_text("utf-8").splitlines()),
     )
 

@@ -215,11 +215,17 @@ def qwen_vl(raw: Raw) -> Fate:
         turns = [("user", texts[0]), ("assistant", texts[1])]
         turns += [("user", "Frame it"), ("assistant", f"<ref>it</ref><box>({n},2),(3,4)</box>")]
         conversations = [{"from": role, "value": text} for role, text in turns]
-        rows.append({"id": f"identity_{n}", "conversations": conversations})
+        rows.append({"id": f"identity_{n + 2}", "conversations": conversations})
         asked = f"Picture 1:<image>What is {n}?"
         samples.append(chat(n, asked, texts[1], "Frame it", turns[3][1]))
+    paths = [raw.image(f"assets/mm_tutorial/{n}.jpeg", n) for n in (20, 21)]
+    marks = "\n".join(f"Picture {n + 1}: <img>{path}</img>" for n, path in enumerate(paths))
+    for asked, answer in (("Hello", "I am Qwen-VL."), (f"{marks}\nWhich?", "Two cities.")):
+        said = [{"from": "user", "value": asked}, {"from": "assistant", "value": answer}]
+        rows.append({"id": "identity_0", "conversations": said})
     raw.json("qwen_finetune.json", rows)
-    return packed(*samples)
+    both = chat((20, 21), "Picture 1:<image>Picture 2:<image>Which?", "Two cities.")
+    return packed(*samples, chat((), "Hello", "I am Qwen-VL."), both)
 
 
 # https://github.com/QwenLM/Qwen3-VL, qwen-vl-finetune: a path or a list of paths in `image`.
@@ -270,18 +276,28 @@ def ms_swift(raw: Raw) -> Fate:
     return packed(*samples)
 
 
-# https://github.com/hiyouga/LLaMA-Factory, data/: mllm_demo.json and dataset_info.json.
+# https://github.com/hiyouga/LLaMA-Factory, data/: the file is given, beside other demos and their
+# media. The first record shows an image twice.
 @source("LLaMA-Factory sharegpt")
 def llama_factory(raw: Raw) -> Fate:
     rows, samples = [], []
     for n in N:
         path = raw.image(f"mllm_demo_data/{n}.jpg", n)
         turns = openai(f"<image>Who is {n}?", f"Player {n}.", "What do they do?", f"Play {n}.")
-        rows.append({"messages": turns, "images": [path]})
-        samples.append(chat(n, *(turn["content"] for turn in turns)))
+        if n == 0:
+            turns[2]["content"] += "<image>"
+        rows.append({"messages": turns, "images": [path] * (2 if n == 0 else 1)})
+        samples.append(chat((0, 0) if n == 0 else n, *(turn["content"] for turn in turns)))
     raw.json("mllm_demo.json", rows)
-    info = {"file_name": "mllm_demo.json", "formatting": "sharegpt"}
-    raw.json("dataset_info.json", {"mllm_demo": info})
+    sound = {
+        "messages": openai("<audio>What is it?", "A bird."),
+        "audios": ["mllm_demo_data/1.mp3"],
+    }
+    raw.json("mllm_audio_demo.json", [sound] * 3)
+    raw.json("alpaca_en_demo.json", [{"instruction": "Hi", "input": "", "output": "Hello"}] * 3)
+    raw.bytes("mllm_demo_data/1.mp3", b"ID3")
+    raw.json("dataset_info.json", {"mllm_demo": {"file_name": "mllm_demo.json"}})
+    raw.given = raw.folder / "mllm_demo.json"
     return packed(*samples)
 
 
@@ -301,16 +317,16 @@ def xtuner(raw: Raw) -> Fate:
     return packed(*samples)
 
 
-# https://huggingface.co/docs/trl, "Data utilities": `messages` with parts, `images` beside them.
+# https://huggingface.co/datasets/HuggingFaceH4/llava-instruct-mix-vsft, which TRL's example trains
+# on: parts with the fields of all kinds of parts, and `images` beside the messages.
 @source("TRL messages")
 def trl(raw: Raw) -> Fate:
     rows = []
     for n in N:
-        asked = [
-            {"type": "image", "text": None},
-            {"type": "text", "text": f"What is {n}?"},
-        ]
-        answer = [{"type": "text", "text": f"It is {n}."}]
-        rows.append({"messages": openai(asked, answer), "images": [raw.cell(n, "images")]})
+        text = {"index": None, "text": f"What is {n}?", "type": "text"}
+        image = {"index": 0, "text": None, "type": "image"}
+        answer = [{"index": None, "text": f"It is {n}.", "type": "text"}]
+        turns = openai([text, image], answer)
+        rows.append({"messages": turns, "images": [raw.cell(n, "images")]})
     raw.parquet("data/train-00000-of-00001.parquet", rows)
-    return packed(*(chat(n, f"<image>What is {n}?", f"It is {n}.") for n in N))
+    return packed(*(chat(n, f"What is {n}?<image>", f"It is {n}.") for n in N))

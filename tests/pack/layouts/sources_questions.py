@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .raw import Raw
-from .table import Fate, Has, N, Sample, chat, layout, packed, refused, source
+from .table import Fate, Has, N, Sample, chat, layout, packed, source
 
 
 def _vqa(raw: Raw, questions: str, answers: str, *, is_ok: bool) -> Fate:
@@ -193,15 +193,15 @@ def clevr(raw: Raw) -> Fate:
 
 
 # https://huggingface.co/datasets/allenai/pixmo-docs: two lists over the same questions.
-@source("PixMo-Docs")
-def pixmo_docs(raw: Raw) -> tuple[Fate, ...]:
+@source("PixMo-Docs", map="image=image,user=questions.question,assistant=questions.answer")
+def pixmo_docs(raw: Raw) -> Fate:
     rows = []
     for n in N:
         texts = {"question": [f"First {n}?", "Second?"], "answer": [f"One {n}", f"Two {n}"]}
         rows.append({"image": raw.cell(n, "image"), "image_id": f"{n}", "questions": texts})
     raw.parquet("charts/train-00000-of-00001.parquet", rows)
     samples = [chat(n, f"First {n}?", f"One {n}", "Second?", f"Two {n}") for n in N]
-    return packed(*samples), refused("--map", "questions")
+    return packed(*samples)
 
 
 # https://huggingface.co/datasets/allenai/pixmo-ask-model-anything, grouped by image as

@@ -111,8 +111,8 @@ class Layout:
         name: of the layout.
         make: function that writes it and returns its fate, or several of which one is enough.
         is_source: True if it is one of the real sources.
-        options: of `pack_dataset`, if a user needs any. Without them the pack is refused, and the
-            error says to give them.
+        options: of `pack_dataset`, if a user needs any. Without them the error, or a warning, says
+            to give them.
     """
 
     name: str

@@ -1,0 +1,252 @@
+"""Comparison of what became of a layout with what should have."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, closing
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datapipe import ImageSpec, make_loader, pack_dataset
+from datapipe.errors import DatapipeError
+from datapipe.pack.report import PackReport
+from datapipe.text.messages import SampleText, read_turns
+
+from .pictures import number_of
+from .raw import Held, Raw
+from .table import Fate, Layout, Refused, Sample
+
+_SPACES = re.compile(r"\s*<image>\s*")
+_INTEGER = re.compile(r"\d[\d,]*")
+_LEFT_OUT = re.compile(r"left out|no record names|not (packed|taken|used|read)")
+_FORMATS = re.compile(r"the formats are\n(?:  --format .*(?:\n|$))+")
+"""List of all formats, in which any word may stand."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a layout.
+
+    Attributes:
+        error: message of the refusal; empty if it was packed.
+        report: None if it was refused.
+        samples: as training sees them.
+        warnings: of the report.
+        lines: its notes and warnings.
+        rejects: lines of `rejects.jsonl`.
+    """
+
+    error: str = ""
+    report: PackReport | None = None
+    samples: tuple[Sample, ...] = ()
+    warnings: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    rejects: tuple[str, ...] = ()
+
+
+def faults_of(layout: Layout, folder: Path) -> list[str]:
+    """Write a layout, pack it, and return what is wrong with the result."""
+    raw = Raw(folder=folder / "raw")
+    fate = layout.make(raw)
+    fates = fate if isinstance(fate, tuple) else (fate,)
+    faults = []
+    if layout.options:
+        outcome = _pack(raw, folder / "plain", {})
+        said = outcome.error or "\n".join(outcome.warnings)
+        options = [f"--{name.replace('_', '-')}" for name in layout.options]
+        if not all(option in said for option in options):
+            faults = [f"without {options}: {fault}" for fault in _judge(outcome, raw, fates)]
+    return faults + _judge(_pack(raw, folder / "out", layout.options), raw, fates)
+
+
+def _pack(raw: Raw, out: Path, options: dict[str, Any]) -> Outcome:
+    try:
+        with chdir(raw.cwd or "."):
+            report = pack_dataset(raw.given, out, workers=1, max_rejects=10**6, **options)
+    except DatapipeError as error:
+        assert not (out / "dataset.json").exists()
+        return Outcome(error=str(error))
+    warnings = tuple(report.teaching.warnings())
+    return Outcome(
+        report=report,
+        samples=tuple(_seen(out)),
+        warnings=warnings,
+        lines=(*report.notes, *warnings),
+        rejects=tuple((out / "rejects.jsonl").read_text("utf-8").splitlines()),
+    )
+
+
+def _judge(outcome: Outcome, raw: Raw, fates: Iterable[Fate]) -> list[str]:
+    """Return what is wrong: with any packed data, and measured by the fate that fits best."""
+    always = list(_always(outcome, raw)) if outcome.report else []
+    return always + min((_measured(outcome, fate) for fate in fates), key=len)
+
+
+# --- what training sees -----------------------------------------------------------------------
+
+
+def _seen(out: Path) -> Iterator[Sample]:
+    """Yield the samples: images as a loader decodes them, turns as its templates get them."""
+    texts = dict(_texts(out))
+    spec = ImageSpec(size=4, dtype=torch.uint8)
+    with closing(make_loader(out, image=spec, batch_size=64, shuffle=False)) as loader:
+        for batch in loader:
+            pixels = iter(batch["pixel_values"][:, :, 1, 1].numpy())
+            for slot, key in enumerate(batch["key"]):
+                if not batch["valid"][slot]:
+                    continue
+                count = int(batch["images_per_sample"][slot])
+                images = tuple(number_of(next(pixels)) for _ in range(count))
+                yield Sample(images, _turns(*texts[key], count))
+
+
+def _texts(out: Path) -> Iterator[tuple[str, tuple[str | None, Any]]]:
+    """Yield the caption and the record of every sample by its key."""
+    for path in sorted(out.glob("*.tar")):
+        with tarfile.open(path) as tar:
+            members = [(info.name.partition("."), tar.extractfile(info)) for info in tar]
+            for key, group in groupby(members, key=lambda member: member[0][0]):
+                parts = {name[2]: file.read() for name, file in group if file}
+                caption, record = parts.get("txt"), parts.get("json")
+                yield (
+                    key,
+                    (
+                        None if caption is None else caption.decode(),
+                        None if record is None else json.loads(record),
+                    ),
+                )
+
+
+def _turns(caption: str | None, record: Any, images: int) -> tuple[tuple[str, str], ...]:
+    """Return the turns, those without anything to learn marked."""
+    turns = []
+    for turn in read_turns(SampleText(caption, record, images), system=None, newline=False):
+        text = "".join("<image>" if piece is None else piece for piece in turn.pieces)
+        text = _SPACES.sub("<image>", text).strip()
+        is_learnt = turn.role == "assistant" and bool(text.replace("<image>", ""))
+        mark = "" if turn.trained == is_learnt else " (not learnt)"
+        turns.append((turn.role + mark, text))
+    if not any(text.replace("<image>", "") for _, text in turns):
+        return ()
+    return tuple(turns)
+
+
+def _is(seen: Sample, expected: Sample) -> bool:
+    if seen.images != expected.images or len(seen.turns) != len(expected.turns):
+        return False
+    for (role, text), (meant, words) in zip(seen.turns, expected.turns, strict=True):
+        is_marked = isinstance(words, str) and "<image>" in words
+        text = text if is_marked else text.replace("<image>", "").strip()
+        if role != meant or words != text:
+            return False
+    return True
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+def _measured(outcome: Outcome, fate: Fate) -> list[str]:
+    """Return what differs from a fate."""
+    if isinstance(fate, Refused):
+        said = _FORMATS.sub("", outcome.error)
+        if not outcome.samples:
+            said += "\n".join(outcome.rejects)
+        if not said:
+            return [f"packed {len(outcome.samples)} samples: {outcome.samples[:2]}"]
+        missing = [w for w in fate.says if not re.search(w, said, re.IGNORECASE | re.DOTALL)]
+        return [f"the refusal does not say {word!r}: {said}" for word in missing]
+    if outcome.error:
+        return [f"refused: {outcome.error}"]
+    faults = list(_differences(outcome.samples, fate.samples))
+    if len(outcome.rejects) != fate.rejects:
+        faults.append(f"{len(outcome.rejects)} rejects, not {fate.rejects}: {outcome.rejects[:2]}")
+    for said in fate.says:
+        word, count = (said, None) if isinstance(said, str) else said
+        if not _is_said(outcome, word, count):
+            number = "" if count is None else f" with the number {count}"
+            faults.append(f"no line says {word!r}{number}: {outcome.lines}")
+    return faults
+
+
+def _differences(seen: tuple[Sample, ...], expected: tuple[Sample, ...]) -> Iterator[str]:
+    left = list(seen)
+    missing = []
+    for sample in expected:
+        found = next((other for other in left if _is(other, sample)), None)
+        if found is None:
+            missing.append(sample)
+        else:
+            left.remove(found)
+    if missing:
+        yield f"{len(missing)} samples are missing: {missing[0]}"
+    if left:
+        yield f"{len(left)} samples are others: {left[0]}"
+
+
+def _is_said(outcome: Outcome, word: str, count: int | None) -> bool:
+    """Return whether the report says something, with its number, or as many rejects do."""
+    pattern = re.compile(word, re.IGNORECASE)
+    lines = [line for line in outcome.lines if pattern.search(line)]
+    if count is None:
+        return bool(lines) or any(map(pattern.search, outcome.rejects))
+    rejects = sum(bool(pattern.search(line)) for line in outcome.rejects)
+    return rejects >= count or any(count in _integers(line) for line in lines)
+
+
+def _integers(line: str) -> list[int]:
+    return [int(number.replace(",", "")) for number in _INTEGER.findall(line)]
+
+
+def _always(outcome: Outcome, raw: Raw) -> Iterator[str]:
+    """Yield what must never be, whatever the layout is."""
+    report = outcome.report
+    assert report is not None
+    if (
+        not report.inputs
+        == report.samples + report.rejected
+        == report.samples + len(outcome.rejects)
+    ):
+        yield f"{report.inputs} inputs, {report.samples} samples, {report.rejected} rejects"
+    if report.samples != len(outcome.samples):
+        yield f"{report.samples} samples, of which a loader shows {len(outcome.samples)}"
+    silent = sum(not sample.turns for sample in outcome.samples)
+    if silent and not any("text" in line for line in outcome.lines):
+        yield f"{silent} samples have no text, and no warning says so"
+    yield from _lost(outcome, raw.held)
+    shown = {number for sample in outcome.samples for number in sample.images}
+    names = [item.names[0] for item in raw.held if item.number in shown and item.names]
+    for line in outcome.lines:
+        if _LEFT_OUT.search(line) and _has(line, names):
+            yield f"packed, and said to be left out: {line}"
+
+
+def _lost(outcome: Outcome, held: list[Held]) -> Iterator[str]:
+    """Yield the images and media that are in no sample and that no line tells of."""
+    shown = {number for sample in outcome.samples for number in sample.images}
+    missing: dict[str, list[Held]] = {}
+    for item in held:
+        if item.number is None or item.number not in shown:
+            missing.setdefault(item.group, []).append(item)
+    lines = (*outcome.lines, *outcome.rejects)
+    for group, items in missing.items():
+        unnamed = [item for item in items if not any(_has(line, item.names) for line in lines)]
+        names = [name for item in items for name in item.names]
+        told = any(
+            max(_integers(line), default=0) >= len(unnamed)
+            and (_has(line, names) or _has(line, [group]))
+            for line in outcome.lines
+        )
+        if unnamed and not told:
+            yield f"lost without a word: {len(unnamed)} of {group!r} {unnamed[0].names}"
+
+
+def _has(line: str, names: Iterable[str]) -> bool:
+    """Return whether a line has one of some names, as a whole."""
+    return any(name and re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", line) for name in names)

@@ -1,0 +1,137 @@
+"""Raw data of a layout on disk, with an account of every image and medium in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from .pictures import medium, picture
+
+
+class Held(NamedTuple):
+    """One image or other medium in the raw data.
+
+    Attributes:
+        names: any of which in a line of the report or of the rejects tells of it.
+        group: a word that tells of all of its kind, in a line with their number.
+        number: of the image; None for other media.
+    """
+
+    names: tuple[str, ...]
+    group: str
+    number: int | None = None
+
+
+@dataclass(kw_only=True)
+class Raw:
+    """Folder that a layout is written into.
+
+    Attributes:
+        folder: where.
+        held: what is in it.
+        given: what is given to `pack_dataset`, the folder by default.
+        cwd: working folder of the pack, if it matters.
+    """
+
+    folder: Path
+    held: list[Held] = field(default_factory=list)
+    given: str | Path = ""
+    cwd: Path | None = None
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self.given = self.folder
+
+    def path(self, name: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def bytes(self, name: str, content: bytes) -> Path:
+        """Write a file that the account leaves to the layout."""
+        path = self.path(name)
+        path.write_bytes(content)
+        return path
+
+    def text(self, name: str, content: str) -> Path:
+        return self.bytes(name, content.encode())
+
+    def image(self, name: str, number: int, kind: str | None = None) -> str:
+        """Write an image and return its name; `kind` differs from the extension if given."""
+        self.bytes(name, picture(number, kind or name.rpartition(".")[2].lower()))
+        self.count(name, number)
+        return name
+
+    def other(self, name: str, content: bytes | None = None) -> str:
+        """Write a file of another medium, which no sample can show."""
+        ext = name.rpartition(".")[2]
+        self.bytes(name, medium(ext) if content is None else content)
+        self.count(name, None)
+        return name
+
+    def count(self, name: str, number: int | None) -> None:
+        """Take a file into the account."""
+        base = name.rpartition("/")[2]
+        self.held.append(Held((name, base), base.rpartition(".")[2], number))
+
+    def cell(
+        self, number: int, column: str, row: str = "", kind: str = "png", stem: str = ""
+    ) -> dict[str, Any]:
+        """Return an image as Hugging Face keeps it in a cell of a table."""
+        path = f"{stem or f'{column}-{number}'}.{kind}"
+        return {"bytes": self.inside(number, column, row, kind), "path": path}
+
+    def inside(self, number: int, column: str, row: str = "", kind: str = "png") -> bytes:
+        """Return the bytes of an image inside a record; `row` is the source of the record."""
+        self.held.append(Held((row,) if row else (), column, number))
+        return picture(number, kind)
+
+    def json(self, name: str, value: Any) -> Path:
+        return self.text(name, json.dumps(value, ensure_ascii=False))
+
+    def jsonl(self, name: str, rows: Iterable[Any]) -> Path:
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return self.text(name, "".join(lines))
+
+    def csv(self, name: str, rows: Sequence[Mapping[str, Any]], mark: str = ",") -> Path:
+        lines = io.StringIO()
+        writer = csv.DictWriter(lines, list(rows[0]), delimiter=mark)
+        writer.writeheader()
+        writer.writerows(rows)
+        return self.text(name, lines.getvalue())
+
+    def parquet(self, name: str, rows: list[dict[str, Any]], schema: Any = None) -> Path:
+        path = self.path(name)
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+        return path
+
+    def tar(
+        self, name: str, members: Iterable[tuple[str, bytes | int]], account: bool = True
+    ) -> Path:
+        """Write a tar; a number is the image of that number, of the kind of its extension."""
+        path = self.path(name)
+        with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+            for member, content in members:
+                is_image = isinstance(content, int)
+                kind = member.rpartition(".")[2].lower()
+                data = picture(content, kind) if isinstance(content, int) else content
+                info = tarfile.TarInfo(member)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+                base = member.rpartition("/")[2]
+                key = member[: len(member) - len(base)] + base.partition(".")[0]
+                if account and (is_image or kind not in ("txt", "json", "cls", "text", "caption")):
+                    names = (member, f"{path.name}:{key}")
+                    ext = base.partition(".")[2]
+                    number = content if isinstance(content, int) else None
+                    self.held.append(Held(names, ext, number))
+        return path

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe import pack_dataset
-from datapipe.errors import DecodeError
+from datapipe.errors import DecodeError, PackError
 from datapipe.text.conversation import conversation
 
 
@@ -154,3 +154,20 @@ def test_json_in_tars_is_held_to_the_same_rule(tmp_path, make_tar, jpeg, rejects
 def test_a_part_of_sound_is_named_in_a_conversation_that_a_loader_reads():
     with pytest.raises(DecodeError, match=r"turn 1 has a part \(audio\)"):
         conversation(chat([{"type": "audio", "audio": "a.wav"}, text("What?")]))
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ({"caption": "A dog barks."}, "pack the text alone with --image-column ''"),
+        ({"question": "What is it?", "answer": "A dog."}, "to pack the text alone, remove it"),
+    ],
+)
+def test_a_table_of_sound_says_what_would_pack(tmp_path, text, remedy):
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(text | {"sound": "a.wav"}))
+    with pytest.raises(PackError) as caught:
+        pack_dataset(path, tmp_path / "out")
+    assert str(caught.value).endswith(
+        f"the column 'sound' names videos or sound, and only text and images are packed; {remedy}"
+    )

@@ -214,3 +214,30 @@ def test_what_is_chosen_by_name_is_packed_without_questions(tmp_path, make_tar, 
     rows(raw / "metadata.jsonl", first(1))
     assert pack_dataset(raw, tmp_path / "folder", format="folder").samples == 10
     assert pack_dataset(raw, tmp_path / "table", format="table").samples == 1
+
+
+VIDEO = {"conversations": [{"from": "human", "value": "<video>What?"}], "video": "a.mp4"}
+TWICE = {"conversations": [{"from": "human", "value": "<image><image>?"}], "image": "0000.jpg"}
+WORDS = {"conversations": [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]}
+READ = {"question": "What is it?", "answer": "A dog.", "pdf": "a.pdf"}
+SAID = "record has `{}`; only text and images are supported"
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([VIDEO] * 400, f"400 records, all rejected: {SAID.format('video')} (or give"),
+        ([TWICE], "1 record, rejected: 2 <image> places for 1 images (or give"),
+        ([VIDEO, VIDEO, TWICE],
+         f"3 records, all rejected, for example: {SAID.format('video')} (or give"),
+        ([WORDS, VIDEO], f"2 records, no images, 1 of them rejected: {SAID.format('video')} ("),
+        ([READ, READ], f"2 records, all rejected: {SAID.format('pdf')} (or give"),
+        ([WORDS, WORDS], "2 records, no images (or give"),
+    ],
+)  # fmt: skip
+def test_records_that_would_all_be_rejected_say_why(tmp_path, records, expected):
+    images(tmp_path, 3, "a caption")
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    with pytest.raises(PackError) as caught:
+        choose_reader(tmp_path)
+    assert f"data.jsonl: {expected}" in str(caught.value)

@@ -17,7 +17,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
-from datapipe.pack.input.survey import look_at, walk
+from datapipe.pack.input.survey import walk
 from datapipe.pack.records.fields.refusals import longest, prose
 from datapipe.pack.records.images.nearby import named_by
 from datapipe.pack.records.locate import levels, name_below
@@ -210,10 +210,6 @@ def advice(raw: Path, options: ReadOptions) -> str:
                 lines.append(f"\n{name_below(raw, path)}: {said}")
     except OSError:
         return ""
-    if raw.is_dir() and look_at(raw).get(".arrow"):
-        lines.append(
-            "\nArrow files of `save_to_disk` are not read; write Parquet with `Dataset.to_parquet`"
-        )
     return "".join(lines)
 
 

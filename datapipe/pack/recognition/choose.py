@@ -13,6 +13,7 @@ from datapipe.pack.input.survey import describe_files
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers import Reader, all_readers
 from datapipe.pack.readers.unrecognized import advice, refuse_textless
+from datapipe.pack.recognition.other_stores import why_unread
 from datapipe.pack.recognition.readings import weigh, without_unpacked
 from datapipe.pack.records.fields.field_map import parse_map
 from datapipe.pack.records.locate import listing_once
@@ -67,10 +68,12 @@ def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> 
         return meant
     if folder is None:
         packed = f"\n{said}" if (said := packed_images([raw])) else ""
+        below = _below(raw, options, readers)
+        if not (packed or below) and (cause := why_unread(raw)):
+            raise PackError(cause)
         raise PackError(
             f"{raw}: no known format is recognised (found: {describe_files(raw)}); the formats "
-            f"are\n{_listed(readers)}{advice(raw, options)}{packed}"
-            f"{_below(raw, options, readers)}"
+            f"are\n{_listed(readers)}{advice(raw, options)}{packed}{below}"
         )
     if options.map is None:
         refuse_textless(raw, folder.read(raw, replace(options, notes=Notes())))

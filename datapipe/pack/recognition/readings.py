@@ -7,6 +7,7 @@ how many samples each reading would give, by a bounded look.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from datapipe.errors import DatapipeError, PackError
+from datapipe.errors import DatapipeError, PackError, SampleError
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import group_members
 from datapipe.index.tar.headers import TarScanner
@@ -22,8 +23,8 @@ from datapipe.pack.input.archives import lies_beside
 from datapipe.pack.input.raw_sample import (
     Blob,
     Input,
-    RawSample,
     ReadOptions,
+    Reject,
     inline_bytes,
     printable,
 )
@@ -31,6 +32,7 @@ from datapipe.pack.input.real_paths import RealPaths
 from datapipe.pack.input.survey import Survey, survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.locate import levels
+from datapipe.pack.teaching import show
 
 if TYPE_CHECKING:
     from datapipe.pack.readers import Reader
@@ -221,12 +223,17 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
     seen = held = missing = size = stats = 0
     named: set[str] = set()
     spell = RealPaths()
+    faults: Counter[str] = Counter()
     sources: dict[str, None] = {}
     with closing(cast(Generator[Input], reader.read(raw, options))) as samples:
         for sample in islice(samples, _RECORDS):
             seen += 1
             sources[sample.source.rpartition("#")[0]] = None
-            for image in sample.images if isinstance(sample, RawSample) else ():
+            fault = _fault(sample)
+            if fault or isinstance(sample, Reject):
+                faults[fault] += 1
+                continue
+            for image in sample.images:
                 if not isinstance(image.blob, Blob):
                     held += 1
                     continue
@@ -254,8 +261,10 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
             words.append(
                 f"{_count(number, 'named image')} {'is' if number == 1 else 'are'} {where}"
             )
-    if not (held or named or missing):
+    if faults.total() < seen and not (held or named or missing):
         words.append("no images")
+    if faults:
+        words.append(_rejects(faults, seen, scale))
     files = tuple(source for source in sources if source)
     label = f"{files[0]}: " if len(files) == 1 else ""
     return FolderReading(
@@ -267,6 +276,32 @@ def _of_records(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) 
         missing=missing,
         exact=exact,
     )
+
+
+def _fault(sample: Input) -> str:
+    """Return why an input is rejected, or why packing would; "" if it would not.
+
+    Packing looks at the texts of samples with images too, which are counted by their images here.
+    """
+    if isinstance(sample, Reject):
+        return sample.reason
+    if sample.images:
+        return ""
+    try:
+        show(sample)
+    except SampleError as error:
+        return error.reason
+    return ""
+
+
+def _rejects(faults: Counter[str], seen: int, scale: float) -> str:
+    """Return how many records would be rejected, and why."""
+    count = faults.total()
+    ((reason, most),) = faults.most_common(1)
+    said = f"{round(count * scale):,} of them rejected"
+    if count == seen:
+        said = "all rejected" if count > 1 else "rejected"
+    return f"{said}{'' if most == count else ', for example'}: {printable(reason)}"
 
 
 def _home(raw: Path, loose: Survey) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ def infer(
     else:
         found = replace(_text_map(table), images=images)
     if image is None and text is None and not images:
-        table.refuse_named_images()
+        table.refuse_named_images(has_turns=bool(found.turns or found.messages))
     if not found.sources:
         raise PackError(
             f"{raw}: no column is known to hold images or text (all columns: {listed(columns)}); "

@@ -103,8 +103,12 @@ class TableColumns:
                 f"--map '{self.map(example)}'"
             )
 
-    def refuse_named_images(self) -> None:
-        """Refuse a table of text whose images are named by an address or an id."""
+    def refuse_named_images(self, *, has_turns: bool) -> None:
+        """Refuse a table of text whose images are named by an address or an id, or that has media.
+
+        Args:
+            has_turns: the text is turns, which are rejects beside a video or sound.
+        """
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"
         ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
@@ -132,7 +136,7 @@ class TableColumns:
         if media:
             raise PackError(
                 f"{raw}: the column {media[0]!r} names videos or sound, and only text and images "
-                f"are packed; {alone}"
+                f"are packed; {'to pack the text alone, remove it' if has_turns else alone}"
             )
 
 

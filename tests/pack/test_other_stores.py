@@ -1,0 +1,158 @@
+"""Data that no reader takes: the cause alone, and how to convert it."""
+
+import json
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from datapipe import pack_dataset
+from datapipe.errors import PackError
+
+
+def said(raw, tmp_path):
+    """Return the error of a pack, which lists no formats."""
+    with pytest.raises(PackError) as caught:
+        pack_dataset(raw, tmp_path / "out")
+    assert "--format" not in str(caught.value)
+    return str(caught.value)
+
+
+def code(message):
+    """Return the lines of Python in a message."""
+    lines = [line[4:] for line in message.splitlines() if line.startswith("    ")]
+    compile("\n".join(lines), "message", "exec")
+    return "\n".join(lines)
+
+
+def write(path, data=b"x"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("folders", "hidden", "expected"),
+    [
+        ("raw", "", "raw is empty"),
+        ("raw/a/b", "", "raw is empty: its folders hold no files"),
+        ("raw", ".gitkeep", "raw has only hidden files, such as .gitkeep, which are not read"),
+    ],
+)
+def test_an_empty_folder_is_called_empty(tmp_path, folders, hidden, expected):
+    (tmp_path / folders).mkdir(parents=True)
+    if hidden:
+        (tmp_path / "raw" / hidden).touch()
+    assert said(tmp_path / "raw", tmp_path).endswith(expected)
+
+
+def test_of_one_image_the_folder_is_asked_for(tmp_path, jpeg):
+    path = write(tmp_path / "one" / "a.jpg", jpeg(0))
+    expected = f"give the folder that holds it: datapipe pack {tmp_path / 'one'} OUT"
+    assert expected in said(path, tmp_path)
+    pack_dataset(tmp_path / "one", tmp_path / "out")
+
+
+RECORD = struct.pack("<QI", 5, 1) + b"hello" + bytes(4)
+MDS = {
+    "version": 2,
+    "shards": [
+        {"format": "mds", "column_names": ["id", "pixels", "words"],
+         "column_encodings": ["int", "jpeg", "str"], "raw_data": {"basename": "shard.00000.mds"}}
+    ],
+}  # fmt: skip
+LITDATA = {"chunks": [{"filename": "chunk-0-0.bin"}], "config": {"data_format": ["jpeg", "str"]}}
+
+
+@pytest.mark.parametrize(
+    ("files", "what", "lines"),
+    [
+        ({"a.tfrecord": RECORD, "b.tfrecord": RECORD}, "TFRecords", ["/*.tfrec*'))"]),
+        ({"train-00000-of-00001": RECORD}, "TFRecords", ["train-00000-of-00001'"]),
+        ({"a.tfrecord.gz": b"\x1f\x8b"}, "TFRecords", ['"GZIP")']),
+        ({"data.mdb": bytes(16) + b"\xde\xc0\xef\xbe", "lock.mdb": bytes(8192)}, "LMDB databases",
+         ["lmdb.open('", "readonly=True, lock=False)"]),
+        ({"a.lmdb": bytes(16) + b"\xde\xc0\xef\xbe"}, "LMDB databases", ["subdir=False"]),
+        ({"index.json": json.dumps(MDS).encode(), "shard.00000.mds": b"\2\0\0\0"},
+         "shards of MosaicML Streaming (MDS)",
+         ["LocalDataset('", "sample['pixels'].save(", "sample['words'], "]),
+        ({"train/shard.00000.mds.zstd": b"x"}, "shards of MosaicML Streaming (MDS)", ["/train')"]),
+        ({"data.h5": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["h5py.File('", "/data.h5')"]),
+        ({"data.mat": b"\x89HDF\r\n\x1a\n"}, "HDF5 files", ["/data.mat')"]),
+        ({"index.json": json.dumps(LITDATA).encode(), "chunk-0-0.bin": b"x"}, "chunks of LitData",
+         ["StreamingDataset('"]),
+        ({"data-00000-of-00001.arrow": b"x", "state.json": b"{}", "dataset_info.json": b"{}"},
+         "Arrow files of `save_to_disk`", ["load_from_disk('", 'to_parquet("raw/data.parquet")']),
+        ({"dataset_dict.json": b"{}", "train/data-00000-of-00001.arrow": b"x"},
+         "Arrow files of `save_to_disk`", [".items():", 'to_parquet(f"raw/{name}.parquet")']),
+    ],
+)  # fmt: skip
+def test_files_of_other_libraries_are_named_with_a_way_to_convert_them(
+    tmp_path, files, what, lines
+):
+    for name, data in files.items():
+        write(tmp_path / "raw" / name, data)
+    write(tmp_path / "raw" / "README.md")
+    message = said(tmp_path / "raw", tmp_path)
+    assert f"raw holds {what}, which are not read. Convert them first:\n" in message
+    assert message.endswith("Then pack the folder `raw`.")
+    for line in lines:
+        assert line in code(message)
+
+
+@pytest.mark.parametrize("name", ["data.h5", "index.json", "data.mdb"])
+def test_a_file_of_another_library_is_named_too(tmp_path, name):
+    data = {"data.h5": b"\x89HDF\r\n\x1a\n", "index.json": json.dumps(MDS).encode()}
+    path = write(tmp_path / "raw" / name, data.get(name, bytes(16) + b"\xde\xc0\xef\xbe"))
+    assert "Convert them first" in said(path, tmp_path)
+
+
+@pytest.mark.parametrize("files", [False, True])
+def test_the_lines_for_arrow_files_give_a_folder_that_packs(tmp_path, jpeg, monkeypatch, files):
+    rows = [{"image": {"bytes": jpeg(n), "path": None}, "caption": "a cat"} for n in range(2)]
+    table = pa.Table.from_pylist(rows)
+    home = tmp_path / "saved"
+    home.mkdir()
+    make = pa.ipc.new_file if files else pa.ipc.new_stream
+    with pa.OSFile(str(home / "a.arrow"), "wb") as file, make(file, table.schema) as writer:
+        writer.write_table(table)
+    message = said(home, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(code(message))
+    assert pack_dataset(Path("raw"), tmp_path / "out").samples == 2
+
+
+def test_the_lines_for_a_saved_dataset_give_a_folder_that_packs(tmp_path, jpeg, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    rows = [{"image": {"bytes": jpeg(n), "path": None}, "caption": "a cat"} for n in range(2)]
+    features = datasets.Features(image=datasets.Image(), caption=datasets.Value("string"))
+    saved = datasets.Dataset.from_list(rows, features)
+    saved.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict(train=saved).save_to_disk(tmp_path / "split")
+    for name in ("one", "split"):
+        folder = tmp_path / f"in-{name}"
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        exec(code(said(tmp_path / name, tmp_path)))
+        assert pack_dataset(Path("raw"), tmp_path / f"out-{name}").samples == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.mp4", "b.mp4"], "raw holds 2 files, each a video (a.mp4); only images and text"),
+        (["a.pdf"], "raw holds one file, a document (a.pdf); only images and text are packed"),
+    ],
+)
+def test_a_folder_of_another_medium_is_named(tmp_path, names, expected):
+    for name in names:
+        write(tmp_path / "raw" / name)
+    assert expected in said(tmp_path / "raw", tmp_path)
+
+
+def test_a_folder_below_that_can_be_read_goes_before_a_database_beside_it(tmp_path, jpeg, make_tar):
+    write(tmp_path / "raw" / "data.mdb", bytes(16) + b"\xde\xc0\xef\xbe")
+    make_tar(tmp_path / "raw" / "tars" / "0.tar", [("0.jpg", jpeg(0)), ("0.txt", b"a cat")])
+    with pytest.raises(PackError, match="tars looks like webdataset: give that folder"):
+        pack_dataset(tmp_path / "raw", tmp_path / "out")

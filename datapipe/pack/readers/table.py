@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -150,9 +151,12 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     mapped = parse_map(options.map).fields if options.map is not None else frozenset()
-    options_given = [option for option in (options.image_column, options.text_column) if option]
-    templates = [parse_source(option) for option in options_given if "{" in option]
-    named = {*options_given, *(name for source in templates for name in source.fields)}
+    named: set[str] = set()
+    for option in (options.image_column, options.text_column):
+        if option:
+            named.add(option)
+            with suppress(PackError):  # a column may be called so
+                named |= {*parse_source(option).fields}
 
     def fits(record: Mapping[str, Any]) -> bool:
         if mapped:

@@ -285,6 +285,33 @@ def test_a_map_of_a_table_of_texts_stays_without_images(table, packed):
     assert not report.images
 
 
+@pytest.mark.parametrize("further", ["image", "mask"])
+@pytest.mark.parametrize("given", [{"map": "messages=chat"}, {}])
+@pytest.mark.parametrize("as_tag", [False, True])
+def test_images_in_mapped_turns_go_before_recognised_columns(
+    table, packed, jpeg, tmp_path, further, given, as_tag
+):
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    parts = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    user = {"role": "user", "content": "<img>a.jpg</img>What?" if as_tag else parts}
+    path = table("jsonl", [{"chat": json.dumps([user, ANSWER]), further: 1}])
+    report, (sample,) = packed(path, **given)
+    assert images(sample) == [jpeg(0)]
+    assert named(report) == [f"images in `{further}` are not trained on: 1 record (data.jsonl#0)"]
+
+
+def test_a_column_that_a_map_reads_into_a_text_stays_an_image(table, packed, jpeg):
+    _, (sample,) = packed(table("jsonl", [{"image": 0, **ASKED}]), map="caption={image} {q1}")
+    assert (images(sample), sample["txt"]) == ([jpeg(0)], b"0.jpg What?")
+
+
+@pytest.mark.parametrize("name", ["image_url", "image_id"])
+def test_a_map_of_a_table_without_images_tells_of_columns_that_may_name_them(table, packed, name):
+    report, _ = packed(table("jsonl", [{name: "https://a.b/0.jpg", **ASKED}]), map=MAP)
+    (note,) = [note for note in report.notes if "text alone" in note]
+    assert f"'{name}' may name images by address or id" in note
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -93,6 +93,21 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     return images, kept
 
 
+def has_images(turns: Any) -> bool:
+    """Return whether turns hold or name images themselves, in parts or in their texts.
+
+    Raises:
+        DecodeError: a part has several images.
+    """
+    found: list[Any] = []
+    for turn in turns if isinstance(turns, list) else ():
+        if isinstance(turn, Mapping):
+            _beside(_named(turn, found), found)
+            text = turn.get("value", turn.get("content"))
+            found += paths_in(text) if isinstance(text, str) else ()
+    return bool(found)
+
+
 def refuse_preferences(record: Record, field: str) -> None:
     """Refuse a record that says which of two answers is better, or that its answer is a bad one."""
     named = [name for name in _PREFERENCES if record.get(name)]

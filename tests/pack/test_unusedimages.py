@@ -174,10 +174,72 @@ def test_columns_that_name_the_image_again_are_not_named(table, packed, more):
     assert not named(report)
 
 
-def test_images_in_nested_columns_are_named(table, packed, jpeg):
-    views = {"views": {"front": {"bytes": jpeg(1), "path": None}}}
-    report, _ = packed(table("struct", [{"image": 0, "caption": "A cat.", **views}]))
-    assert "images in `views` are not trained on" in named(report)[0]
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"views": {"front": 1}}, "views.front"),
+        ({"views": [{"front": 1}, {"front": 2}]}, "views[*].front"),
+        ({"views": [1, 2]}, "views"),
+    ],
+)
+def test_images_inside_of_other_columns_are_named_by_a_path_that_a_map_takes(
+    table, packed, jpeg, more, path
+):
+    def with_images(value):
+        if isinstance(value, dict):
+            return {name: with_images(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [with_images(item) for item in value]
+        return {"bytes": jpeg(value), "path": None}
+
+    file = table("struct", [{"image": 0, "caption": "A cat.", **with_images(more)}])
+    (note,) = named(pack_dataset(file, file.parent.parent / "dry", dry_run=True))
+    assert note.startswith(f"images in `{path}` are not trained on")
+    report, (sample,) = packed(file, map=note.split("'")[1])
+    assert images(sample)[:2] == [jpeg(0), jpeg(1)]
+    assert not named(report)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "BMP"])
+def test_a_file_that_is_here_goes_before_bytes_of_another_name(
+    table, packed, jpeg, encode, tmp_path, kind
+):
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    row = {"file_name": "a.jpg", "mask": encode(kind=kind), "caption": "A cat."}
+    report, (sample,) = packed(table("bytes", [row]))
+    assert images(sample) == [jpeg(0)]
+    assert "`mask`" in named(report)[0]
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "BMP"])
+def test_bytes_of_any_image_are_known_by_what_they_hold(table, packed, encode, kind):
+    report, _ = packed(table("bytes", [{"content": encode(kind=kind), "caption": "A cat."}]))
+    assert report.images == 1
+
+
+def test_images_in_the_text_of_a_conversation_go_before_fields_of_other_names(
+    table, packed, jpeg, tmp_path
+):
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    said = {"role": "user", "content": "<img>a.jpg</img>What?"}
+    report, (sample,) = packed(table("jsonl", [{"messages": [said, ANSWER], "mask": 1}]))
+    assert images(sample) == [jpeg(0)]
+    assert named(report) == ["images in `mask` are not trained on: 1 record (data.jsonl#0)"]
+
+
+def test_a_dict_of_captions_names_further_images(tmp_path, jpeg, packed):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
+    held = {"0.jpg": {"caption": "A cat.", "mask": "masks/0.png", "path": "train/0.jpg"}}
+    (tmp_path / "raw" / "captions.json").write_text(json.dumps(held))
+    report, _ = packed(tmp_path / "raw")
+    assert named(report) == ["images in `mask` are not trained on: 1 record (captions.json#0.jpg)"]
+
+
+def test_columns_may_be_named_by_paths(table, packed, jpeg):
+    path = table("bytes", [{"sample": {"image": jpeg(0), "text": "A cat."}}])
+    _, (sample,) = packed(path, image_column="sample.image", text_column="sample.text")
+    assert (sample["jpg"], sample["txt"]) == (jpeg(0), b"A cat.")
 
 
 # --- --map without an image ---------------------------------------------------------------------
@@ -221,6 +283,33 @@ def test_a_map_of_a_table_of_texts_stays_without_images(table, packed):
     report, (sample,) = packed(path, map=MAP)
     assert sample.keys() == {"json"}
     assert not report.images
+
+
+@pytest.mark.parametrize("further", ["image", "mask"])
+@pytest.mark.parametrize("given", [{"map": "messages=chat"}, {}])
+@pytest.mark.parametrize("as_tag", [False, True])
+def test_images_in_mapped_turns_go_before_recognised_columns(
+    table, packed, jpeg, tmp_path, further, given, as_tag
+):
+    (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
+    parts = [{"type": "image", "image": "a.jpg"}, {"type": "text", "text": "What?"}]
+    user = {"role": "user", "content": "<img>a.jpg</img>What?" if as_tag else parts}
+    path = table("jsonl", [{"chat": json.dumps([user, ANSWER]), further: 1}])
+    report, (sample,) = packed(path, **given)
+    assert images(sample) == [jpeg(0)]
+    assert named(report) == [f"images in `{further}` are not trained on: 1 record (data.jsonl#0)"]
+
+
+def test_a_column_that_a_map_reads_into_a_text_stays_an_image(table, packed, jpeg):
+    _, (sample,) = packed(table("jsonl", [{"image": 0, **ASKED}]), map="caption={image} {q1}")
+    assert (images(sample), sample["txt"]) == ([jpeg(0)], b"0.jpg What?")
+
+
+@pytest.mark.parametrize("name", ["image_url", "image_id"])
+def test_a_map_of_a_table_without_images_tells_of_columns_that_may_name_them(table, packed, name):
+    report, _ = packed(table("jsonl", [{name: "https://a.b/0.jpg", **ASKED}]), map=MAP)
+    (note,) = [note for note in report.notes if "text alone" in note]
+    assert f"'{name}' may name images by address or id" in note
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from datapipe.pack.records.captions import (
 )
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.images.nearby import PROBED, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.locate import LOOK
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
 
@@ -218,6 +219,7 @@ class CaptionDictReader(CaptionReader):
                 yield Reject(source, reason, "DecodeError")
                 continue
             record = {"image": name, **value} if isinstance(value, dict) else None
+            note_unused(record or {}, [name], source, options.notes)
             yield Captioned(source, name, captions, record or {"image": name}, record)
 
 

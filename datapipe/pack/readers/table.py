@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -27,7 +28,8 @@ from datapipe.pack.records.fields.class_names import class_names, with_class_nam
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
-from datapipe.pack.records.images.fields import raw_images
+from datapipe.pack.records.fields.refusals import ID_NAME, listed
+from datapipe.pack.records.images.fields import raw_images, url_columns
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
@@ -151,9 +153,12 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
     mapped = parse_map(options.map).fields if options.map is not None else frozenset()
-    options_given = [option for option in (options.image_column, options.text_column) if option]
-    templates = [parse_source(option) for option in options_given if "{" in option]
-    named = {*options_given, *(name for source in templates for name in source.fields)}
+    named: set[str] = set()
+    for option in (options.image_column, options.text_column):
+        if option:
+            named.add(option)
+            with suppress(PackError):  # a column may be called so
+                named |= {*parse_source(option).fields}
 
     def fits(record: Mapping[str, Any]) -> bool:
         if mapped:
@@ -186,18 +191,28 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
         if source.fields and not any(name in columns for name in source.fields)
     ]
     if missing:
-        listed = ", ".join(map(repr, columns))
-        raise PackError(f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed}")
+        raise PackError(
+            f"--map {str(missing[0])!r}: {raw} has no such field; it has {listed(columns)}"
+        )
     if fields.images or fields.imageless:
         return fields
-    others = {n: values for n, values in columns.items() if values and n not in fields.fields}
+    texts = {source.label for source in fields.sources if source.kind == "field"}
+    others = {name: values for name, values in columns.items() if values and name not in texts}
+    if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
+        return fields
     images = image_sources(others, raw, options.notes, image=image, root=root)
+    elsewhere = [*url_columns(others), *filter(ID_NAME.search, others)]
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(
             f"images: {names} (recognised by name; `image=` in the map leaves them out)"
         )
-    return replace(fields, images=images)
+    elif image is None and elsewhere:
+        options.notes.decide(
+            f"no column is known to hold images, so text alone is packed; {listed(elsewhere)} may "
+            "name images by address or id"
+        )
+    return replace(fields, images=images, recognised=image is None)
 
 
 def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions) -> FieldMap:
@@ -228,8 +243,11 @@ def _sample(
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
     mapped = fields.read(record, root)
-    named = {image.label for image in fields.images if image.kind == "field"}
-    note_unused(record, mapped.images, source, options.notes, fields.with_image, but=named)
+    read = {image.label for image in fields.images if image.kind == "field"}
+    if mapped.in_turns:
+        note_unused(record, mapped.images, source, options.notes)
+    else:
+        note_unused(record, mapped.images, source, options.notes, fields.with_image, but=read)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
     if (

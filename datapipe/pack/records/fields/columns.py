@@ -105,7 +105,7 @@ def infer(
         caption = _named("--text-column", text, columns, raw)
         found = FieldMap(images=images, caption=caption[0] if caption else None)
     else:
-        found = replace(_text_map(table), images=images)
+        found = replace(_text_map(table), images=images, recognised=image is None)
     if image is None and text is None and not images:
         table.refuse_named_images(has_turns=bool(found.turns or found.messages))
     if not found.sources:

@@ -13,7 +13,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
-from datapipe.pack.records.fields.turns import unpack_turns
+from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
 from datapipe.text.conversation import read_turns
 
@@ -38,6 +38,7 @@ class FieldMap:
         messages: source of turns that stand before `turns`.
         caption: source of a caption, or of a list of captions.
         imageless: the user wants no images, even if fields are known to hold some.
+        recognised: `images` were found by name, so images in the turns themselves go before them.
     """
 
     images: tuple[FieldSource, ...] = ()
@@ -45,6 +46,7 @@ class FieldMap:
     messages: FieldSource | None = None
     caption: FieldSource | None = None
     imageless: bool = False
+    recognised: bool = False
 
     @property
     def items(self) -> list[tuple[str, FieldSource]]:
@@ -76,6 +78,8 @@ class FieldMap:
     def read(self, record: Mapping[str, Any], root: Path | None = None) -> Mapped:
         """Return images, captions and turns of a record; paths of images start at `root`."""
         images: list[Any] = []
+        if self.recognised and self.images and self.has_images_in_turns(record):
+            return replace(self, images=()).read(record)
         for source in self.images:
             found = source.get(record)
             if (found is None or found == "") and len(self.images) == 1:
@@ -90,8 +94,14 @@ class FieldMap:
         unpacked: dict[str, Any] = {"messages": self._messages(record)}
         if images:
             unpacked["images"] = images
-        images, said = unpack_turns(unpacked, "messages")
-        return Mapped(images=images, record={**kept, "messages": said["messages"]}, turns=True)
+        found, said = unpack_turns(unpacked, "messages")
+        kept = {**kept, "messages": said["messages"]}
+        return Mapped(images=found, record=kept, turns=True, in_turns=bool(found and not images))
+
+    def has_images_in_turns(self, record: Mapping[str, Any]) -> bool:
+        """Return whether the conversation of a record has images itself, in parts or in texts."""
+        value = self.messages.get(record) if self.messages is not None else None
+        return has_images(parse_list(value) if isinstance(value, str) else value)
 
     def rewrite(self, record: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | None]:
         """Return the record, with its turns, and the caption of a sample that has its images."""
@@ -129,12 +139,14 @@ class Mapped:
         captions: of the images, where the text is a caption.
         record: with names in the places of images, and the turns as `messages`.
         turns: whether there are turns.
+        in_turns: whether these hold the images, and not the fields of the map.
     """
 
     images: list[Any]
     record: Mapping[str, Any]
     captions: list[str] = field(default_factory=list)
     turns: bool = False
+    in_turns: bool = False
 
 
 def parse_map(text: str) -> FieldMap:
@@ -179,7 +191,13 @@ def parse_map(text: str) -> FieldMap:
         raise PackError(f"--map {text!r} names images and says by `image=` that there are none")
     if not (images or turns or single):
         raise PackError(f"--map {text!r} names no field; for example 'image=img_path,caption=alt'")
-    return FieldMap(images=tuple(images), turns=tuple(turns), imageless=imageless, **single)
+    return FieldMap(
+        images=tuple(images),
+        turns=tuple(turns),
+        messages=single.get("messages"),
+        caption=single.get("caption"),
+        imageless=imageless,
+    )
 
 
 def as_turns(value: Any, source: FieldSource) -> list[Any]:

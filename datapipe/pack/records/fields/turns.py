@@ -66,8 +66,11 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     unfilled = [part for turn in turns for part in _image_parts(turn) if not _filled(part)]
     in_parts: list[Any] = []
     turns = [_beside(_named(turn, in_parts), in_parts) for turn in turns]
+    texts = [turn.get("value", turn.get("content")) for turn in turns]
+    named = [path for text in texts if isinstance(text, str) for path in paths_in(text)]
     # Where the turns hold images, others are not looked for under other names: they may be masks.
-    listed, kept = _images_beside(record, by_name=not in_parts, numbered=numbered)
+    by_name = not (in_parts or named)
+    listed, kept = _images_beside(record, by_name=by_name, numbered=numbered)
     if in_parts and listed:
         raise DecodeError("record has images both in its messages and beside them")
     if in_parts and unfilled:
@@ -77,9 +80,7 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
     for number, part in enumerate(unfilled):
         if isinstance(part.get("index"), int) and part["index"] != number:
             raise DecodeError(f"image part {number} asks for image {part['index']}")
-    texts = (turn.get("value", turn.get("content")) for turn in turns)
-    images = in_parts or listed
-    images = images or [path for t in texts if isinstance(t, str) for path in paths_in(t)]
+    images = in_parts or listed or named
     images, turns = _in_order(images, turns)
     kept = {**kept, field: turns}
     read = conversation(kept, images=len(images))
@@ -90,6 +91,21 @@ def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any],
         others = said_of_unused(record, images)
         raise DecodeError(f"{places} {IMAGE_PLACE} places for {len(images)} images{others}")
     return images, kept
+
+
+def has_images(turns: Any) -> bool:
+    """Return whether turns hold or name images themselves, in parts or in their texts.
+
+    Raises:
+        DecodeError: a part has several images.
+    """
+    found: list[Any] = []
+    for turn in turns if isinstance(turns, list) else ():
+        if isinstance(turn, Mapping):
+            _beside(_named(turn, found), found)
+            text = turn.get("value", turn.get("content"))
+            found += paths_in(text) if isinstance(text, str) else ()
+    return bool(found)
 
 
 def refuse_preferences(record: Record, field: str) -> None:

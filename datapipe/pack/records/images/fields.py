@@ -25,7 +25,9 @@ _START = 64  # bytes that tell a format
 _SIZES = 100
 _MARKS = (",", ";", "|")  # between the names of several files in one cell
 _LONGEST_NAMES = 1 << 16
-_SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP", re.DOTALL)
+_SIGNATURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP|II\*\0|MM\0\*|BM....\0\0\0\0", re.DOTALL
+)
 
 
 def image_blob(value: Any, root: Path, name: str) -> Blob | InlineBlob:
@@ -131,6 +133,11 @@ def is_image(value: Any) -> bool:
     return False
 
 
+def may_be_encoded(text: str) -> bool:
+    """Return whether a text begins as images in base64 and their `data:` URIs do; false is sure."""
+    return text.startswith((*_BASE64_STARTS, "d", "D"))
+
+
 def rejected(source: str, error: SampleError) -> Reject:
     """Return the reject of an input with which something is wrong."""
     file = error.member if error.member != source else ""
@@ -215,7 +222,7 @@ def image_columns(columns: Columns, root: Path | None = None) -> list[str]:
         if found := [name for name, values in columns.items() if test(name, values)]:
             plain = [name for name in found if says_image(name)]
             if root is not None and test is _holds_image and not plain:
-                plain = [n for n in columns if n.lower() in _IMAGE and _is_there(columns[n], root)]
+                plain = [n for n in columns if says_image(n) and _is_there(columns[n], root)]
             return _in_order(plain or found)
     return []
 
@@ -260,7 +267,7 @@ def _holds_image(column: str, values: Sequence[Any]) -> bool:
     if isinstance(value, str):
         return _is_base64(value) or value[:11].lower() == "data:image/"
     if isinstance(value, bytes):
-        return column.lower() in _IMAGE or _SIGNATURE.match(value) is not None
+        return column.lower() in _IMAGE or is_image(value)
     return is_image_struct(value)
 
 

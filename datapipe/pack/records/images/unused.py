@@ -13,6 +13,7 @@ from datapipe.pack.records.images.fields import (
     is_image,
     is_image_struct,
     is_url,
+    may_be_encoded,
     says_image,
 )
 from datapipe.text.conversation import TURN_FIELDS, read_turns
@@ -29,7 +30,7 @@ def note_unused(
     images: Sequence[Any],
     source: str,
     notes: Notes,
-    remedy: Callable[[str], str],
+    remedy: Callable[[str], str] = lambda field: "",
     *,
     but: Collection[str] = (),
 ) -> None:
@@ -54,6 +55,9 @@ def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]
     A field that names an image of the sample again is none of them, such as `file_name` beside the
     image's bytes, or the address that it was fetched from.
 
+    Returns:
+        Their names, or their paths where they are part of others, as `--map` takes them.
+
     Examples:
         >>> unused_images({"image": "rgb/0.png", "depth": "depth/0.png"}, ["rgb/0.png"])
         ['depth']
@@ -63,15 +67,16 @@ def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]
     taken = {id(image) for image in images}
     names = [name for image in images if isinstance(name := image_name(image_name(image)), str)]
     held = any(is_image(image) for image in images)
-
-    def is_unused(field: str, value: Any) -> bool:
-        if any(id(image) not in taken for image in _held(value)):
-            return True
-        if held and (says_image(field) or _OF_NAMES.search(field)):
-            return False
-        return any(not _is_one_of(path, names) for path in _paths(value))
-
-    return [field for field, value in record.items() if value and is_unused(str(field), value)]
+    found: dict[str, None] = {}
+    for field, value in record.items():
+        if not value:
+            continue
+        inside = [path for path, image in _held(value, str(field)) if id(image) not in taken]
+        named_again = held and (says_image(field) or _OF_NAMES.search(field))
+        if not inside and not named_again:
+            inside = [field for path in _paths(value) if not _is_one_of(path, names)]
+        found |= dict.fromkeys(inside)
+    return list(found)
 
 
 def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
@@ -117,13 +122,28 @@ def _paths(value: Any) -> Iterator[str]:
             yield item
 
 
-def _held(value: Any, deep: int = _DEEP) -> Iterator[Any]:
-    """Yield the images that a value holds as bytes, as structs of them or in base64."""
-    if is_image(value):
-        yield value
-    elif deep and isinstance(value, list | tuple):
+def _held(value: Any, path: str, deep: int = _DEEP) -> list[tuple[str, Any]]:
+    """Return the images that a value holds as bytes, as structs of them or in base64.
+
+    Args:
+        value: of a field, or a part of one.
+        path: of the value in the record.
+        deep: levels that are looked at.
+
+    Returns:
+        Each image with its path, in order.
+    """
+    if isinstance(value, str):
+        return [(path, value)] if may_be_encoded(value) and is_image(value) else []
+    if isinstance(value, bytes | bytearray | memoryview) or is_image_struct(value):
+        return [(path, value)] if is_image(value) else []
+    found: list[tuple[str, Any]] = []
+    if deep and isinstance(value, list | tuple):
         for item in value[:_ITEMS]:
-            yield from _held(item, deep - 1)
-    elif deep and isinstance(value, Mapping) and not is_image_struct(value):
-        for item in value.values():
-            yield from _held(item, deep - 1)
+            is_object = isinstance(item, Mapping) and not is_image_struct(item)
+            found += _held(item, f"{path}[*]" if is_object else path, deep - 1)
+    elif deep and isinstance(value, Mapping):
+        for name, item in value.items():
+            if not isinstance(item, str) or may_be_encoded(item):
+                found += _held(item, f"{path}.{name}", deep - 1)
+    return found

@@ -53,6 +53,12 @@ _FLAGS = (
         "decode",
     ),
     own_flag("max_pixels", "Reject images with more pixels than these.", int, MAX_PIXELS),
+    own_flag(
+        "pages",
+        "first: take the first page of a TIFF or frame of an animation. all: each is an image.",
+        str,
+        "first",
+    ),
     own_flag("max_side", "Make images smaller until their longest side fits.", int),
     own_flag("quality", "Quality of images that are encoded anew, 1 to 100.", int),
     own_flag("image_format", "jpg or webp: encode all others anew. keep: leave it.", str, "keep"),

@@ -23,7 +23,7 @@ from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
-from datapipe.pack.workers.prepare import Check
+from datapipe.pack.workers.prepare import Check, Pages
 
 
 @checked(PackError)
@@ -43,6 +43,7 @@ def pack_dataset(
     shard_size: Word | int = "512MB",
     check: Check = "decode",
     max_pixels: int = MAX_PIXELS,
+    pages: Pages = "first",
     max_side: int | None = None,
     quality: int | None = None,
     image_format: ImageFormat = "keep",
@@ -77,6 +78,8 @@ def pack_dataset(
         shard_size: bytes such as "512MB", or a number of samples.
         check: "decode" refuses images that training could not decode, "header" reads headers.
         max_pixels: images with more pixels are rejected.
+        pages: "first" takes the first page of a TIFF or frame of an animation, "all" makes each an
+            image of its sample, in order.
         max_side: images are made smaller until their longest side has so many pixels.
         quality: of images that are encoded anew, 1 to 100.
         image_format: "jpg" or "webp" encodes all others anew, "keep" leaves the format.
@@ -140,6 +143,7 @@ def pack_dataset(
             check=check,
             limit=limit,
             max_pixels=max_pixels,
+            pages=pages,
             max_side=max_side,
             quality=quality,
             image_format=image_format,

@@ -54,6 +54,12 @@ _FLAGS = (
         "decode",
     ),
     own_flag("max_pixels", "Reject images with more pixels than these.", int, MAX_PIXELS),
+    own_flag(
+        "pages",
+        "first: take the first page of a TIFF or frame of an animation. all: each is an image.",
+        str,
+        "first",
+    ),
     own_flag("max_side", "Make images smaller until their longest side fits.", int),
     own_flag("quality", "Quality of images that are encoded anew, 1 to 100.", int),
     own_flag("image_format", "jpg or webp: encode all others anew. keep: leave it.", str, "keep"),
@@ -80,13 +86,15 @@ def pack(
             help="File or folder of raw image-text data, or tars as 'data/train-{000..099}.tar'."
         ),
     ],
-    out: Annotated[
-        str,
-        typer.Argument(
-            help="Folder or URL (s3://bucket/shards) for the shards; new, or of the same pack."
-        ),
-    ],
     flags: Flags,
+    out: Annotated[
+        str | None,
+        typer.Argument(
+            help="Folder or URL (s3://bucket/shards) for the shards; new, or of the same pack. "
+            "--dry-run needs none.",
+            show_default=False,
+        ),
+    ] = None,
     to: Annotated[
         str,
         typer.Option(help="shards, or memmap: arrays of images that are decoded once."),
@@ -112,6 +120,8 @@ def pack(
                 if name in options:
                     option = name.replace("_", "-")
                     raise PlanError(f"--{option} is of shards, and --to memmap makes arrays")
+            if out is None:
+                raise PlanError("OUT is missing: give a folder for the arrays")
             images = parse_array_image(image_size, image)
             text = text_spec(tokenizer, template=template)
             arrays = datapipe.pack_arrays(raw, out, image=images, text=text, **options)
@@ -120,7 +130,7 @@ def pack(
         if image_size is not None or image is not None:
             raise PlanError("--image-size and --image are of arrays; add --to memmap")
         encoder = text_encoder(tokenizer, template)  # before hours of packing
-        if encoder and local_path(out) is None:
+        if encoder and out is not None and local_path(out) is None:
             raise PlanError(
                 f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
                 "make_loader with a tokenizer counts"
@@ -143,7 +153,7 @@ def _print_report(report: PackReport, tokens: dict[str, str]) -> None:
     if report.finished_before:
         title = f"{report.output} is packed already, nothing to do"
     elif report.dry_run:
-        title = f"Would pack into {report.output}"
+        title = f"Would pack into {report.output}" if report.output else "Would pack"
     else:
         title = f"Packed {report.output}"
     rows = {

@@ -11,7 +11,7 @@ from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat, Quality, ShrinkOptions
 from datapipe.errors import PackError
 from datapipe.pack.notes import FOUND
-from datapipe.pack.workers.prepare import Check
+from datapipe.pack.workers.prepare import Check, Pages
 from datapipe.pack.writers.shards import ShardSize
 from datapipe.quantities import UNITS, split_quantity
 
@@ -32,6 +32,7 @@ class PackOptions:
         check: "decode" refuses what training could not decode, "header" reads headers.
         limit: most inputs taken, None for all.
         max_pixels: images with more are rejected.
+        pages: "first" takes the first page or frame of an image file, "all" makes each an image.
         max_side, quality, image_format: of images that are made smaller; see `ShrinkOptions`.
         image_column, text_column, include, ignore, key_from, map, captions: see `ReadOptions`.
     """
@@ -41,6 +42,7 @@ class PackOptions:
     check: Check = "decode"
     limit: Count | None = None
     max_pixels: Count = MAX_PIXELS
+    pages: Pages = "first"
     max_side: Count | None = None
     quality: Quality | None = None
     image_format: ImageFormat = "keep"

@@ -24,13 +24,13 @@ from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
-from datapipe.pack.workers.prepare import Check
+from datapipe.pack.workers.prepare import Check, Pages
 
 
 @checked(PackError)
 def pack_dataset(
     raw: str | PathLike[str],
-    out: str | PathLike[str],
+    out: str | PathLike[str] | None = None,
     *,
     format: Word | None = None,
     image_root: str | PathLike[str] | None = None,
@@ -45,6 +45,7 @@ def pack_dataset(
     shard_size: Word | int = "512MB",
     check: Check = "decode",
     max_pixels: int = MAX_PIXELS,
+    pages: Pages = "first",
     max_side: int | None = None,
     quality: int | None = None,
     image_format: ImageFormat = "keep",
@@ -64,7 +65,8 @@ def pack_dataset(
 
     Args:
         raw: file or folder of raw data, or a list of tars such as "data/train-{000..099}.tar".
-        out: folder or URL for the shards; new, or that of the same pack interrupted.
+        out: folder or URL for the shards; new, or that of the same pack interrupted. With `dry_run`
+            it may be None.
         format: name of the reader; recognised where None.
         image_root: where relative image paths of annotation files start.
         image_column, text_column: names of the columns of a table.
@@ -80,6 +82,8 @@ def pack_dataset(
         shard_size: bytes such as "512MB", or a number of samples.
         check: "decode" refuses images that training could not decode, "header" reads headers.
         max_pixels: images with more pixels are rejected.
+        pages: "first" takes the first page of a TIFF or frame of an animation, "all" makes each an
+            image of its sample, in order.
         max_side: images are made smaller until their longest side has so many pixels.
         quality: of images that are encoded anew, 1 to 100.
         image_format: "jpg" or "webp" encodes all others anew, "keep" leaves the format.
@@ -107,9 +111,13 @@ def pack_dataset(
     started = time.monotonic()
     refuse_url(raw)
     raw = Path(raw)
-    stage = open_stage(out, staging, storage_options, append=append)
-    destination = str(out) if stage else str(local_path(out))
-    out = stage.folder if stage else Path(destination)
+    if out is None:
+        _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
+        stage, destination = None, ""
+    else:
+        stage = open_stage(out, staging, storage_options, append=append)
+        destination = str(out) if stage else str(local_path(out))
+    folder = stage.folder if stage else Path(destination) if destination else None
     reading: dict[str, Any] = {
         "image_column": image_column,
         "text_column": text_column,
@@ -126,15 +134,12 @@ def pack_dataset(
         if getattr(read_options, name) is not None and name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
-    if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
-        raise PackError(f"{out} is inside the raw data {raw}; give a folder outside of it")
-    refuse_beside_tars(raw, out)
-    if out.exists() and not out.is_dir():
-        raise PackError(f"{out} is a file; give a folder")
+    if folder is not None:
+        _check_folder(folder, raw)
     kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
     job = Job(
         raw=raw,
-        out=out,
+        out=folder or Path(),  # which a rehearsal does not look at
         reader=reader,
         read_options=read_options,
         options=PackOptions(
@@ -143,6 +148,7 @@ def pack_dataset(
             check=check,
             limit=limit,
             max_pixels=max_pixels,
+            pages=pages,
             max_side=max_side,
             quality=quality,
             image_format=image_format,
@@ -154,12 +160,37 @@ def pack_dataset(
         space_check=space_check,
         placed=stage.send if stage else lambda shard: None,
     )
-    if stage is None:
+    if folder is None:
+        report = job.rehearse(None)
+    elif stage is None:
         report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
     else:
         with stage.at_work(dry_run=dry_run):
             report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
     return replace(report, seconds=round(time.monotonic() - started, 3), output=destination)
+
+
+def _refuse_without_out(
+    *, dry_run: bool, append: bool, staging: str | PathLike[str] | None
+) -> None:
+    """Refuse a missing output unless nothing is to be written or compared there."""
+    if not dry_run:
+        raise PackError(
+            "OUT (`out`) is missing: give a folder or URL for the shards, or --dry-run to read and "
+            "check the raw data and write nothing"
+        )
+    for option, given in (("--append", append), ("--staging", staging)):
+        if given:
+            raise PackError(f"{option} means nothing without OUT; give OUT, or leave {option} out")
+
+
+def _check_folder(out: Path, raw: Path) -> None:
+    """Refuse a folder that cannot take the shards of this raw data."""
+    if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
+        raise PackError(f"{out} is inside the raw data {raw}; give a folder outside of it")
+    refuse_beside_tars(raw, out)
+    if out.exists() and not out.is_dir():
+        raise PackError(f"{out} is a file; give a folder")
 
 
 def _pack_to_url(

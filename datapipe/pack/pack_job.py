@@ -103,7 +103,7 @@ class Job:
 
     def _report(self, **output: Any) -> PackReport:
         """Return the report of this run on such an output."""
-        image_notes = self.tally.notes.lines("{count}: {text} ({names})", "image")
+        image_notes = self.tally.image_notes(self.options.pages)
         return PackReport(
             seconds=0.0,
             output=str(self.out),
@@ -250,6 +250,7 @@ class Job:
             check=self.options.check,
             max_pixels=self.options.max_pixels,
             shrink=self.options.shrink,
+            pages=self.options.pages,
             named_keys=self.options.key_from is not None,
             map=self._map,
             key_salt=str(len(base.parts)) if base else "",

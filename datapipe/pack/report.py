@@ -24,12 +24,12 @@ class PackReport:
         captions_unused: captions that no sample has, under `captions="first"`.
         teaching: what the samples of this run teach a model, in numbers.
         shown: the first samples of this run, as training will see them.
-        output: the folder.
+        output: the folder or URL; "" of a dry run without one.
         finished_before: whether there was nothing to do.
         dry_run: whether nothing was written.
 
     Examples:
-        >>> report = datapipe.pack_dataset("photos/", "new/", dry_run=True)
+        >>> report = datapipe.pack_dataset("photos/", dry_run=True)
         >>> report.samples, report.rejected, report.dry_run
         (8, 0, True)
     """

@@ -17,6 +17,7 @@ from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, Reject
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.teaching import Seen, Shown, Teaching, show
+from datapipe.pack.workers.prepare import Outcome, Pages
 from datapipe.pack.workers.worker import PreparedPart
 from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
 from datapipe.pack.writers.ustar import END
@@ -29,7 +30,11 @@ SHOWN = 3
 
 @dataclass(kw_only=True)
 class PackTally:
-    """Counts of this run so far; `notes` are on images that were packed."""
+    """Counts of this run so far.
+
+    `notes` are on images that were packed, `several` names those of several pages, which have
+    `pages` together.
+    """
 
     inputs: int = 0
     rejected: int = 0
@@ -39,18 +44,35 @@ class PackTally:
     shown: list[Shown] = field(default_factory=list)
     map: str | None = None
     notes: NamedCounts = field(default_factory=NamedCounts)
+    several: NamedCounts = field(default_factory=NamedCounts)
+    pages: int = 0
 
-    def accept(self, sample: Input, seen: Seen) -> None:
+    def accept(self, sample: Input, outcome: Outcome) -> None:
+        seen = outcome.seen
         self.seen[seen] += 1
+        for text, file in outcome.notes:
+            self.notes.add(text, file)
+        for file, pages in outcome.pages:
+            self.several.add("", file)
+            self.pages += pages
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
             with suppress(SampleError):  # a file that was removed after it was packed
-                self.shown.append(show(sample, self.map))
+                self.shown.append(show(sample, self.map, images=seen.images))
 
     def reject(self, reject: Reject) -> None:
         self.rejected += 1
         self.reasons[f"{reject.error}: {reject.reason}"] += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(reject)
+
+    def image_notes(self, pages: Pages) -> list[str]:
+        """Return lines of text on images; `pages` says what becomes of several in a file."""
+        taken = "each is an image of its sample, in order"
+        if pages == "first":
+            taken = "the first of each is taken (--pages all makes each an image of its sample)"
+        form = f"{{count}} with several pages or frames, {self.pages:,} in all; {taken}: {{names}}"
+        lines = self.notes.lines("{count}: {text} ({names})", "image")
+        return lines + self.several.lines(form, "image")
 
     @property
     def teaching(self) -> Teaching:
@@ -154,10 +176,8 @@ class Sequencer:
             end += outcome.bytes
             stop += 1
             self.saved_bytes += outcome.saved
-            for text, file in outcome.notes:
-                self.tally.notes.add(text, file)
             self.count.add(sample)
-            self.tally.accept(sample, outcome.seen)
+            self.tally.accept(sample, outcome)
             if self.rejected:
                 self._judge(at_end=False)
         if stop > row:

@@ -180,12 +180,13 @@ class Shown:
         return lines
 
 
-def show(sample: RawSample, map: str | None = None) -> Shown:
+def show(sample: RawSample, map: str | None = None, *, images: int | None = None) -> Shown:
     """Return a sample as training will see it.
 
     Args:
         sample: the sample.
         map: what `--map` makes of the JSON beside its images; None where the reader has done that.
+        images: how many it has in the end, with all pages; None for as many as there are files.
 
     Raises:
         SampleError: a file of it cannot be read, or its text makes no sense.
@@ -199,6 +200,8 @@ def show(sample: RawSample, map: str | None = None) -> Shown:
     if map is not None:
         record, caption = rewritten(record, map, sample.source)
     images = len(sample.images)
+        record, caption = rewritten(record, map)
+    images = len(sample.images) if images is None else images
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
     written = [
         (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)

@@ -63,6 +63,31 @@ def test_the_report_is_plain_when_piped(tmp_path, make_folder, make_broken):
     assert lines[-1] == f"all rejects: {tmp_path / 'out' / 'rejects.jsonl'}"
 
 
+def test_a_dry_run_needs_no_output(run, tmp_path, make_folder):
+    raw = make_folder(tmp_path / "raw", 5)
+    done = run("pack", raw, "--dry-run", "--json")
+    assert (done.exit_code, json.loads(done.stdout)["samples"]) == (0, 5)
+    assert json.loads(done.stdout)["output"] == ""
+    assert run("pack", raw, "--dry-run").stdout.startswith("Would pack\n  samples ")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "OUT (`out`) is missing: give a folder or URL for the shards, or --dry-run to read"),
+        (("--to", "memmap", "--image-size", 32), "OUT is missing: give a folder for the arrays"),
+        (("--dry-run", "--append"), "--append means nothing without OUT"),
+        (("--dry-run", "--staging", "s"), "--staging means nothing without OUT"),
+    ],
+)
+def test_a_missing_output_is_one_line(run, tmp_path, make_folder, options, said):
+    done = run("pack", make_folder(tmp_path / "raw", 2), *options)
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"Error: {said}")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_report_of_a_dry_run_and_of_a_finished_pack_say_so(run, tmp_path, make_folder):
     raw = make_folder(tmp_path / "raw", 2)
     assert "Would pack into" in run("pack", raw, tmp_path / "out", "--dry-run").stdout

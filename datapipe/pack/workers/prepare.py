@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from datapipe.decode.check import check_image
 from datapipe.decode.foreign import PHOTO_QUALITY, convert
 from datapipe.decode.image import MAX_PIXELS, check_size
+from datapipe.decode.pages import count_pages, encode_pages
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import crc32
@@ -32,6 +33,7 @@ from datapipe.pack.writers.ustar import MAX_NAME
 from datapipe.text.sample_text import parse_json, parse_text, sample_text
 
 Check = Literal["decode", "header"]
+Pages = Literal["first", "all"]
 
 _KEY_DIGITS = 9
 _KEY_TEXT = 20  # characters of a user's key that stay readable
@@ -52,6 +54,7 @@ class PrepareOptions:
         check: "decode" refuses what training could not decode, "header" reads headers.
         max_pixels: images with more are rejected.
         shrink: how images are made smaller.
+        pages: "first" takes the first page or frame of an image file, "all" makes each an image.
         key_salt: text hashed into named keys beside the source.
         named_keys: whether keys are made of `RawSample.key` instead of ordinals.
         map: what `--map` makes of the JSON that samples have; None where the reader did that.
@@ -60,6 +63,7 @@ class PrepareOptions:
     check: Check = "decode"
     max_pixels: int = MAX_PIXELS
     shrink: ShrinkOptions = field(default_factory=ShrinkOptions)
+    pages: Pages = "first"
     key_salt: str = ""
     named_keys: bool = False
     map: str | None = None
@@ -73,12 +77,14 @@ class Outcome(NamedTuple):
         saved: bytes by which shrinking made its images smaller.
         seen: what it teaches.
         notes: pairs of a text and a file's name, on its images.
+        pages: pairs of a file's name and its number of pages, of images that have several.
     """
 
     bytes: int
     saved: int
     seen: Seen
     notes: tuple[tuple[str, str], ...] = ()
+    pages: tuple[tuple[str, int], ...] = ()
 
 
 def prepare(
@@ -125,6 +131,7 @@ class _Sample:
         self.extensions: set[str] = set()
         self.saved = 0
         self.notes: list[tuple[str, str]] = []
+        self.pages: list[tuple[str, int]] = []
 
     def prepare(self) -> tuple[Row, int, Outcome]:
         for image in self.sample.images:
@@ -162,7 +169,7 @@ class _Sample:
         text_bytes = len(_encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
-        return row, start, Outcome(size, self.saved, seen, tuple(self.notes))
+        return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
 
     def add_image(self, image: RawImage) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""
@@ -184,6 +191,11 @@ class _Sample:
                 encoded = (content, info)
             else:
                 check_size(info, limit)
+                if (pages := count_pages(data, info)) > 1:
+                    self.pages.append((label, pages))
+                    if self.options.pages == "all":
+                        self.add_pages(image, bytes(data), info)
+                        return
                 if shrink_options.active:
                     encoded = shrink(data, info, shrink_options, max_pixels=limit)
                 if encoded is None and self.options.check == "decode":
@@ -203,6 +215,15 @@ class _Sample:
             data = self.buffer.replace(content)
         self.sizes.append(ImageSize(*info.upright, info.orientation))
         self.add(image.prefix, info.format, data)
+
+    def add_pages(self, image: RawImage, data: bytes, info: ImageInfo) -> None:
+        """Add each page of an image that was read last as an image of its own."""
+        pages = encode_pages(data, info, self.options.shrink, max_pixels=self.options.max_pixels)
+        for number, (content, page) in enumerate(pages):
+            view = self.buffer.put(content) if number else self.buffer.replace(content)
+            self.sizes.append(ImageSize(*page.upright, page.orientation))
+            self.add(image.prefix, page.format, view)
+        self.notes += [(text, image.blob.label) for text in heard().notes()]
 
     def add(self, prefix: str, kind: str, data: memoryview) -> None:
         """Complete the member that was laid out last."""

@@ -21,6 +21,8 @@ A line of 20,000 x 1 pixels whose shorter side becomes 336 would take 6 gigabyte
 # processor's own limits (56 * 56 and 28 * 28 * 1280 pixels) in its preprocessor_config.json.
 NATIVE_MIN_PIXELS = 56 * 56
 NATIVE_MAX_PIXELS = 28 * 28 * 1280
+NATIVE_MAX_RATIO = 200
+"""Times the shorter side that the longer one has at most: `smart_resize` refuses other images."""
 
 
 def check_sizes(widths: Integers, heights: Integers) -> None:
@@ -50,8 +52,8 @@ def native_size(
 
     Both sides become multiples of `multiple_of` with the aspect ratio nearly kept and the area
     within the limits. This is `smart_resize` of Qwen2-VL's image processor, in the same
-    floating-point steps. It refuses an aspect ratio over 200; here such an image gets the size that
-    its formula gives.
+    floating-point steps. It refuses an aspect ratio over `NATIVE_MAX_RATIO`; here such an image
+    gets the size that its formula gives, so that it can be planned; "native" refuses its pixels.
 
     Raises:
         PlanError: a size is not above 0, or the limits exclude each other.

@@ -156,8 +156,8 @@ class Shown:
     Attributes:
         source: where it came from.
         images: how many it has.
-        turns: (role, text, learnt) in order, with `<image>` at the place of each image. The role of
-            a caption's text is "caption".
+        turns: (role, text, learnt) in order, as a chat template gets them: `<image>` at the place
+            of each image, and a newline after each that is put before a text that marks none.
     """
 
     source: str
@@ -174,7 +174,7 @@ class Shown:
             text = text.replace("\n", " / ")
             if len(text) > _WIDTH:
                 text = f"{text[:_WIDTH]}... ({len(text):,} characters)"
-            lines.append(f"  {'*' if learnt else ' '} {role:<10} {text}")
+            lines.append(f"  {'*' if learnt else ' '} {role:<10} {text or '(empty)'}")
         if not any(learnt for _, _, learnt in self.turns):
             lines.append("    (nothing is learnt from this sample)")
         return lines
@@ -196,21 +196,19 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
     if isinstance(caption, NamedTexts):
         caption, record, _ = settle(caption, record, map)
     if isinstance(caption, Blob | InlineBlob):
-        caption = parse_text(caption.read())
+        caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
         record, caption = rewritten(record, map, sample.source)
     images = len(sample.images)
         record, caption = rewritten(record, map)
     images = len(sample.images) if images is None else images
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
+    # As for a template that takes texts, such as "chatml" and "llava".
+    turns = read_turns(SampleText(caption, record, images), system=None, newline=True)
     written = [
         (turn.role, "".join(IMAGE_PLACE if p is None else p for p in turn.pieces), turn.trained)
         for turn in turns
     ]
-    spoken = caption is None and isinstance(record, Mapping) and conversation(record)
-    if not spoken:  # a loader's template puts the images into a turn of the user's
-        written = [("caption", text, learnt) for role, text, learnt in written if role != "user"]
-        written = [line for line in written if line[1].strip()]
     return Shown(source=sample.source, images=images, turns=tuple(written))
 
 

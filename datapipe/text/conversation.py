@@ -144,7 +144,7 @@ def raw_turns(record: Mapping[str, Any]) -> list[RawTurn] | None:
         turns = read_turns(record.get(field))
         if not turns:
             continue
-        if not any(_known_role(turn.role) == "system" for turn in turns):
+        if not any(known_role(turn.role) == "system" for turn in turns):
             for name in _SYSTEM_FIELDS:
                 # Of text, or of parts as Anthropic and Amazon Bedrock have it.
                 system = message_text({"content": record.get(name)})
@@ -176,6 +176,12 @@ def is_null(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(item is None for item in value.values())
     return value is None
+
+
+def known_role(name: str) -> str | None:
+    """Return the role that a record's word means, or None."""
+    # DeepSeek-VL writes <|User|>, others "USER:".
+    return ROLES.get(name.strip("<|>: \n").lower())
 
 
 def part_kind(part: Any) -> str:
@@ -256,18 +262,13 @@ def _part_text(part: Any) -> str | None:
 def _role(name: str, number: int, turns: int) -> str:
     if not name:
         raise DecodeError(f"turn {number} of {turns} has no role")
-    role = _known_role(name)
+    role = known_role(name)
     if role is None:
         raise DecodeError(
             f"turn {number} of {turns} has the role {name[:80]!r}, which is not known; rename it "
             "to user, assistant, system or tool"
         )
     return role
-
-
-def _known_role(name: str) -> str | None:
-    # DeepSeek-VL writes <|User|>, others "USER:".
-    return ROLES.get(name.strip("<|>: \n").lower())
 
 
 def _learn(flag: Any, number: int) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError
-from datapipe.text.conversation import raw_turns
+from datapipe.text.conversation import known_role, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places
 
 TEXT_EXTENSIONS = frozenset({"txt", "text", "caption"})
@@ -117,9 +117,10 @@ def sample_text(caption: str | None, record: Any) -> str:
     """Return the text of a sample: its caption, its conversation, its document, or a caption field.
 
     A conversation is written as one `role: text` line per turn, which is how it reads where no
-    tokenizer and template are given. The pieces of a document, `<image>` for each image among them,
-    are separated by an empty line, as paragraphs are. Of several `captions` it is the first. Places
-    of images are `<image>`, however the sample spells them.
+    tokenizer and template are given. Roles are "user", "assistant", "system" and "tool", as chat
+    templates get them; one that is not known stays as it is. The pieces of a document, `<image>`
+    for each image among them, are separated by an empty line, as paragraphs are. Of several
+    `captions` it is the first. Places of images are `<image>`, however the sample spells them.
     """
     return mark_places(raw_text(caption, record))
 
@@ -131,7 +132,9 @@ def raw_text(caption: str | None, record: Any) -> str:
     if not isinstance(record, Mapping):
         return ""
     if (turns := raw_turns(record)) is not None:
-        return "\n".join(f"{role}: {text}" if role else text for role, text, _ in turns)
+        return "\n".join(
+            f"{known_role(role) or role}: {text}" if role else text for role, text, _ in turns
+        )
     if (document := interleaved(record)) is not None:
         return "\n\n".join(IMAGE_PLACE if text is None else text for text in document)
     for field in _CAPTION_FIELDS:

@@ -163,7 +163,7 @@ def test_several_images_and_text_alone(tmp_path, make_tar, jpeg):
     [
         (b'{"caption": "four"}', 4),
         (b'{"text": "text"}', 4),
-        (b'{"conversations": [{"from": "human", "value": "hi"}]}', len("human: hi")),
+        (b'{"conversations": [{"from": "human", "value": "hi"}]}', len("user: hi")),
         (b'{"messages": [{"role": "user", "content": "hi"}]}', len("user: hi")),
         (b'{"caption": "\\ud800"}', 3),
         (b"[1, 2]", 0),

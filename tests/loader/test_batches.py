@@ -131,7 +131,7 @@ def test_normalised_values_are_those_of_the_uint8_image(make: Make) -> None:
 
 def test_a_conversation_is_read_as_text_and_on_request_as_it_is(make: Make) -> None:
     batch = next(iter(make(shuffle=False, batch_size=2, meta=("id", "conversations", "absent"))))
-    assert batch["text"][1] == "human: <image>What is number 1?\ngpt: It is 1."
+    assert batch["text"][1] == "user: <image>What is number 1?\nassistant: It is 1."
     assert batch["id"] == ["id-0", "id-1"]
     assert batch["conversations"][1][1] == {"from": "gpt", "value": "It is 1."}
     assert batch["absent"] == [None, None]
@@ -141,7 +141,7 @@ def test_text_alone_makes_a_batch_without_images(make: Make) -> None:
     batch = list(make(shuffle=False, batch_size=1))[9]
     assert batch["images_per_sample"].tolist() == [0]
     assert batch["pixel_values"].shape == (0, 3, 32, 32)
-    assert batch["text"] == ["human: What is number 9?\ngpt: It is 9."]
+    assert batch["text"] == ["user: What is number 9?\nassistant: It is 9."]
 
 
 def test_images_can_be_left_out(make: Make) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import datapipe
 from datapipe import DecodeError, ImageSpec, IndexMismatch, Loader, SampleError, StoreError
@@ -134,6 +135,59 @@ def test_a_shard_that_changed_is_noticed_when_the_dataset_is_opened(damaged: Pat
 def test_too_large_images_are_refused_by_their_header(make: Callable[..., Loader]) -> None:
     with pytest.raises(SampleError, match="more than the limit of 100"):
         next(iter(make(image=ImageSpec(size=16, refuse_above=100))))
+
+
+@pytest.fixture(scope="module")
+def with_strips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captions of images of 60 x 40, 1 x 5000, 200 x 1 and 1005 x 5 pixels."""
+    folder = tmp_path_factory.mktemp("strips")
+    raw = folder / "raw"
+    raw.mkdir()
+    for number, size in enumerate([(60, 40), (1, 5000), (200, 1), (1005, 5)]):
+        Image.new("RGB", size, "red").save(raw / f"{number}.png")
+        (raw / f"{number}.txt").write_text(f"Picture {number}.")
+    datapipe.pack_dataset(raw, folder / "shards")
+    return folder / "shards"
+
+
+LEAVING_OUT = "images == 0 or 0.005 <= aspect <= 200"
+
+
+@pytest.mark.parametrize("cache", [None, datapipe.CacheSpec(memory=1 << 20)], ids=str)
+def test_an_image_too_long_for_qwen2_vl_is_named(
+    with_strips: Path, tokenizer: Path, cache: Any
+) -> None:
+    options: dict[str, Any] = {
+        "image": ImageSpec.preset("qwen2-vl"),
+        "text": datapipe.TextSpec(tokenizer=tokenizer, template="caption"),
+        "batch_size": 1,
+        "shuffle": False,
+        "epochs": 2,
+        "cache": cache,
+    }
+    with pytest.raises(DecodeError) as caught:
+        list(datapipe.make_loader(with_strips, **options))
+    message = str(caught.value)
+    assert (caught.value.key, caught.value.member) == ("000000001", "000000001.png")
+    assert "it has 1x5000 pixels, an aspect ratio of 5,000, and the image processors" in message
+    assert LEAVING_OUT in message
+
+    def grids(**more: Any) -> list[list[list[int]]]:
+        loader = datapipe.make_loader(with_strips, **options, **more)
+        return [batch["image_grid_thw"].tolist() for batch in loader]
+
+    found = grids(where=LEAVING_OUT)
+    assert found == [[[1, 4, 6]], [[1, 2, 58]]] * 2
+
+    loader = datapipe.make_loader(with_strips, **options, on_error="skip", meta="valid")
+    seen = [(bool(batch["valid"][0]), bool((batch["labels"] != -100).any())) for batch in loader]
+    assert seen == [(True, True), (False, False), (True, True), (False, False)] * 2
+
+
+def test_other_sizes_take_images_of_any_ratio(with_strips: Path) -> None:
+    for name in ("imagenet", "clip", "siglip", "internvl", "llava-next"):
+        loader = datapipe.make_loader(with_strips, batch_size=4, image=ImageSpec.preset(name))
+        assert len(next(iter(loader))["pixel_values"]) >= 4
 
 
 def test_an_error_of_our_own_is_not_skipped(

@@ -45,7 +45,7 @@ def test_llava_records_with_one_several_and_no_images(tmp_path, make_llava, pack
     rows = index_of(tmp_path / "out")
     assert [row["images"] for row in rows] == [1, 2, 0, 0, 1]
     assert [row["source"] for row in rows] == [f"{name}#{number}" for number in range(5)]
-    assert rows[0]["text_bytes"] == len("human: <image>\nWhat?\ngpt: A cat.")
+    assert rows[0]["text_bytes"] == len("user: <image>\nWhat?\nassistant: A cat.")
 
 
 def test_images_lie_under_image_root(tmp_path, make_llava, packed):

@@ -158,7 +158,10 @@ def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(image
     options = ReadOptions(**remedy(caught.value))
     reader = choose_reader(images, "folder", options)
     shown = [show(sample, options.map).turns for sample in reader.read(images, options)]
-    assert shown == [(("caption", "A dog", True),), (("caption", "A cat", True),)]
+    assert shown == [
+        (("user", "<image>", False), ("assistant", "A dog", True)),
+        (("user", "<image>", False), ("assistant", "A cat", True)),
+    ]
 
 
 def remedy(error):

@@ -41,7 +41,7 @@ def test_turns_are_what_training_will_see(tmp_path, make_tar, jpeg):
     path = make_tar(tmp_path / "x.tar", [("a.jpg", jpeg(0)), *pair])
     report = pack_dataset(path, tmp_path / "out", dry_run=True)
     assert report.shown[0].turns == (
-        ("user", "<image>What?", False),
+        ("user", "<image>\nWhat?", False),
         ("assistant", "A cat.", True),
     )
 

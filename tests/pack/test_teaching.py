@@ -1,10 +1,12 @@
 """Training's view of a pack: counts of a report, its warnings, and samples written out."""
 
 import json
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
-from datapipe import pack_dataset
+from datapipe import TextSpec, make_loader, pack_dataset
 
 
 @pytest.fixture
@@ -72,12 +74,62 @@ def test_the_first_samples_are_written_out_as_training_sees_them(raw, tmp_path, 
     assert report.teaching.samples == 4
 
 
-def test_a_caption_is_written_out_as_one(tmp_path, jpeg):
+def test_a_caption_is_written_out_as_the_answer_to_its_image(tmp_path, jpeg):
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "a.jpg").write_bytes(jpeg(0))
     (tmp_path / "raw" / "a.txt").write_text("A cat.")
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    assert report.shown[0].lines() == ["a.jpg: 1 image", "  * caption    A cat."]
+    assert report.shown[0].lines() == [
+        "a.jpg: 1 image",
+        "    user       <image>",
+        "  * assistant  A cat.",
+    ]
+
+
+ROWS = (
+    chat(("user", "What?"), ("assistant", "A cat."), images=["a.jpg"]),
+    chat(("user", "Which?"), ("assistant", "Both."), images=["a.jpg", "a.jpg"]),
+    chat(
+        ("system", "Be brief."), ("user", "Is <image> it?"), ("assistant", "Yes."), images="a.jpg"
+    ),
+    chat(("system", "Be brief."), ("user", "<image>\nWhat?"), ("assistant", "A"), images="a.jpg"),
+    chat(("assistant", "A cat."), images=["a.jpg"]),
+    chat(("user", "1+1?"), ("assistant", "2")),
+)
+CAPTIONS = ("A cat.", "Before. <image> After.", "<image>\nA caption.", "  Blanks around. \n")
+TOKENIZER = Path(__file__).parents[1] / "golden" / "data" / "tokenizer.json"
+
+
+@pytest.mark.parametrize("given", [*ROWS, *CAPTIONS], ids=str)
+def test_samples_are_written_out_as_chat_templates_get_them(tmp_path, jpeg, given):
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "a.jpg").write_bytes(jpeg(0))
+    if isinstance(given, str):
+        (raw / "a.txt").write_text(given)
+    else:
+        (raw / "data.jsonl").write_text(json.dumps(given) + "\n")
+    (shown,) = pack_dataset(
+        raw if isinstance(given, str) else raw / "data.jsonl", tmp_path / "out"
+    ).shown
+    text = TextSpec(tokenizer=TOKENIZER, template="chatml", image_tokens=1)
+    (batch,) = make_loader(tmp_path / "out", text=text, batch_size=1, num_workers=0)
+    decoded = Tokenizer.from_file(str(TOKENIZER)).decode(
+        batch["input_ids"][0].tolist(), skip_special_tokens=False
+    )
+    assert decoded == "".join(
+        f"<|im_start|>{role}\n{said}<|im_end|>\n" for role, said, _ in shown.turns
+    )
+
+
+def test_an_image_before_a_text_is_written_out_with_its_newline(raw, tmp_path):
+    path = raw(
+        chat(("user", "What?"), ("assistant", "A."), images=["a.jpg", "a.jpg"]),
+        chat(("user", ""), ("assistant", "B.")),
+    )
+    first, second = pack_dataset(path, tmp_path / "out").shown
+    assert first.lines()[1:] == ["    user       <image> / <image> / What?", "  * assistant  A."]
+    assert second.lines()[1:] == ["    user       (empty)", "  * assistant  B."]
 
 
 def test_what_a_loader_would_refuse_is_a_reject(tmp_path, jpeg, rejects):
@@ -111,7 +163,7 @@ def test_a_map_shows_what_it_makes_before_anything_is_written(raw, tmp_path, cap
     assert capsys.readouterr().err.splitlines() == [
         "--map 'image=image,user=q,assistant=a' makes of the first records:",
         "data.jsonl#0: 1 image",
-        "    user       <image>What?",
+        "    user       <image> / What?",
         "  * assistant  A cat.",
         "data.jsonl#1: rejected, field `a`, the assistant's turn, is empty",
     ]
@@ -134,7 +186,7 @@ def test_a_map_reads_the_json_beside_images_too(tmp_path, jpeg, make_tar, member
         tmp_path / "raw", tmp_path / "out", map="user=ask,assistant=form[*].text", workers=1
     )
     assert report.shown[0].turns == (
-        ("user", "<image>What is a?", False),
+        ("user", "<image>\nWhat is a?", False),
         ("assistant", "Date:\n1998", True),
     )
     first = next(iter(members(tmp_path / "out").values()))
@@ -142,4 +194,7 @@ def test_a_map_reads_the_json_beside_images_too(tmp_path, jpeg, make_tar, member
     assert "txt" not in first
     assert first["given.txt"] == b"an old caption"
     again = pack_dataset(tmp_path / "raw", tmp_path / "two", map="caption=form[*].text", workers=1)
-    assert again.shown[0].turns == (("caption", "Date:\n1998", True),)
+    assert again.shown[0].turns == (
+        ("user", "<image>", False),
+        ("assistant", "Date:\n1998", True),
+    )

@@ -11,9 +11,10 @@ from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
 from datapipe.decode.normalize import Normalizer
 from datapipe.decode.spec import ImageSpec
+from datapipe.errors import DecodeError
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
-from datapipe.geometry.sizes import native_size, one
+from datapipe.geometry.sizes import NATIVE_MAX_RATIO, native_size, one
 
 
 class NativeTransform(ImageTransform):
@@ -60,6 +61,7 @@ class NativeTransform(ImageTransform):
         self._normalizer.write_planes(values.view(shape), out.view(shape))
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
+        _check_ratio(image)
         patch, merge, frames = self._patch, self._merge, self.spec.temporal
         height, width = self._target(image.height, image.width)
         down, across = height // patch, width // patch
@@ -94,3 +96,19 @@ class NativeTransform(ImageTransform):
     def _target(self, height: int, width: int) -> tuple[int, int]:
         across, down = self._grids(*one(width, height))
         return int(down[0]) * self._patch, int(across[0]) * self._patch
+
+
+def _check_ratio(image: Decoded) -> None:
+    """Refuse an image that the image processor of Qwen2-VL refuses.
+
+    Raises:
+        DecodeError: one side is too many times as long as the other.
+    """
+    ratio = max(image.width, image.height) / min(image.width, image.height)
+    if ratio > NATIVE_MAX_RATIO:
+        raise DecodeError(
+            f"it has {image.width}x{image.height} pixels, an aspect ratio of {ratio:,.6g}, and the "
+            f"image processors of the Qwen2-VL family take at most {NATIVE_MAX_RATIO}; leave it "
+            f'out with where="images == 0 or {1 / NATIVE_MAX_RATIO} <= aspect <= '
+            f'{NATIVE_MAX_RATIO}", or give on_error="skip"'
+        )

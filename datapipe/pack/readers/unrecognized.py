@@ -24,6 +24,7 @@ from datapipe.pack.records.locate import levels, name_below
 from datapipe.pack.records.streams.containers import first_records, kind_of, kind_of_name, not_utf8
 from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar
 from datapipe.pack.teaching import fields_with_text, show
+from datapipe.text.conversation import has_words
 
 _IMAGE_NAME = re.compile(rb"[^\s\"'/]\.(jpe?g|png|webp|gif|bmp|tiff?)\b", re.IGNORECASE)
 _ONE_OBJECT = "it is one JSON object; write it as an array of records, or as JSONL"
@@ -59,7 +60,7 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
             continue
         read += 1
         try:
-            if any(text.strip() for _, text, _ in show(sample).turns):
+            if any(has_words(text) for _, text, _ in show(sample).turns):
                 return
             unread |= fields_with_text(sample)
         except SampleError:

@@ -128,3 +128,8 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"datapipe.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the module, those that are not imported yet included."""
+    return sorted({*globals(), *__all__, *_MODULES})

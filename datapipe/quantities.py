@@ -52,6 +52,30 @@ def take_bytes(value: int | str) -> int:
 Bytes = Annotated[int | str, take_bytes, Say("a size in bytes, such as 256MB or 1GiB")]
 
 
+_LEAST_ROOM = 1000  # bytes; no image with its text takes less
+_UNIT_NEEDED = 10**6  # a text of a smaller number alone means gigabytes, or megabytes
+
+
+def take_room(value: int | str) -> int:
+    """Convert the size of a cache to bytes, as `take_bytes` does.
+
+    Raises:
+        Refused: it is no size, holds no image, or is a small number as text without a unit.
+    """
+    size = take_bytes(value)
+    number, unit = split_quantity(value) or ("", "") if isinstance(value, str) else ("", "B")
+    if not unit and 0 < size < _UNIT_NEEDED:
+        raise Refused(f"a size with its unit, such as {number}MB or {number}GB")
+    if size < _LEAST_ROOM:
+        raise Refused(
+            f"at least {_LEAST_ROOM:,} bytes, such as 8GB: nothing fits into less; None is no cache"
+        )
+    return size
+
+
+Room = Annotated[int | str, take_room, Say("a size in bytes, such as 256MB or 1GiB")]
+
+
 @dataclass(frozen=True)
 class Amount:
     """An amount of training: samples, steps or tokens.

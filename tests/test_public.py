@@ -20,6 +20,17 @@ def test_public_names_are_sorted_and_there() -> None:
         assert callable(getattr(datapipe, name)), name
 
 
+def test_names_are_listed_before_they_are_imported() -> None:
+    program = (
+        "import sys, datapipe; "
+        "assert set(dir(datapipe)) >= {*datapipe.__all__, 'plan', 'testing', '__version__'}; "
+        "assert 'torch' not in sys.modules; "
+        "exec('from datapipe import *', names := {}); "
+        "assert set(names) >= set(datapipe.__all__)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = datapipe.nonsense

@@ -12,6 +12,7 @@ import torch
 from datapipe.cache.device import DeviceRows
 from datapipe.cache.entries import RowCounts
 from datapipe.cache.layout import EntryLayout
+from datapipe.cache.memory import FixedEntries
 from datapipe.cache.next_use_planner import MOST_SAMPLES
 from datapipe.cache.sample_cache import KEY, SampleCache
 from datapipe.cache.spec import CacheSpec
@@ -116,6 +117,13 @@ def make_cache(
         device=None if device is None else device.layout,
         world_size=world_size,
     )
+    memory = cache.memory
+    if isinstance(memory, FixedEntries) and not memory.layout.kept and device is None:
+        logger.warning(
+            "the cache keeps nothing in memory: no sample of %s fits into %s bytes; give more, "
+            "such as '8GB'",
+            *(dataset.title, f"{spec.memory:,}"),
+        )
     parts = ([] if device is None else [_describe(device, len(dataset))]) + cache.describe()
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache

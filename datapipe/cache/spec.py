@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Literal
 
-from datapipe.declared import check_fields
+from datapipe.declared import Say, check_fields
 from datapipe.errors import PlanError
-from datapipe.quantities import Bytes
+from datapipe.quantities import Room
 
 Keep = Literal["auto", "decoded", "encoded"]
 PolicyName = Literal["auto", "pin", "next-use", "lru"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CacheSpec:
     """Caches of a loader; sizes are bytes, or texts such as "8GB".
 
+    `cache="8GB"` is short for `cache=CacheSpec(memory="8GB")`.
+
     Attributes:
+        memory: memory of this process, which its worker processes share.
         device: memory of the device that batches go to, see `make_loader(device=...)`. Decoded
             images in it cross the bus once.
-        memory: memory of this process, which its worker processes share.
         disk: folder on a fast disk of this machine. All ranks on it may share one, and entries are
             valid after a restart.
         disk_size: limit of the folder, for all datasets; None takes the free space, less a tenth.
@@ -44,10 +46,13 @@ class CacheSpec:
         ['disk', 'memory', 'source']
     """
 
-    device: Bytes | None = None
-    memory: Bytes | None = None
+    memory: Annotated[Room, Say("a size such as 8GB; a folder is CacheSpec(disk=...)")] | None = (
+        None
+    )
+    _: KW_ONLY
+    device: Room | None = None
     disk: str | os.PathLike[str] | None = None
-    disk_size: Bytes | None = None
+    disk_size: Room | None = None
     keep: Keep = "auto"
     policy: PolicyName = "auto"
     plan: str | os.PathLike[str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import weakref
@@ -235,13 +236,9 @@ class Loader:
             options = replace(options, group=group)
         schedule = replace(self._schedule, plan=options)
         run, schedule = resume(schedule, state)
-        if options.group > 1 and options.group % self.options.share:
-            logger.warning(
-                "the run was planned for steps of %d units, and one takes %d here, which does not "
-                "divide them: ranks have less equal work, order and resume are as they were; world "
-                "sizes that avoid it are those for which world_size times batch_size divides %d",
-                *(options.group, self.options.share, options.group),
-            )
+        ranks = self.options.world_size
+        if options.group > 1 and options.group % self.options.share and self.options.rank == 0:
+            _warn_of_uneven_steps(options.group, options.unit, self.options.units_per_rank, ranks)
         self._schedule = schedule
         self._end_iterator()
         self._start_at(run)
@@ -375,3 +372,19 @@ class Loader:
         self._run = self._final
         self._finished = True
         self._hits.note(None)
+
+
+@functools.cache  # once in a process, however often a framework loads the state
+def _warn_of_uneven_steps(group: int, unit: str, units_per_rank: int, world_size: int) -> None:
+    """Warn that steps of this launch do not divide those that the run was planned for."""
+    units = f"{unit}e" if unit == "batch" else unit
+    fitting = [size for size in range(1, group + 1) if group % (size * units_per_rank) == 0]
+    remedy = f"world sizes that divide them: {', '.join(map(str, fitting))}"
+    if not fitting:
+        remedy = f"give a batch_size that divides {group}"
+    logger.warning(
+        "the work of the ranks will be less equal: the run was planned for steps of %d %ss over "
+        "all ranks, and %d on each of %d ranks do not divide them; order and resume stay as they "
+        "were; %s",
+        *(group, units, units_per_rank, world_size, remedy),
+    )

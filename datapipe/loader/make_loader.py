@@ -88,7 +88,7 @@ def make_loader(
     rank: int | None = None,
     world_size: int | None = None,
     mesh: DeviceMesh | None = None,
-    cache: CacheSpec | None = None,
+    cache: int | str | CacheSpec | None = None,
     remote: RemoteSpec | None = None,
 ) -> Loader:
     """Open a packed dataset, or a folder of WebDataset tars, as an iterable of batches.
@@ -163,7 +163,7 @@ def make_loader(
         mesh: a `DeviceMesh`; ranks along its data-parallel axes take different shares, others the
             same.
         cache: caches of samples in memory or on a disk, or of the plan in a folder: a `CacheSpec`.
-            None reads and decodes each time.
+            "8GB" is `CacheSpec(memory="8GB")`. None reads and decodes each time.
         remote: options of reading a dataset behind a URL: a `RemoteSpec`.
 
     Raises:
@@ -189,6 +189,8 @@ def make_loader(
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
+    if not isinstance(cache, CacheSpec | None):
+        cache = as_spec(CacheSpec, cache)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
     names = (meta,) if isinstance(meta, str) else tuple(meta)
     work = Work(

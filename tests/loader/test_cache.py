@@ -88,7 +88,7 @@ def test_batches_are_those_without_a_cache(
 
 
 @pytest.mark.parametrize("keep", ["decoded", "encoded"])
-@pytest.mark.parametrize("memory", [0, 40_000, 100_000])
+@pytest.mark.parametrize("memory", [1000, 40_000, 100_000])
 @pytest.mark.parametrize("policy", ["pin", "next-use", "lru"])
 def test_a_cache_that_is_too_small_changes_nothing(
     make: Make, keep: str, memory: int, policy: str
@@ -372,18 +372,26 @@ def test_a_transform_works_on_encoded_entries(make: Make, reads: list[int]) -> N
 @pytest.mark.parametrize(
     ("cache", "options", "message"),
     [
-        ({"memory": "8 gigs"}, {}, "cache memory '8 gigs': give a size in bytes"),
+        ({"memory": "8 gigs"}, {}, "cache memory '8 gigs': give a size such as 8GB"),
         ({}, {}, "needs room"),
-        ({"disk_size": 5}, {}, "needs room|disk="),
-        ({"memory": 5, "keep": "raw"}, {}, "cache keep 'raw': give 'auto', 'decoded' or 'encoded'"),
-        ({"memory": 5, "policy": "fifo"}, {}, "cache policy 'fifo': give 'auto'"),
+        ({"disk_size": 5000}, {}, "needs room|disk="),
         (
-            {"memory": 5, "keep": "decoded"},
+            {"memory": 5000, "keep": "raw"},
+            {},
+            "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
+        ),
+        ({"memory": 5000, "policy": "fifo"}, {}, "cache policy 'fifo': give 'auto'"),
+        (
+            {"memory": 5000, "keep": "decoded"},
             {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
             "random_crop takes another part",
         ),
-        ({"memory": 5, "keep": "decoded"}, {"transform": flip_colours}, "transform= may be random"),
-        ({"memory": 5, "policy": "lru"}, {"workers": "processes"}, "policy='pin'"),
+        (
+            {"memory": 5000, "keep": "decoded"},
+            {"transform": flip_colours},
+            "transform= may be random",
+        ),
+        ({"memory": 5000, "policy": "lru"}, {"workers": "processes"}, "policy='pin'"),
         ({"disk": 5}, {}, "cache disk 5: give a path or None"),
     ],
 )
@@ -392,11 +400,6 @@ def test_impossible_caches_are_refused(
 ) -> None:
     with pytest.raises(PlanError, match=message):
         make(cache=CacheSpec(**cache), **options)
-
-
-def test_something_else_is_no_cache(make: Make) -> None:
-    with pytest.raises(PlanError, match="cache '8GB': give a CacheSpec or None"):
-        make(cache="8GB")
 
 
 def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -436,3 +439,44 @@ def test_compiled_kernels_restore_the_same_batches(
     assert_same_batches(loader, expected)
     part = CacheSpec(memory=60_000, device=None if device is None else 20_000)
     assert_same_batches(make(cache=part, **options), expected)
+
+
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [
+        ("50", "cache memory '50': give a size with its unit, such as 50MB or 50GB"),
+        ("0.5", "give a size such as 8GB"),
+        ("200000", "give a size with its unit, such as 200000MB"),
+        (50, "cache memory 50: give at least 1,000 bytes, such as 8GB"),
+        ("10B", "give at least 1,000 bytes"),
+        (0, "give at least 1,000 bytes, such as 8GB: .*; None is no cache"),
+        ("cache/", r"give a size such as 8GB; a folder is CacheSpec\(disk=...\)"),
+        (3.5, "cache 3.5: give an integer, a string, a CacheSpec or None"),
+    ],
+)
+def test_a_size_that_cannot_be_meant_is_refused(make: Any, cache: Any, said: str) -> None:
+    with pytest.raises(datapipe.PlanError, match=said):
+        make(cache=cache)
+    if isinstance(cache, str | int):
+        with pytest.raises(datapipe.PlanError, match=said):
+            CacheSpec(memory=cache)
+        with pytest.raises(datapipe.PlanError, match="cache disk_size "):
+            CacheSpec(disk="kept", disk_size=cache)
+
+
+def test_a_size_is_the_short_form_of_a_cache_in_memory(make: Any) -> None:
+    assert CacheSpec("1.5GB") == CacheSpec(memory=1_500_000_000)
+    assert CacheSpec(" 20 KB ").memory == 20_000
+    assert CacheSpec("20000000").memory == 20_000_000
+    for cache in ("8MB", 8_000_000, CacheSpec(memory="8MB")):
+        loader = make(cache=cache, epochs=2)
+        assert len(list(loader)) == 20
+        assert loader.stats()["memory"].kept == 38
+    with pytest.raises(TypeError):
+        CacheSpec("1GB", "cache/")  # type: ignore[misc]
+
+
+def test_a_cache_that_holds_no_sample_says_so(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    make(cache=CacheSpec(8192, keep="encoded"))
+    assert "the cache keeps nothing in memory: no sample of" in caplog.text
+    assert "fits into 8,192 bytes; give more, such as '8GB'" in caplog.text

@@ -128,8 +128,30 @@ def test_a_world_size_that_does_not_divide_the_groups_warns(
     state = make(text=text(), pack=200, rank=0, world_size=4).state_dict()
     make(text=text(), pack=200, rank=0, world_size=2).load_state_dict(state)
     assert not caplog.records
-    make(text=text(), pack=200, rank=0, world_size=3).load_state_dict(state)
-    assert "does not divide" in caplog.text
+    for rank in (0, 1, 2):
+        loader = make(text=text(), pack=200, rank=rank, world_size=3)
+        for _ in range(2):
+            loader.load_state_dict(state)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "the work of the ranks will be less equal: the run was planned for steps of 4 packs over "
+        "all ranks, and 1 on each of 3 ranks do not divide them; order and resume stay as they "
+        "were; world sizes that divide them: 1, 2, 4"
+    )
+
+
+def test_uneven_steps_are_said_in_the_units_of_the_plan(
+    make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"text": text(), "batch_size": 3, "buckets": 2}
+    state = make(**options, rank=0, world_size=6).state_dict()
+    make(**options, rank=0, world_size=5).load_state_dict(state)
+    assert "steps of 6 batches over all ranks, and 1 on each of 5 ranks" in caplog.text
+    assert "world sizes that divide them: 1, 2, 3, 6" in caplog.text
+    state = make(text=text(), pack=200, batch_size=3, rank=0, world_size=1).state_dict()
+    make(text=text(), pack=200, batch_size=2, rank=0, world_size=1).load_state_dict(state)
+    assert "steps of 3 packs over all ranks, and 2 on each of 1 ranks" in caplog.text
+    assert "give a batch_size that divides 3" in caplog.text
 
 
 @pytest.mark.parametrize(

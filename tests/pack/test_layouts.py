@@ -8,6 +8,7 @@ import pytest
 
 from .layouts import (
     further_columns,
+    further_fields,
     further_folders,
     further_links,
     further_media,
@@ -29,6 +30,7 @@ TABLES = (
     further_tars,
     further_media,
     further_columns,
+    further_fields,
     further_folders,
     further_links,
     further_tables,

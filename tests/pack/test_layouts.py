@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from .layouts import (
+    further_chats,
     further_columns,
     further_fields,
     further_folders,
@@ -29,6 +30,7 @@ TABLES = (
     sources_questions,
     further_tars,
     further_media,
+    further_chats,
     further_columns,
     further_fields,
     further_folders,

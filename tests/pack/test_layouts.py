@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from .layouts import (
+    further_chats,
     further_columns,
+    further_fields,
     further_folders,
     further_links,
     further_media,
@@ -28,7 +30,9 @@ TABLES = (
     sources_questions,
     further_tars,
     further_media,
+    further_chats,
     further_columns,
+    further_fields,
     further_folders,
     further_links,
     further_tables,

@@ -170,7 +170,8 @@ def _companion(ext: str) -> Layout:
             members.append((f"{n:04d}.txt", f"text {n}".encode()))
         raw.tar("part.tar", members)
         alone = packed(*(captioned(n, f"text {n}") for n in N), says=((ext, 8),))
-        return alone, refused(ext)
+        both = packed(*(captioned((n, 100 + n), f"text {n}") for n in N), says=((ext, 8),))
+        return alone, both, refused(ext)
 
     return Layout(name=f"tar of jpg, {ext} and txt", make=make)
 

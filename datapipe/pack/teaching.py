@@ -199,10 +199,7 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
         caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
         record, caption = rewritten(record, map, sample.source)
-    images = len(sample.images)
-        record, caption = rewritten(record, map)
     images = len(sample.images) if images is None else images
-    turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = read_turns(SampleText(caption, record, images), system=None, newline=True)
     written = [

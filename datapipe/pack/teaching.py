@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from datapipe.errors import MissingMember
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
-from datapipe.text.conversation import conversation
+from datapipe.text.conversation import TURN_FIELDS, conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import SampleText, read_turns
-from datapipe.text.sample_text import parse_json, parse_text
+from datapipe.text.sample_text import parse_json, parse_text, raw_text
 
 if TYPE_CHECKING:
     from datapipe.pack.records.fields.field_map import FieldMap
@@ -35,6 +35,7 @@ class Seen(NamedTuple):
         labels: how many of its turns are learnt.
         roles: the first letter of each turn's role, such as "sua"; "" of a caption.
         unread: fields with text in them, of a sample that has images and no text.
+        beside: text of the sample that is not learnt, since it has another; "" without any.
     """
 
     images: int
@@ -42,6 +43,7 @@ class Seen(NamedTuple):
     labels: int
     roles: str = ""
     unread: tuple[str, ...] = ()
+    beside: str = ""
 
 
 _CAPTIONED = {images: Seen(images, True, 1) for images in range(_MOST_IMAGES)}
@@ -55,6 +57,8 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     """
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
+            if beside := _text_beside(caption, record):
+                return Seen(images, True, 1, beside=beside)
             return _CAPTIONED.get(images) or Seen(images, True, 1)
         return Seen(images, False, 0, "", _texts_in(record))
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
@@ -62,7 +66,23 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     labels = sum(turn.trained for turn in turns)
     spoken = caption is None and isinstance(record, Mapping) and bool(conversation(record))
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
-    return Seen(images, text, labels, roles, () if text else _texts_in(record))
+    unread = () if text else _texts_in(record)
+    return Seen(images, text, labels, roles, unread, _text_beside(caption, record))
+
+
+def _text_beside(caption: str | None, record: Any) -> str:
+    """Return what text of a sample is not learnt, since it has another; "" without any."""
+    if not isinstance(record, Mapping):
+        return ""
+    if caption is not None:
+        if record.keys().isdisjoint(TURN_FIELDS) or not raw_turns(record):
+            return ""
+        return "a conversation in their JSON beside the caption"
+    captions = record.get("captions")
+    further = isinstance(captions, list) and len({str(c) for c in captions}) > 1
+    if isinstance(captions, list) and further and raw_text(None, record) == captions[0]:
+        return "further captions in `captions` behind the first"
+    return ""
 
 
 @dataclass(kw_only=True)
@@ -78,6 +98,7 @@ class Teaching:
         turns: how many turns each role has.
         images: how many samples have so many images; 8 stands for all from 8 on.
         unread: fields that hold text, by how many samples without text have them.
+        beside: texts that are not learnt beside another one, by how many samples have them.
     """
 
     samples: int = 0
@@ -88,6 +109,7 @@ class Teaching:
     turns: Counter[str] = field(default_factory=Counter)
     images: Counter[int] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
+    beside: Counter[str] = field(default_factory=Counter)
 
     def add(self, seen: Seen, times: int = 1) -> None:
         """Count samples that are alike."""
@@ -101,6 +123,8 @@ class Teaching:
             self.turns[_ROLES[letter]] += times
         for name in seen.unread:
             self.unread[name] += times
+        if seen.beside:
+            self.beside[seen.beside] += times
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts as JSON has them."""
@@ -125,7 +149,10 @@ class Teaching:
 
     def warnings(self) -> list[str]:
         """Return what a person should look at before training."""
-        said = []
+        said = [
+            f"{count:,} of {self.samples:,} samples have {text}, which is not learnt"
+            for text, count in self.beside.most_common()
+        ]
         if self.without_text > _TEXTLESS * self.samples:
             text = (
                 f"{self.without_text:,} of {self.samples:,} samples "

@@ -114,7 +114,7 @@ def weigh(
     elif not loose.pairs:
         if all(reading.is_broken for reading in readings):
             return readers[0]
-        if (meant := _conversations(readers, readings)) is not None:
+        if (meant := _conversations(readers, readings, loose)) is not None:
             return meant
     if folder is not None and loose.images:
         readings.append(
@@ -169,17 +169,24 @@ def _with_images(readings: Sequence[FolderReading]) -> int | None:
     return found[0] if len(found) == 1 and all(reading.missing for reading in others) else None
 
 
-def _conversations(readers: Sequence[Reader], readings: Sequence[FolderReading]) -> Reader | None:
-    """Return the reader of conversations if a table beside them tells of the same images.
+def _conversations(
+    readers: Sequence[Reader], readings: Sequence[FolderReading], loose: Survey
+) -> Reader | None:
+    """Return the reader of conversations if a table beside them is about the same images.
 
-    So LLaVA's data sets come: `chat.json` or `blip_laion_cc_sbu_558k.json`, and `metadata.json`.
+    Examples are LLaVA's datasets: `chat.json` and `metadata.json`, whose texts are captions, or
+    `blip_laion_cc_sbu_558k.json` and `..._meta.json`, whose texts have no known name.
     """
     tables = [reading for reading in readings if reading.reader == "table"]
     others = [i for i, reading in enumerate(readings) if reading.reader in _CONVERSATIONS]
     if len(tables) != 1 or len(others) != 1 or len(readings) != 2:
         return None
-    named, table = readings[others[0]].named, tables[0].named
-    return readers[others[0]] if table and 2 * len(named & table) > len(table) else None
+    meant, table = readings[others[0]], tables[0]
+    if table.is_broken:  # the conversations are about all images that are here
+        is_meant = _is_plain(meant, loose)
+    else:
+        is_meant = 2 * len(meant.named & table.named) > len(table.named) > 0
+    return readers[others[0]] if is_meant else None
 
 
 def _reading(reader: Reader, raw: Path, options: ReadOptions, loose: Survey) -> FolderReading:

@@ -22,6 +22,7 @@ from datapipe.index.manifest import (
     write_manifest,
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
+from datapipe.pack.input.members import with_unread_fields
 from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, ReadOptions
 from datapipe.pack.journal import (
     Journal,
@@ -292,7 +293,7 @@ class Job:
         inputs = self.reader.read(self.raw, options)
         if not self.reader.fallback:
             inputs = with_leftovers(self.raw, self.reader.name, inputs, self.notes)
-        return itertools.islice(inputs, self.options.limit)
+        return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
 
     def _expected(self) -> int | None:
         total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit

@@ -62,7 +62,7 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _SHAPES = frozenset({"point", "box", "bbox", "region", "polygon", "keypoint", "coordinate", "mask"})
-_FIELDS_OF_MARKS = ("", "s", "es", "_path", "_paths", "_file", "_url")
+_FIELDS_OF_MARKS = ("", "s", "es", "_path", "_paths", "_file", "_url", "_cloud")
 # Words in angle brackets that records have fields of, whatever their texts are about.
 _WORDS = frozenset(
     {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.images.formats import stored_format
+from datapipe.index.media import START, unread_medium
 from datapipe.index.tar.contents import (
     FURTHER_TEXT,
     IGNORED,
@@ -24,6 +26,7 @@ from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.raw_sample import (
     Blob,
     InlineBlob,
+    Input,
     NamedTexts,
     RawImage,
     RawSample,
@@ -97,6 +100,15 @@ def sample_of_members(
     raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]
     kept = tuple((content.ext, blob) for content, blob in others)
     return RawSample(source, tuple(_in_order(raw_images)), caption, record, kept)
+
+
+def with_unread_fields(inputs: Iterable[Input], notes: Notes) -> Iterator[Input]:
+    """Yield the inputs, and count the fields of records whose bytes are no image, such as sound."""
+    for sample in inputs:
+        for ext, blob in sample.others if isinstance(sample, RawSample) else ():
+            if isinstance(blob, InlineBlob) and not stored_format(start := blob.data[:START]):
+                notes.members.keep(ext, unread_medium(start, blob.name), sample.source)
+        yield sample
 
 
 def settle(

@@ -71,7 +71,8 @@ class Notes:
             source: what the record is called.
             remedy: the map that takes these images too; "" if there is none.
         """
-        taken = f" (--map '{remedy}' takes them too)" if remedy else ""
+        quote = '"' if "'" in remedy else "'"
+        taken = f" (--map {quote}{remedy}{quote} takes them too)" if remedy else ""
         self._passed_over.add(f"images in `{field}` are not trained on{taken}", source)
 
     def use(self, path: str | os.PathLike[str]) -> None:

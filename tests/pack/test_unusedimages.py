@@ -146,6 +146,13 @@ def test_bytes_are_taken_where_the_path_of_their_image_is_nowhere(table, packed,
     assert not named(report)
 
 
+def test_the_map_of_the_note_is_quoted_for_a_shell(table, packed):
+    given = "image=image,user='What is it?',assistant=caption"
+    report, _ = packed(table("struct", [{"image": 0, "depth": 1, **TEXTS["caption"]}]), map=given)
+    expected = given.replace("image=image", "image=image,image=depth")
+    assert f'(--map "{expected}" takes them too)' in named(report)[0]
+
+
 def test_too_many_places_name_the_further_image_and_the_map(table, packed, rejects, tmp_path):
     said = {"messages": [{"role": "user", "content": "<image><image>What?"}, ANSWER]}
     path = table("struct", [{"image": 0, "depth": 1, **said}])

@@ -68,8 +68,10 @@ class FolderReading:
         paths: files that it takes, where they are few; relative to the folder.
         named: images that the records looked at name and that are here, as `RealPaths` spells them.
         missing: number of images that these records name and that are not here.
+        named: images that the records looked at name and that are here.
         exact: whether all records were looked at.
         is_broken: whether it cannot be read as it stands.
+        missing: how many images the records looked at name that are not here.
     """
 
     reader: str
@@ -77,9 +79,9 @@ class FolderReading:
     images: int = 0
     paths: tuple[str, ...] = ()
     named: frozenset[str] = frozenset()
-    missing: int = 0
     exact: bool = False
     is_broken: bool = False
+    missing: int = 0
 
 
 def weigh(

@@ -1,4 +1,4 @@
-"""Names of the fields and columns in which records name or hold their images."""
+"""Names of the fields and columns of images in records, and of folders of images."""
 
 from __future__ import annotations
 
@@ -11,3 +11,6 @@ IMAGE_FIELDS = frozenset(
 
 FILE_FIELDS = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
 """Fields of files of any kind, which may be images, in lower case."""
+
+IMAGE_FOLDERS = (*("images", "image", "imgs", "img", "pics", "pictures", "photos", "jpegimages"),)
+"""Names of folders of images, in lower case, the most usual first."""

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.errors import PackError
+from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper
 from datapipe.pack.input.raw_sample import printable
@@ -77,6 +78,7 @@ def _items(run: npt.NDArray[Any]) -> Iterator[bytes]:
 
 # Parallel folders are few; class folders are thousands, and none of them is looked at.
 _MOST_SIBLINGS = 16
+_STEMS = 1000  # of a folder of images that are compared with those of another
 _JUDGED = 50  # texts of a folder that say whether its texts are labels
 
 LABELS = "boxes in numbers, as YOLO's labels are, which are no captions"
@@ -96,7 +98,8 @@ class TextFolder:
         folder: its path.
         names: its files.
         pattern: what `--include` would take for it.
-        kind: "taken", "labels" (numbers), or "second" (the images have texts beside them).
+        kind: "taken", "labels" (numbers), "second" (the images have texts beside them), or "other"
+            (they belong to images of the same names in another folder).
         reports: whether texts without an image are to be rejected along with these images.
     """
 
@@ -151,8 +154,10 @@ class ParallelFolders:
         parallel = self._parallel(texts)
         if not parallel or self._kind(texts) != "texts":
             return None
-        owners = (i for i, _ in parallel if any(t == texts for t, _, _ in self._texts_of(i)))
-        return next(owners, None)
+        for images, _ in parallel:
+            if any(t == texts and kind != "other" for t, _, kind in self._texts_of(images)):
+                return images
+        return None
 
     def _texts_of(self, images: str) -> list[tuple[str, str, str]]:
         """Return path, pattern and kind of the folders of texts for a folder of images."""
@@ -182,6 +187,8 @@ class ParallelFolders:
             kind = "second" if have_texts else "taken"
             if are_labels([f"{texts}/{name}" for name in first]):
                 kind = "labels"
+            elif kind == "taken" and self._is_beside_images(images, texts):
+                kind = "other"
             chosen.append((texts, pattern, kind))
             if kind == "taken":
                 count = sum(1 for _ in wanted())
@@ -196,6 +203,23 @@ class ParallelFolders:
                 "add the one that is meant to the command, or move the others elsewhere"
             )
         return chosen
+
+    def _is_beside_images(self, folder: str, texts: str) -> bool:
+        """Return whether texts belong to a folder called `images` or the like, and not to this one.
+
+        Both hold images of the same names, as `images/0.jpg` and `masks/0.png` are.
+        """
+        if _says_images(folder, texts):
+            return False
+        names = nsmallest(_STEMS, self.listing(folder).unsorted())
+        stems = {name.rpartition(".")[0] for name in names}
+        return any(
+            _says_images(other, texts)
+            and self._kind(other) == "images"
+            and any(name.rpartition(".")[0] in stems for name in self.listing(other).unsorted())
+            for other, _ in self._parallel(texts)
+            if other != folder
+        )
 
     def _parallel(self, folder: str) -> list[tuple[str, str]]:
         """Return folders whose path differs in one name, with the pattern of all that differ so."""
@@ -250,6 +274,12 @@ def merged_groups(
             [name for _, name, text in items if text is None],
             [(name, text) for _, name, text in items if text is not None],
         )
+
+
+def _says_images(folder: str, texts: str) -> bool:
+    """Return whether a folder is called `images` or the like, where texts lie in another one."""
+    parts = zip(folder.split("/"), texts.split("/"), strict=True)
+    return any(own != other and own.lower() in IMAGE_FOLDERS for own, other in parts)
 
 
 def _share_stems(images: SortedNames, texts: Iterator[str]) -> bool:

@@ -143,6 +143,11 @@ class _Tree:
         for text in texts:
             if text.kind == "taken":
                 self._notes.decide(f"texts of images are taken from {printable(text.pattern)}")
+            elif text.kind == "other":
+                self._notes.decide(
+                    f"images of {printable(below)} have no text: those of "
+                    f"{printable(text.pattern)} belong to images of the same names elsewhere"
+                )
             elif text.reports:
                 reason = "texts of images that have others beside them"
                 for name in text.names:

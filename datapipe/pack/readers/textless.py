@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.raw_sample import RawSample, Reject
 from datapipe.pack.teaching import fields_of_path
 
@@ -11,7 +12,7 @@ _SHOWN = 3
 # Folders that part images by their use, and not by what is on them.
 _USES = frozenset(
     {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
-    | {"images", "image", "imgs", "img", "photos", "pictures", "jpg", "jpeg", "png", "data"}
+    | {*IMAGE_FOLDERS, "jpg", "jpeg", "png", "data"}
 )
 
 

@@ -68,10 +68,8 @@ class FolderReading:
         paths: files that it takes, where they are few; relative to the folder.
         named: images that the records looked at name and that are here, as `RealPaths` spells them.
         missing: number of images that these records name and that are not here.
-        named: images that the records looked at name and that are here.
         exact: whether all records were looked at.
         is_broken: whether it cannot be read as it stands.
-        missing: how many images the records looked at name that are not here.
     """
 
     reader: str

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
+from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
@@ -198,12 +199,6 @@ def _decode(text: str, name: str) -> bytes:
 Columns = Mapping[str, Sequence[Any]]
 """Values of the first records that are not null, by column; none where all are null."""
 
-_IMAGE = frozenset(
-    {"image", "images", "img", "imgs", "jpg", "jpeg", "png", "webp", "picture", "photo"}
-    | {"image_path", "image_paths", "img_path", "imagepath", "image_file", "image_name"}
-    | {"image_filename", "img_name", "img_file", "local_path"}
-)
-_FILE = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
 
@@ -249,7 +244,7 @@ def are_numbered(names: Iterable[str]) -> bool:
 
 def says_image(column: str) -> bool:
     """Return whether a column is called as images or their files usually are, such as `img_2`."""
-    return column.lower() in _IMAGE | _FILE or _stem(column.lower()) in _IMAGE
+    return column.lower() in IMAGE_FIELDS | FILE_FIELDS or _stem(column.lower()) in IMAGE_FIELDS
 
 
 def url_columns(columns: Columns) -> list[str]:
@@ -267,13 +262,13 @@ def _holds_image(column: str, values: Sequence[Any]) -> bool:
     if isinstance(value, str):
         return _is_base64(value) or value[:11].lower() == "data:image/"
     if isinstance(value, bytes):
-        return column.lower() in _IMAGE or is_image(value)
+        return column.lower() in IMAGE_FIELDS or is_image(value)
     return is_image_struct(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:
     """Return whether a column names images, as its own name says."""
-    if column.lower() in _FILE:  # of any kind of file
+    if column.lower() in FILE_FIELDS:  # of any kind of file
         return _names_files(column, values)
     if not says_image(column):
         return False

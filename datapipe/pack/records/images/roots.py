@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PosixPath
 
 from datapipe.errors import PackError
+from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.archives import holds, is_archive, unpack_command
 from datapipe.pack.input.raw_sample import as_it_lies, printable
 from datapipe.pack.input.survey import list_folder
@@ -27,7 +28,7 @@ _RIVAL = 0.5
 # Above the records, only folders that are called as folders of images are: a neighbour there may be
 # another dataset, whose files have the same names.
 _USUAL = (
-    *("images", "image", "imgs", "img", "pics", "pictures", "photos", "jpegimages", "data"),
+    *(*IMAGE_FOLDERS, "data"),
     *("train", "val", "valid", "validation", "test", "train2014", "val2014", "test2014"),
     *("train2017", "val2017", "test2015", "test2017", "train_images", "val_images", "test_images"),
 )

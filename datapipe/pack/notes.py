@@ -56,6 +56,7 @@ class Notes:
     def __init__(self) -> None:
         self._decisions: dict[str, None] = {}
         self._left_out = NamedCounts()
+        self._counted = NamedCounts()
         self._named: set[str] = set()
         self._found: dict[str, dict[str, None]] = {}
         self.captions_unused = 0
@@ -79,6 +80,10 @@ class Notes:
         """Note a choice that the user may want to know of; equal ones are kept once."""
         self._decisions[text] = None
 
+    def count(self, name: str, what: str) -> None:
+        """Count a file that was read, but perhaps not as the user means it; `what` is a plural."""
+        self._counted.add(what, name)
+
     def leave_out(self, name: str, reason: str) -> None:
         """Count a file that no sample and no reject names, such as a README beside the data.
 
@@ -101,5 +106,6 @@ class Notes:
         """Return the notes as lines of text, decisions first."""
         return [
             *self._decisions,
+            *self._counted.lines("{count}: {text} ({names})", "file"),
             *self._left_out.lines("left out: {count}, {text} ({names})", "file"),
         ]

@@ -39,6 +39,7 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import Reader
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
+from datapipe.pack.same_texts import refuse_changed_texts
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardSink
 from datapipe.pack.space import check_space
 from datapipe.pack.teaching import show
@@ -199,8 +200,12 @@ class Job:
         self, journal: Journal, sink: ShardSink, base: Manifest | None, work: Path
     ) -> Contribution:
         inputs = self._inputs(work)
+        done: Iterator[Input]
         count = InputCount()
-        for sample in itertools.islice(inputs, journal.last.inputs):
+        done = itertools.islice(inputs, journal.last.inputs)
+        if self.options.map is None:  # which makes other texts of what files hold
+            done = refuse_changed_texts(self.out, journal.shards, done)
+        for sample in done:
             count.add(sample)
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)

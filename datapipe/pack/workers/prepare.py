@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -247,6 +247,30 @@ class _Sample:
             number += 1
         self.extensions.add(ext)
         return ext
+
+
+def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
+    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
+
+    Returns:
+        The file's label and the checksum of the member by the member's extension; None for a file
+        that cannot be read.
+    """
+    found: dict[str, tuple[str, int | None]] = {}
+    if isinstance(sample.caption, NamedTexts):  # which the record may take up
+        return found
+    if isinstance(sample.caption, Blob):
+        found["txt"] = (sample.caption.label, _crc_of(_caption, sample.caption))
+    if isinstance(sample.record, Blob):
+        found["json"] = (sample.record.label, _crc_of(_record, sample.record))
+    return found
+
+
+def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
+    try:
+        return crc32(read(blob)[1])
+    except SampleError:
+        return None
 
 
 def _header(data: memoryview) -> ImageInfo:

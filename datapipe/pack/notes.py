@@ -61,6 +61,8 @@ class Notes:
         self._found: dict[str, dict[str, None]] = {}
         self.captions_unused = 0
         """Number of captions that no sample has, under `--captions first`."""
+        self.captions_repeat_images = False
+        """True if a sample has an image only for another of its captions."""
         self.used: set[str] = set()
         """Paths of files that are read beside those that samples name."""
 

@@ -46,7 +46,7 @@ from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
-from datapipe.progress import Progress
+from datapipe.progress import Progress, readable_size
 
 
 def finished_in(out: Path) -> Manifest | None:
@@ -105,6 +105,12 @@ class Job:
     def _report(self, **output: Any) -> PackReport:
         """Return the report of this run on such an output."""
         image_notes = self.tally.image_notes(self.options.pages)
+        if self.notes.captions_repeat_images and self.tally.repeats:
+            image_notes.append(
+                f"{self.tally.repeats:,} samples repeat an image for another of its captions and "
+                f"take {readable_size(self.tally.repeated_bytes)}; --captions first and --captions "
+                "join store each image once"
+            )
         return PackReport(
             seconds=0.0,
             output=str(self.out),

@@ -29,12 +29,15 @@ class Notes:
         self._decisions: dict[str, None] = {}
         self._left_out = NamedCounts()
         self._passed_over = NamedCounts()
+        self._counted = NamedCounts()
         self._named: set[str] = set()
         self._found: dict[str, dict[str, None]] = {}
         self.captions_unused = 0
         """Number of captions that no sample has, under `--captions first`."""
         self.members = MemberCounts()
         """Members of samples that training does not see, or sees beside the first image."""
+        self.captions_repeat_images = False
+        """True if a sample has an image only for another of its captions."""
         self.used: set[str] = set()
         """Paths of files that are read beside those that samples name."""
 
@@ -53,6 +56,10 @@ class Notes:
     def decide(self, text: str) -> None:
         """Note a choice that the user may want to know of; equal ones are kept once."""
         self._decisions[text] = None
+
+    def count(self, name: str, what: str) -> None:
+        """Count a file that was read, but perhaps not as the user means it; `what` is a plural."""
+        self._counted.add(what, name)
 
     def leave_out(self, name: str, reason: str) -> None:
         """Count a file that no sample and no reject names, such as a README beside the data.
@@ -90,5 +97,6 @@ class Notes:
             *self._decisions,
             *self.members.lines(),
             *self._passed_over.lines("{text}: {count} ({names})", "record"),
+            *self._counted.lines("{count}: {text} ({names})", "file"),
             *self._left_out.lines("left out: {count}, {text} ({names})", "file"),
         ]

@@ -40,13 +40,14 @@ from datapipe.pack.options import MaxRejects, PackOptions, given_options
 from datapipe.pack.readers import Reader
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
+from datapipe.pack.same_texts import refuse_changed_texts
 from datapipe.pack.sequence import SHOWN, DryRunSink, PackTally, Sequencer, ShardSink
 from datapipe.pack.space import check_space
 from datapipe.pack.teaching import show
 from datapipe.pack.workers.pool import CHUNK, PackWorkers
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.writers.shards import ShardSize, writing
-from datapipe.progress import Progress
+from datapipe.progress import Progress, readable_size
 
 
 def finished_in(out: Path) -> Manifest | None:
@@ -105,6 +106,12 @@ class Job:
     def _report(self, **output: Any) -> PackReport:
         """Return the report of this run on such an output."""
         image_notes = self.tally.image_notes(self.options.pages)
+        if self.notes.captions_repeat_images and self.tally.repeats:
+            image_notes.append(
+                f"{self.tally.repeats:,} samples repeat an image for another of its captions and "
+                f"take {readable_size(self.tally.repeated_bytes)}; --captions first and --captions "
+                "join store each image once"
+            )
         return PackReport(
             seconds=0.0,
             output=str(self.out),
@@ -200,8 +207,12 @@ class Job:
         self, journal: Journal, sink: ShardSink, base: Manifest | None, work: Path
     ) -> Contribution:
         inputs = self._inputs(work)
+        done: Iterator[Input]
         count = InputCount()
-        for sample in itertools.islice(inputs, journal.last.inputs):
+        done = itertools.islice(inputs, journal.last.inputs)
+        if self.options.map is None:  # which makes other texts of what files hold
+            done = refuse_changed_texts(self.out, journal.shards, done)
+        for sample in done:
             count.add(sample)
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)

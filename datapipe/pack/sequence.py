@@ -13,7 +13,7 @@ from datapipe.errors import PackError, SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
-from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, Reject
+from datapipe.pack.input.raw_sample import Input, InputCount, RawImage, RawSample, Reject
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
 from datapipe.pack.teaching import Seen, Shown, Teaching, show
@@ -33,7 +33,8 @@ class PackTally:
     """Counts of this run so far.
 
     `notes` are on images that were packed, `several` names those of several pages, which have
-    `pages` together.
+    `pages` together. `repeats` are samples with the image of the sample before them, which take
+    `repeated_bytes` in shards; `images` are those of the last sample.
     """
 
     inputs: int = 0
@@ -46,10 +47,18 @@ class PackTally:
     notes: NamedCounts = field(default_factory=NamedCounts)
     several: NamedCounts = field(default_factory=NamedCounts)
     pages: int = 0
+    repeats: int = 0
+    repeated_bytes: int = 0
+    images: tuple[RawImage, ...] = ()
 
     def accept(self, sample: Input, outcome: Outcome) -> None:
         seen = outcome.seen
         self.seen[seen] += 1
+        if isinstance(sample, RawSample):
+            if sample.images and sample.images is self.images:  # as further captions of it are made
+                self.repeats += 1
+                self.repeated_bytes += outcome.bytes
+            self.images = sample.images
         for text, file in outcome.notes:
             self.notes.add(text, file)
         for file, pages in outcome.pages:

@@ -436,3 +436,31 @@ def test_reading_twice_gives_the_same(make_coco, tmp_path, contents):
     for out in ("one", "two"):
         pack_dataset(raw, tmp_path / out, max_rejects=5, workers=len(out) - 1)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+@pytest.mark.parametrize("layout", ["coco", "table", "list"])
+def test_the_report_says_what_repeated_images_take(make_coco, tmp_path, jpeg, layout):
+    if layout == "coco":
+        raw, repeats = make_coco(), 2
+    else:
+        raw, repeats = tmp_path / "raw", 4
+        raw.mkdir()
+        for number in range(2):
+            (raw / f"{number}.jpg").write_bytes(jpeg(number))
+        texts = ["A cat", "A grey cat", "A cat on a mat"]
+        if layout == "table":
+            lines = [json.dumps({"image": f"{n}.jpg", "caption": texts}) for n in range(2)]
+            (raw / "data.jsonl").write_text("\n".join(lines))
+        else:
+            lines = [f"{n}.jpg#{i}\t{text}" for n in range(2) for i, text in enumerate(texts)]
+            (raw / "a.token.txt").write_text("\n".join(lines))
+    report = pack_dataset(raw, tmp_path / "out", max_rejects=1)
+    (line,) = [note for note in report.notes if "repeat" in note]
+    start = f"{repeats} samples repeat an image for another of its captions and take "
+    assert line.startswith(start)
+    assert line.endswith("--captions first and --captions join store each image once")
+    size = float(line.removeprefix(start).partition(" ")[0]) * 1000
+    assert 0 < size < report.bytes
+    for mode in ("first", "join"):
+        report = pack_dataset(raw, tmp_path / mode, captions=mode, max_rejects=1)
+        assert not any("repeat" in note for note in report.notes)

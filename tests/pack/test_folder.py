@@ -277,3 +277,52 @@ def test_an_archive_whose_content_lies_beside_it_is_left_out(tmp_path):
     assert said == ["left out: 1 file, archives whose content is beside them (photos.zip)"]
     (tmp_path / "photos" / "2.jpg").unlink()
     assert list(read(tmp_path)[1]) == ["photos.zip"]
+
+
+# --- several texts of an image, several images of a text ------------------------------------------
+
+
+def test_a_second_text_of_an_image_is_said_and_kept(tmp_path, jpeg, members):
+    raw = tmp_path / "raw"
+    for number in range(3):
+        make(raw, {f"a/{number}.txt": "of .txt", f"a/{number}.caption": "of .caption"})
+        (raw / "a" / f"{number}.jpg").write_bytes(jpeg(number))
+    report = pack_dataset(raw, tmp_path / "out")
+    assert report.notes == (
+        "3 files: texts of images whose .txt is learnt; they are kept as further members "
+        "(a/0.caption, a/1.caption, a/2.caption)",
+    )
+    first = next(iter(members(tmp_path / "out").values()))
+    assert (first["txt"], first["caption"]) == (b"of .txt", b"of .caption")
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ('{"caption": "another"}', True),
+        ('{"conversations": [{"from": "human", "value": "a"}]}', True),
+        ('{"caption": "A cat\\n"}', False),
+        ('{"width": 7, "url": "http://a.b"}', False),
+        ("[]", False),
+    ],
+)
+def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, jpeg, record, said):
+    make(tmp_path / "raw", {"0.txt": "A cat", "0.json": record})
+    (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
+    line = "1 image: a text in the JSON is not learnt but the one beside it (0.json)"
+    assert report.notes == ((line,) if said else ())
+
+
+def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):
+    make(tmp_path / "raw", {"0.txt": "A cat", "0.json": "{}", "2.jpg.txt": "A dog"})
+    for name in ("0.jpg", "1.jpg", "2.jpg"):
+        (tmp_path / "raw" / name).write_bytes(jpeg(0))
+    for name in ("0.png", "1.png", "2.png"):  # of the others no text is shared
+        (tmp_path / "raw" / name).write_bytes(encode(kind="PNG"))
+    report = pack_dataset(tmp_path / "raw", tmp_path / "out")
+    assert (report.samples, report.rejected) == (6, 0)
+    assert report.notes == (
+        "2 files: images that share a text with another image of the same stem; each is a sample "
+        "(0.jpg, 0.png)",
+    )

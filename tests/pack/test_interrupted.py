@@ -198,6 +198,62 @@ def test_a_second_pack_into_the_same_folder_is_refused(interrupted, raw, content
     assert contents(interrupted) == before
 
 
+@pytest.fixture
+def half_packed(tmp_path, make_folder):
+    """Raw data with texts of all kinds, and a pack of it that was stopped after two shards."""
+    raw = make_folder(tmp_path / "texts", 9)
+    for number in range(9):
+        (raw / f"{number:03d}.json").write_text(f'{{"width": {number}}}')
+    (raw / "001.txt").write_bytes(b"\xef\xbb\xbfwith a mark and line breaks\r\n\n")
+    (raw / "002.json").write_text(
+        '[{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]'
+    )
+    (raw / "000.jpg").write_bytes(b"broken")
+    (raw / "008.jpg").write_bytes(b"broken")
+    with pytest.raises(PackError, match="inputs were rejected"):
+        pack_dataset(raw, tmp_path / "half", shard_size=3, max_rejects=1)
+    assert len(list((tmp_path / "half").glob("*.tar"))) == 2
+    return raw, tmp_path / "half"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("001.txt", "edited"), ("002.json", "{}"), ("004.json", '{"width": 5}')]
+)
+def test_a_text_that_was_edited_in_between_is_refused_by_name(half_packed, contents, name, text):
+    raw, out = half_packed
+    before = contents(out)
+    original = (raw / name).read_bytes()
+    (raw / name).write_text(text)
+    with pytest.raises(PackError, match=f"{name} is not what a finished shard was packed from"):
+        pack(raw, out)
+    shards = [path for path in before if path.startswith("shard-")]
+    assert {path: contents(out)[path] for path in shards} == {p: before[p] for p in shards}
+    (raw / name).write_bytes(original)
+    assert pack(raw, out).samples == 7
+
+
+def test_equal_texts_of_another_time_are_resumed(half_packed, tmp_path, contents):
+    raw, out = half_packed
+    copied = shutil.copytree(raw, tmp_path / "copied", copy_function=shutil.copyfile)
+    (copied / "007.txt").write_text("of a sample that is in no shard yet")
+    assert pack(copied, out).samples == 7
+    pack(copied, tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_text_in_a_tar_that_was_edited_in_between_is_refused(tmp_path, make_tar, jpeg):
+    def tar(text):
+        names = [(f"{n}.{ext}", jpeg(n) if ext == "jpg" else text[:8] + b"%d" % n)
+                 for n in range(8) for ext in ("jpg", "txt")]  # fmt: skip
+        return make_tar(tmp_path / "0.tar", [*names, ("9.jpg", b"broken"), ("9.txt", b"a")])
+
+    with pytest.raises(PackError, match="inputs were rejected"):
+        pack_dataset(tar(b"original"), tmp_path / "out", shard_size=3, max_rejects=0)
+    with pytest.raises(PackError, match=r"0\.txt is not what a finished shard was packed from"):
+        pack(tar(b"replaced"), tmp_path / "out")
+    assert pack(tar(b"original"), tmp_path / "out").samples == 8
+
+
 @pytest.mark.parametrize("change", ["added", "removed", "fewer"])
 def test_raw_data_that_changed_in_between_is_refused(interrupted, raw, tmp_path, change):
     changed = shutil.copytree(raw, tmp_path / "changed", symlinks=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
@@ -37,6 +39,8 @@ from datapipe.pack.records.streams.containers import kind_of_name
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
+_SHARED = "images that share a text with another image of the same stem; each is a sample"
+_SECOND = "texts of images whose .{} is learnt; they are kept as further members"
 _JUDGED = 1000  # names of a folder among which texts are judged to be labels or not
 _FOLDERS_JUDGED = 1000  # of captions: no labels are expected behind so many
 
@@ -216,12 +220,24 @@ class _Tree:
         for image in sidecars.keys() & set(names):
             for ext in sidecars[image].keys() & sidecars.get(_split(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
+        alike: Counter[str] = Counter()
+        if len(names) > 2:  # an image, another, and their text
+            parts = map(_split, names)
+            alike.update(
+                stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
+            )
         for name in names:
             stem, ext = _split(name)
             if is_image_extension(ext):
                 if not chosen or self.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
-                    yield _sample(folder, below, name, own)
+                    if alike[stem] > 1:
+                        self._notes.count(printable(below + name), _SHARED)
+                    sample = _sample(folder, below, name, own)
+                    for _, second in sample.others:
+                        taken = cast(Blob, sample.caption).label.rpartition(".")[2]
+                        self._notes.count(second.label, _SECOND.format(taken))
+                    yield sample
             elif stem not in stems or name not in sidecars.get(stem, {}).values():
                 yield from self._left_over(folder, below, name, stem in stems, labels=labels)
 

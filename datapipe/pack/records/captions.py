@@ -55,6 +55,7 @@ def with_captions(
             "an image with several captions is a sample for each (--captions first and "
             "--captions join keep one sample an image)"
         )
+        notes.captions_repeat_images = bool(sample.images)
         for number, caption in enumerate(captions):
             source = f"{sample.source}:{number}" if number else sample.source
             yield sample._replace(source=source, caption=caption)

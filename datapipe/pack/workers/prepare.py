@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -30,7 +30,7 @@ from datapipe.pack.teaching import Seen, as_record, look, rewritten
 from datapipe.pack.workers.library_messages import heard
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
-from datapipe.text.sample_text import parse_json, parse_text, sample_text
+from datapipe.text.sample_text import parse_json, parse_text, raw_text, sample_text
 
 Check = Literal["decode", "header"]
 Pages = Literal["first", "all"]
@@ -156,6 +156,8 @@ class _Sample:
         elif raw_caption is not None:
             caption, text = _caption(raw_caption)
             self.add("", "txt", self.buffer.put(text))
+            if isinstance(self.sample.record, Blob):
+                self.note_second_text(caption, record, self.sample.record)
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
@@ -170,6 +172,13 @@ class _Sample:
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
         return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
+
+    def note_second_text(self, caption: str, record: Any, file: Blob) -> None:
+        """Note a JSON file that has another text than the caption beside it."""
+        if (text := raw_text(None, record).strip()) and text != caption.strip():
+            self.notes.append(
+                ("a text in the JSON is not learnt but the one beside it", file.label)
+            )
 
     def add_image(self, image: RawImage) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""
@@ -241,6 +250,30 @@ class _Sample:
             number += 1
         self.extensions.add(ext)
         return ext
+
+
+def text_crcs(sample: RawSample) -> dict[str, tuple[str, int | None]]:
+    """Return what the files of a sample's texts hold now, as it would be packed without `--map`.
+
+    Returns:
+        The file's label and the checksum of the member by the member's extension; None for a file
+        that cannot be read.
+    """
+    found: dict[str, tuple[str, int | None]] = {}
+    if isinstance(sample.caption, NamedTexts):  # which the record may take up
+        return found
+    if isinstance(sample.caption, Blob):
+        found["txt"] = (sample.caption.label, _crc_of(_caption, sample.caption))
+    if isinstance(sample.record, Blob):
+        found["json"] = (sample.record.label, _crc_of(_record, sample.record))
+    return found
+
+
+def _crc_of(read: Callable[[Blob], tuple[Any, bytes]], blob: Blob) -> int | None:
+    try:
+        return crc32(read(blob)[1])
+    except SampleError:
+        return None
 
 
 def _header(data: memoryview) -> ImageInfo:

@@ -1,0 +1,67 @@
+"""Comparison of the texts of an interrupted pack with those in its finished shards.
+
+The digest of inputs has the names of files and not what they hold. The index of a shard has the
+checksum of each member, so texts that were edited meanwhile are found without a note of their own.
+They are read again only when a pack is resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from datapipe.errors import PackError
+from datapipe.index.manifest import Shard
+from datapipe.index.parquet import checked_index
+from datapipe.pack.input.raw_sample import Input, RawSample
+from datapipe.pack.workers.prepare import text_crcs
+
+
+class _Packed(NamedTuple):
+    """Source of a sample in a finished shard, and checksums of its members by extension."""
+
+    source: str
+    crcs: dict[str, int]
+
+
+def refuse_changed_texts(
+    out: Path, shards: Iterable[Shard], inputs: Iterable[Input]
+) -> Iterator[Input]:
+    """Yield the inputs of finished shards, while their texts are compared with the shards'.
+
+    Args:
+        out: folder of the shards.
+        shards: that are finished.
+        inputs: that they were made from, rejected ones included.
+
+    Raises:
+        PackError: a text is not what was packed; it names the file.
+        IndexMismatch: an index is damaged.
+    """
+    packed = _samples_of(out, shards)
+    current = next(packed, None)
+    for sample in inputs:
+        if current is not None and current.source == sample.source:
+            if isinstance(sample, RawSample):
+                _compare(out, sample, current.crcs)
+            current = next(packed, None)
+        yield sample
+
+
+def _compare(out: Path, sample: RawSample, packed: dict[str, int]) -> None:
+    for ext, (file, crc) in text_crcs(sample).items():
+        if ext in packed and packed[ext] != crc:
+            raise PackError(
+                f"{out}: {file} is not what a finished shard was packed from: its text has changed "
+                "since the pack was interrupted; restore it, or pack into a new folder"
+            )
+
+
+def _samples_of(out: Path, shards: Iterable[Shard]) -> Iterator[_Packed]:
+    for shard in shards:
+        table = checked_index(out, shard)
+        for batch in table.select(["source", "ext", "crc32"]).to_batches(max_chunksize=1024):
+            for row in batch.to_pylist():
+                crcs = dict(zip(row["ext"], row["crc32"], strict=True))
+                yield _Packed(row["source"], crcs)

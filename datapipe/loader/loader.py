@@ -16,6 +16,7 @@ from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
 from datapipe.loader.batch.context import BatchContext
+from datapipe.loader.by_index import BatchesByIndex, refuse_batches
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
@@ -102,6 +103,7 @@ class Loader:
         self._trainer_epoch: int | None = None
         self._iterator: weakref.ref[LoaderIterator] | None = None
         self._process = os.getpid()
+        self._by_index = BatchesByIndex(self, lambda: self._finished)
 
     def __len__(self) -> int:
         """Return the steps of a whole run, the same for every rank: by default one epoch.
@@ -150,6 +152,23 @@ class Loader:
         # Until a batch is taken: some frameworks make an iterator without using it.
         self._resumes = resumes
         return iterator
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return the next batch to `DataLoader(loader, batch_size=None)`; not for other use.
+
+        Raises:
+            DatapipeError: another batch is asked for, or from a worker of a `DataLoader`.
+        """
+        batch: dict[str, Any] = self._by_index.take(index)
+        return batch
+
+    def __getitems__(self, indices: Sequence[int]) -> None:
+        """Refuse a `DataLoader` with a batch size, and thus `Trainer(train_dataset=loader)`.
+
+        Raises:
+            DatapipeError: always.
+        """
+        refuse_batches()
 
     @property
     def skipped(self) -> int:

@@ -50,7 +50,8 @@ def passes_in_the_usual_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows first, then columns.
 
     Pillow 13 begins with the columns where the height shrinks much more than the width, which moves
-    some pixels by up to nine levels. Every earlier Pillow begins with the rows, as torch does.
+    some pixels by up to 32 levels (`tools/pillow_order.py`). Every earlier Pillow begins with the
+    rows, as torch does.
     """
     resize = Image.Image.resize
 

@@ -20,7 +20,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from datapipe import Loader, PlanError
+from datapipe import DatapipeError, Loader, PlanError
 from datapipe.testing import assert_same_batches, valid_keys
 
 Make = Callable[..., Loader]
@@ -226,3 +226,74 @@ def test_a_loader_made_before_its_process_group_is_refused(make: Make) -> None:
         next(iter(given))
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_a_dataloader_without_a_batch_size_passes_batches_on(make: Make, steps: int) -> None:
+    plain, wrapped = make(batch_size=8, epochs=2), make(batch_size=8, epochs=2)
+    first = take(plain, steps)
+    wrapped.load_state_dict(plain.state_dict())
+    outer = torch.utils.data.DataLoader(wrapped, batch_size=None)
+    assert len(outer) == len(wrapped) == len(plain)
+    expected = list(make(batch_size=8, epochs=2))
+    assert_same_batches([*first, *outer], expected)
+    again = list(make(batch_size=8, epochs=4))[len(expected) :]
+    assert_same_batches(outer, again)  # the next run
+    assert wrapped.state_dict()["epoch"] == 4
+
+
+def test_a_dataloader_that_is_left_early_starts_over(make: Make) -> None:
+    outer = torch.utils.data.DataLoader(make(batch_size=8), batch_size=None)
+    take(outer, 2)
+    assert_same_batches(outer, make(batch_size=8))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "makes whole batches, and a DataLoader with a batch_size would put batches into"),
+        ({"batch_size": 8}, r"give DataLoader\(loader, batch_size=None\), or, with the"),
+        ({"batch_size": 8, "shuffle": True}, "return iter.loader. from its method get_train"),
+        ({"batch_size": None, "sampler": [3, 1]}, r"loader\[3\]: batches come in the loader's own"),
+        (
+            {"batch_size": None, "num_workers": 1},
+            "a DataLoader with num_workers=1 would make every",
+        ),
+        ({"batch_size": 8, "num_workers": 1}, "a DataLoader with a batch_size would put batches"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_dataloader_that_would_change_the_batches_is_refused(
+    make: Make, options: dict[str, Any], message: str
+) -> None:
+    if options.get("num_workers"):
+        options = options | {"multiprocessing_context": "fork"}
+    with pytest.raises(DatapipeError, match=message):
+        next(iter(torch.utils.data.DataLoader(make(batch_size=8), **options)))
+
+
+def test_batches_are_not_taken_by_index(make: Make) -> None:
+    loader = make(batch_size=8)
+    for index in (1, -1, "key"):
+        with pytest.raises(DatapipeError, match=r"iterate over the loader"):
+            loader[index]  # type: ignore[index]
+
+
+def test_a_trainer_that_would_batch_the_batches_is_refused_before_its_first_step(
+    make: Make, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    options = {"output_dir": str(tmp_path), "max_steps": 2, "report_to": [], "use_cpu": True}
+    trainer = transformers.Trainer(
+        model=torch.nn.Linear(1, 1),
+        args=transformers.TrainingArguments(**options),
+        train_dataset=make(batch_size=8),
+    )
+    with pytest.raises(DatapipeError, match=r"return iter\(loader\) from its method get_train_"):
+        trainer.train()
+
+
+def test_accelerate_prepares_a_dataloader_around_a_loader(make: Make, accelerator: Any) -> None:
+    outer = torch.utils.data.DataLoader(make(batch_size=8), batch_size=None)
+    assert_same_batches(accelerator.prepare(outer), make(batch_size=8))

@@ -24,6 +24,27 @@ def work_alone() -> None:
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """Make torch use no other thread for the work of this one inside the block.
+
+    Images are too small for several threads, which spin while they wait for each other.
+
+    Examples:
+        >>> with alone():
+        ...     print(torch.get_num_threads())
+        1
+    """
+    before = torch.get_num_threads()
+    try:
+        if before > 1:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
+
+
+@contextmanager
 def default_kept() -> Iterator[None]:
     """Keep torch's default although threads that start meanwhile call `work_alone`."""
     with _STARTING:

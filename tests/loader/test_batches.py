@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -317,3 +318,34 @@ def test_a_batch_may_be_written_to(
         for name in names:
             assert not any(np.shares_memory(batch[name].numpy(), array) for array in planned)
     assert jobs
+
+
+def test_without_workers_torch_works_alone_inside_a_batch_only(make: Make) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    seen: list[int] = []
+
+    def transform(sample: Any, generator: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        if len(seen) > 30:
+            raise RuntimeError("no more")
+        return sample
+
+    try:
+        between = []
+        batches = iter(make(num_workers=0, transform=transform))
+        for _ in range(6):
+            next(batches)
+            between.append(torch.get_num_threads())
+        with pytest.raises(datapipe.TransformError):
+            list(batches)
+        assert set(seen) == {1}
+        assert len(between) > 5
+        assert {*between, torch.get_num_threads()} == {3}
+        found: list[int] = []
+        new = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        new.start()
+        new.join()
+        assert found == [3]
+    finally:
+        torch.set_num_threads(before)

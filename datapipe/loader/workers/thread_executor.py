@@ -27,7 +27,7 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import Watch, describe_stall
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.torch_threads import default_kept, work_alone
+from datapipe.torch_threads import alone, default_kept, work_alone
 
 logger = logging.getLogger(__name__)
 
@@ -166,8 +166,9 @@ class ThreadExecutor:
         """
         if not self._team.watches:
             job = next(self._jobs)
-            for piece in range(job.pieces):
-                job.run(piece, self._inline)
+            with alone():
+                for piece in range(job.pieces):
+                    job.run(piece, self._inline)
             self._inline.idle()
             return job
         self._fill()

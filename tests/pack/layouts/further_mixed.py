@@ -243,7 +243,7 @@ def tars_apart(raw: Raw) -> tuple[Fate, ...]:
     )
 
 
-@layout("Parquet of which a part is missing")
+@layout("Parquet with a missing part")
 def missing_part(raw: Raw) -> Fate:
     rows = [{"image": raw.cell(n, "image"), "caption": f"text {n}"} for n in N]
     raw.parquet("train-00000-of-00002.parquet", rows)

@@ -215,7 +215,7 @@ def _always(outcome: Outcome, raw: Raw) -> Iterator[str]:
     ):
         yield f"{report.inputs} inputs, {report.samples} samples, {report.rejected} rejects"
     if report.samples != len(outcome.samples):
-        yield f"{report.samples} samples, of which a loader shows {len(outcome.samples)}"
+        yield f"{report.samples} samples, and a loader shows {len(outcome.samples)}"
     silent = sum(not sample.turns for sample in outcome.samples)
     if silent and not any("text" in line for line in outcome.lines):
         yield f"{silent} samples have no text, and no warning says so"

@@ -21,7 +21,7 @@ class Held(NamedTuple):
     """One image or other medium in the raw data.
 
     Attributes:
-        names: any of which in a line of the report or of the rejects tells of it.
+        names: each is enough to name it in a line of the report or of the rejects.
         group: a word that tells of all of its kind, in a line with their number.
         number: of the image; None for other media.
     """

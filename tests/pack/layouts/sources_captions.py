@@ -81,7 +81,7 @@ def laion(raw: Raw) -> Fate:
     return _downloaded(raw, "webdataset", **more)
 
 
-# https://github.com/mlfoundations/datacomp: `metadata` and `shards`, the second of which is given.
+# https://github.com/mlfoundations/datacomp: `metadata` and `shards`; `shards` is given.
 @layout("DataComp")
 def datacomp(raw: Raw) -> Fate:
     rows = [

@@ -176,7 +176,7 @@ def mmmu(raw: Raw) -> Fate:
     return packed(*samples)
 
 
-# https://cs.stanford.edu/people/jcjohns/clevr/: CLEVR_v1.0.zip, of which one split is given.
+# https://cs.stanford.edu/people/jcjohns/clevr/: CLEVR_v1.0.zip, one split of it.
 @source("CLEVR", include="questions/CLEVR_train_questions.json")
 def clevr(raw: Raw) -> Fate:
     for split, start in (("train", 0), ("val", 20)):

@@ -109,7 +109,7 @@ class Layout:
 
     Attributes:
         name: of the layout.
-        make: function that writes it and returns its fate, or several of which one is enough.
+        make: function that writes it and returns its fate, or several fates, each as good.
         is_source: True if it is one of the real sources.
         options: of `pack_dataset`, if a user needs any. Without them the error, or a warning, says
             to give them.

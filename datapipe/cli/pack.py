@@ -34,7 +34,7 @@ _FLAGS = (
     own_flag("image_column", "Column of a table that holds images or their paths."),
     own_flag("text_column", "Column of a table that holds the text."),
     own_flag("include", "Only files of records that match, such as 'data/train-*'."),
-    own_flag("ignore", "Leave out members of tars, such as '*.mp4' or '*.seg.png,*.depth.png'."),
+    own_flag("ignore", "Leave out files and members of tars: '*.mp4' or '*.seg.png,*_mask.png'."),
     own_flag("key_from", "Field of the records that keys begin with."),
     own_flag(
         "map",

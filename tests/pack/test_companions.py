@@ -41,3 +41,19 @@ def test_folders_of_images_of_other_names_share_a_folder_of_texts(tmp_path, jpeg
             (tmp_path / "raw" / folder / name).write_bytes(data)
     report = pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.teaching.with_text) == (8, 8)
+
+
+def test_files_that_ignore_names_are_left_out_and_counted(tmp_path, jpeg, encode, rejects):
+    raw = tmp_path / "raw"
+    (raw / "masks").mkdir(parents=True)
+    for number in range(3):
+        (raw / f"{number}.jpg").write_bytes(jpeg(number))
+        (raw / f"{number}.txt").write_bytes(b"words")
+        (raw / f"{number}.mp4").write_bytes(b"a video")
+        (raw / "masks" / f"{number}.png").write_bytes(encode(kind="PNG"))
+    report = pack_dataset(raw, tmp_path / "out", ignore=["*.MP4", "masks/*"], workers=1)
+    assert (report.samples, rejects(tmp_path / "out")) == (3, [])
+    assert report.notes == (
+        "left out: 6 files, which --ignore names (0.mp4, 1.mp4, 2.mp4, masks/0.png, masks/1.png "
+        "and 1 more)",
+    )

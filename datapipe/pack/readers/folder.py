@@ -12,6 +12,7 @@ from typing import cast
 
 from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.contents import IGNORED, is_ignored, parse_ignore
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
 from datapipe.pack.input.own_files import is_own
@@ -55,7 +56,7 @@ class FolderReader:
     name = "folder"
     summary = "images in a folder tree, with sidecar .txt, .caption or .json of the same stem"
     fallback = True
-    takes: frozenset[str] = frozenset({"include", "map"})
+    takes: frozenset[str] = frozenset({"ignore", "include", "map"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
         return raw.is_dir() and any(map(is_image_extension, look_at(raw)))
@@ -89,9 +90,10 @@ class _Tree:
     def __init__(self, raw: Path, options: ReadOptions) -> None:
         self._raw = os.fspath(raw)
         self._include = options.include
+        self._ignore = parse_ignore(options.ignore)
         self._notes = options.notes
         self.parallel = ParallelFolders(
-            raw=self._raw, listing=lambda folder: _list(folder)[0], include=self.takes_text
+            raw=self._raw, listing=lambda folder: self._list(folder)[0], include=self.takes_text
         )
         self._of_images = False
         self._captioned = 0  # folders whose texts were found to be captions
@@ -133,12 +135,31 @@ class _Tree:
         while waiting:
             folder, above = waiting.pop()
             here = above | {identity_of(folder)} - {UNKNOWN}  # walking into it says what is wrong
-            files, folders = _list(folder)
+            files, folders = self._list(folder)
             circular = [name for name in folders if identity_of(f"{folder}/{name}") in here]
             inner = [name for name in folders if name not in circular]
             self.parallel.enter(folder, inner)
             yield folder, files, circular
             waiting += [(f"{folder}/{name}", here) for name in reversed(inner)]
+
+    def _list(self, folder: str) -> tuple[SortedNames, list[str]]:
+        """Return the files and the folders in a folder, both sorted, without ignored files."""
+        files, folders = SortedNames(), []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name.startswith(".") or name.lower() in _LITTER or is_own(folder, name):
+                        continue
+                    if is_folder(entry):
+                        folders.append(name)
+                    elif self._ignore and is_ignored(self.below(folder) + name, self._ignore):
+                        self._leave_out(self.below(folder) + name, IGNORED)
+                    else:
+                        files.add(name)
+        except OSError as error:
+            raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
+        return files, sorted(folders)
 
     def read_folder(self, folder: str, names: SortedNames) -> Iterator[RawSample | Reject]:
         """Yield the samples of the images in a folder, and what becomes of its other files."""
@@ -294,24 +315,6 @@ class _Tree:
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._notes.leave_out(printable(name), reason)
-
-
-def _list(folder: str) -> tuple[SortedNames, list[str]]:
-    """Return the files and the folders in a folder, both sorted."""
-    files, folders = SortedNames(), []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = entry.name
-                if name.startswith(".") or name.lower() in _LITTER or is_own(folder, name):
-                    continue
-                if is_folder(entry):
-                    folders.append(name)
-                else:
-                    files.add(name)
-    except OSError as error:
-        raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
-    return files, sorted(folders)
 
 
 def _split(name: str) -> tuple[str, str]:

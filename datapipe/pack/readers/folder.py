@@ -144,7 +144,7 @@ class _Tree:
 
     def _list(self, folder: str) -> tuple[SortedNames, list[str]]:
         """Return the files and the folders in a folder, both sorted, without ignored files."""
-        files, folders = SortedNames(), []
+        files, folders, ignored = SortedNames(), [], []
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -154,11 +154,13 @@ class _Tree:
                     if is_folder(entry):
                         folders.append(name)
                     elif self._ignore and is_ignored(self.below(folder) + name, self._ignore):
-                        self._leave_out(self.below(folder) + name, IGNORED)
+                        ignored.append(self.below(folder) + name)
                     else:
                         files.add(name)
         except OSError as error:
             raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
+        for name in sorted(ignored):
+            self._leave_out(name, IGNORED)
         return files, sorted(folders)
 
     def read_folder(self, folder: str, names: SortedNames) -> Iterator[RawSample | Reject]:

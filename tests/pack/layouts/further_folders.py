@@ -69,12 +69,8 @@ def two_images(raw: Raw) -> tuple[Fate, ...]:
     for n in N:
         raw.image(f"{n:03d}.png", 100 + n)
     both = [captioned(100 + n, f"text {n}") for n in N]
-    one, each = ((("stem|name|same|png", count),) for count in (8, 16))
-    return (
-        *(packed(*samples, *both, says=says) for says in (one, each)),
-        packed(*samples, rejects=8),
-        refused("png|stem"),
-    )
+    named = (packed(*samples, *both, says=(("stem|name|same|png", n),)) for n in (8, 16))
+    return *named, packed(*samples, rejects=8), refused("png|stem")
 
 
 @layout("parallel folders")

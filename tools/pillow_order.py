@@ -1,4 +1,4 @@
-"""How far Pillow 13 is from a resize that begins with the rows, in grey levels.
+"""Difference between Pillow 13 and a resize that begins with the rows, in grey levels.
 
     python -m tools.pillow_order
 

@@ -19,6 +19,7 @@ from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
+from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
@@ -116,6 +117,7 @@ class Loader:
         # The next run begins there: after `max_steps`, within an epoch.
         return self._schedule.count(Run.at(self._run.position) if self._finished else self._run)
 
+    @short_interrupts
     def __iter__(self) -> LoaderIterator:
         """Start the run over, or resume at a state that was just loaded.
 
@@ -144,6 +146,7 @@ class Loader:
             prefetcher=self._prefetcher,
             device_cache=self._device_cache,
             meter=self.meter,
+            has_workers=self.options.num_workers > 0,
         )
         self._iterator = weakref.ref(iterator)
         self._start_at(run)

@@ -31,6 +31,7 @@ class LoaderIterator(Iterator[Batch]):
         prefetcher: of batches to a device; None if they stay.
         device_cache: of images on the device; None for none.
         meter: of the caller's time; None for none.
+        has_workers: if an interrupt only ends waiting for them, so that inner frames tell nothing.
 
     Attributes:
         closed: True if it yields nothing any more.
@@ -46,6 +47,7 @@ class LoaderIterator(Iterator[Batch]):
         prefetcher: DevicePrefetcher | None,
         device_cache: DeviceCache | None,
         meter: Meter | None,
+        has_workers: bool,
     ) -> None:
         self._executor = executor
         self._check_process = check_process
@@ -54,6 +56,7 @@ class LoaderIterator(Iterator[Batch]):
         self._prefetcher = prefetcher
         self._device_cache = device_cache
         self._meter = meter
+        self._has_workers = has_workers
         # Batches that are being copied to the device, or their errors.
         self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
         self.closed = False
@@ -70,6 +73,10 @@ class LoaderIterator(Iterator[Batch]):
             # Memory is reused, and workers write to it outside of the caller's inference mode.
             with torch.inference_mode(False):
                 return self._next()
+        except KeyboardInterrupt as error:
+            if not self._has_workers:  # it may be the user's transform that is interrupted
+                raise
+            raise error.with_traceback(None) from None
         finally:
             self._busy.release()
 

@@ -20,6 +20,7 @@ from datapipe.loader.by_index import BatchesByIndex, refuse_batches
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.loader.distributed import check_ranks_hold
+from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
@@ -118,6 +119,7 @@ class Loader:
         # The next run begins there: after `max_steps`, within an epoch.
         return self._schedule.count(Run.at(self._run.position) if self._finished else self._run)
 
+    @short_interrupts
     def __iter__(self) -> LoaderIterator:
         """Start the run over, or resume at a state that was just loaded.
 
@@ -146,6 +148,7 @@ class Loader:
             prefetcher=self._prefetcher,
             device_cache=self._device_cache,
             meter=self.meter,
+            has_workers=self.options.num_workers > 0,
         )
         self._iterator = weakref.ref(iterator)
         self._start_at(run)

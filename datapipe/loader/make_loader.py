@@ -22,6 +22,7 @@ from datapipe.loader.array_work import on_arrays
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
+from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
 from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
@@ -57,6 +58,7 @@ _DEFAULT_IMAGE = ImageSpec()
 
 
 @accept_old_names
+@short_interrupts
 @checked(PlanError)
 def make_loader(
     path: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],

@@ -200,7 +200,9 @@ class WorkerPool:
             multiprocessing_context=self._starter,
             # Else it draws from torch's global one, and training would depend on how it is fed.
             generator=torch.Generator(),
-            persistent_workers=self._options.persistent_workers,
+            # `leave` ends those that are not to stay. Interrupted while it starts others, torch's
+            # iterator would print an error of its own when it is collected.
+            persistent_workers=True,
         )
         _POOLS.add(self)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from datapipe.errors import MissingMember
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
-from datapipe.text.conversation import TURN_FIELDS, conversation, raw_turns
+from datapipe.text.conversation import conversation
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import SampleText, read_turns
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
@@ -57,8 +57,6 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     """
     if caption is not None and "<" not in caption and "[IMG]" not in caption:
         if caption.strip():  # most samples there are; what follows comes to the same
-            if beside := _text_beside(caption, record):
-                return Seen(images, True, 1, beside=beside)
             return _CAPTIONED.get(images) or Seen(images, True, 1)
         return Seen(images, False, 0, "", _texts_in(record))
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
@@ -67,18 +65,13 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     spoken = caption is None and isinstance(record, Mapping) and bool(conversation(record))
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
     unread = () if text else _texts_in(record)
-    return Seen(images, text, labels, roles, unread, _text_beside(caption, record))
+    beside = _text_beside(record) if caption is None and text else ""
+    return Seen(images, text, labels, roles, unread, beside)
 
 
-def _text_beside(caption: str | None, record: Any) -> str:
-    """Return what text of a sample is not learnt, since it has another; "" without any."""
-    if not isinstance(record, Mapping):
-        return ""
-    if caption is not None:
-        if record.keys().isdisjoint(TURN_FIELDS) or not raw_turns(record):
-            return ""
-        return "a conversation in their JSON beside the caption"
-    captions = record.get("captions")
+def _text_beside(record: Any) -> str:
+    """Return what texts of a record are not learnt beside the one that is; "" without any."""
+    captions = record.get("captions") if isinstance(record, Mapping) else None
     further = isinstance(captions, list) and len({str(c) for c in captions}) > 1
     if isinstance(captions, list) and further and raw_text(None, record) == captions[0]:
         return "further captions in `captions` behind the first"

@@ -310,7 +310,7 @@ def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, jpeg, r
     make(tmp_path / "raw", {"0.txt": "A cat", "0.json": record})
     (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    line = "1 image: a text in the JSON is not learnt but the one beside it (0.json)"
+    line = "1 image: the text of the JSON is not learnt, but the caption beside it (0.json)"
     assert report.notes == ((line,) if said else ())
 
 

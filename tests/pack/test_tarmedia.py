@@ -261,3 +261,25 @@ def test_img2datasets_files_are_told_by_their_content_too(tmp_path, jpeg):
     assert any("3 members `mp3`, sound" in note for note in report.notes)
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "new", workers=1, ignore="*.mp3")
     assert any("3 files, which --ignore names" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ({"txt": b"a caption"}, "3 images: the text of the JSON is not learnt, but the one beside"),
+        ({"x.txt": b"x"}, "3 images: the text `x.txt` is not learnt, but that of the JSON beside"),
+    ],
+)
+def test_a_text_beside_a_conversation_is_counted(tmp_path, tar, jpeg, texts, said):
+    turns = [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A cat."}]
+    tar(jpg=jpeg, json=json.dumps({"messages": turns}).encode(), **texts)
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    (note,) = report.notes
+    assert note.startswith(said)
+
+
+def test_captions_behind_the_first_are_counted(tmp_path, tar, jpeg):
+    tar(jpg=jpeg, json=b'{"captions": ["a cat", "a dog"]}')
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
+    (warning,) = report.teaching.warnings()
+    assert warning.startswith("3 of 3 samples have further captions in `captions` behind the first")

@@ -144,6 +144,10 @@ class _Sample:
         if isinstance(raw_caption, NamedTexts):
             raw_caption, settled, unused = settle(raw_caption, record, self.options.map)
             others = (*unused, *others)
+            if record is not None and self.options.map is None:
+                for ext, blob in unused:
+                    said = f"the text `{ext}` is not learnt, but that of the JSON beside it"
+                    self.notes.append((said, blob.label))
             if settled is not record:
                 record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
@@ -177,7 +181,7 @@ class _Sample:
         """Note a JSON file that has another text than the caption beside it."""
         if (text := raw_text(None, record).strip()) and text != caption.strip():
             self.notes.append(
-                ("a text in the JSON is not learnt but the one beside it", file.label)
+                ("the text of the JSON is not learnt, but the caption beside it", file.label)
             )
 
     def add_image(self, image: RawImage) -> None:

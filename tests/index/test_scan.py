@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import datapipe
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.tar import indexer
@@ -196,6 +197,15 @@ def test_shards_in_folders_below_are_found_and_hidden_ones_are_not(tmp_path, mak
     for name in ("b/1.tar", "a/0.tar", "a/._0.tar"):
         make_tar(tmp_path / name, [(f"{name[0]}.jpg", jpeg(0))])
     assert list(samples_of(tmp_path)) == ["a", "b"]
+
+
+def test_a_folder_of_packed_datasets_is_no_dataset(tmp_path, make_folder):
+    for name in ("train", "val"):
+        datapipe.pack_dataset(make_folder(tmp_path / f"raw-{name}"), tmp_path / "all" / name)
+    with pytest.raises(IndexMismatch, match=r"all/train, .*all/val\); give one of them, or a list"):
+        datapipe.make_loader(tmp_path / "all", batch_size=1)
+    listed = str(tmp_path / "all" / "{train,val}" / "shard-000000.tar")
+    assert index_shards(listed).samples == 16
 
 
 def test_an_empty_shard_among_others_has_no_samples(tmp_path, make_tar, jpeg):

@@ -59,6 +59,7 @@ from datapipe.text.sample_text import (
 
 logger = logging.getLogger(__name__)
 
+_NAMED = 3  # folders in a message
 _PEEK = 16 * 1024 - 512
 _THREADS = 4  # that read; headers are parsed with the GIL held, so more gain little
 
@@ -114,12 +115,30 @@ def index_shards(
         if manifest and not force:
             check_same(tars, manifest)
             return manifest  # another rank was quicker
+        _refuse_packed(tars)
         check_ends(tars.shards)
         manifest, found = _index_all(tars, home, parse_ignore(ignore))
         for line in found.lines():
             logger.warning("%s", line)
         write_manifest(home, manifest)
         return manifest
+
+
+def _refuse_packed(tars: Tars) -> None:
+    """Refuse a folder of datasets of our own, such as `train/` and `val/`: they are no one dataset.
+
+    Raises:
+        IndexMismatch: it is one, and its tars were not listed one by one.
+    """
+    below = sorted({path.parent for path in tars.shards if not tars.listed} - {tars.folder})
+    with_manifest = [folder for folder in below if (folder / MANIFEST).exists()]
+    packed = [folder for folder in with_manifest if not read_manifest(folder).foreign]
+    if packed:
+        names = ", ".join(map(str, packed[:_NAMED])) + (", ..." if len(packed) > _NAMED else "")
+        raise IndexMismatch(
+            f"{tars.name} holds datasets that datapipe packed ({names}); give one of them, or a "
+            "list of them to train on all"
+        )
 
 
 def check_same(tars: Tars, manifest: Manifest) -> None:

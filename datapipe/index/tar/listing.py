@@ -220,10 +220,11 @@ def _refuse_compressed(said: str, paths: list[Path]) -> None:
     compressed = [path for path in paths if path.name.lower().endswith(_COMPRESSED)]
     if compressed:
         tool = _TOOLS.get(compressed[0].suffix.lower(), "gunzip")
+        count = f"{len(compressed):,} shards are" if len(compressed) > 1 else "1 shard is"
+        command = f"{tool} {shlex.quote(str(compressed[0]))}"
         raise IndexMismatch(
-            f"{said}: {len(compressed)} shards are compressed (for example "
-            f"{compressed[0].name}), and samples cannot be read from the middle of them; "
-            f"decompress them first, for example with `{tool} {shlex.quote(str(compressed[0]))}` "
+            f"{said}: {count} compressed (for example {compressed[0].name}), and samples cannot be "
+            f"read from the middle of them; decompress them first, for example with `{command}` "
             "(images gain nothing from it), or move them elsewhere"
         )
 

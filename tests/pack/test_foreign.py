@@ -354,7 +354,9 @@ def test_pages_are_counted_in_records_and_tars_alike(tmp_path, encode, make_llav
     report = pack_dataset(tmp_path / "tars", tmp_path / "out", pages="all")
     assert (report.samples, report.images) == (1, 4)
     report = pack_dataset(tmp_path / "tars", tmp_path / "first")
-    assert "1 image with several pages or frames, 3 in all" in report.notes[0]
+    companion, pages = report.notes
+    assert "a further image `tif`" in companion
+    assert "1 image with several pages or frames, 3 in all" in pages
 
 
 def test_a_sidecar_has_places_for_all_pages(tmp_path, encode):

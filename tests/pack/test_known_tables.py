@@ -42,7 +42,7 @@ def test_lists_of_questions_and_answers_in_one_column_are_turns(table, name, pac
         lessons(path)
         == [
             [
-                ("user", "<image>What?"),
+                ("user", "<image>\nWhat?"),
                 ("assistant", "A cat."),
                 ("user", "Why?"),
                 ("assistant", "So."),
@@ -72,7 +72,7 @@ def test_lists_of_questions_that_are_empty_or_have_other_answers_are_rejected(
 def test_a_caption_beside_lists_of_questions_is_taken_as_before(table):
     questions = {"question": ["Who?"], "answer": ["Ann."]}
     assert lessons(table({"questions": questions, "caption": "A cat."})) == [
-        [("caption", "A cat.")]
+        [("user", "<image>"), ("assistant", "A cat.")]
     ]
 
 
@@ -81,7 +81,7 @@ def test_messages_that_are_texts_alone_are_turns_where_the_answer_is_the_last(ta
     asked = "[USER] What? [ASSISTANT] A cat. [USER] Why? [ASSISTANT]"
     path = table({"question": asked, "answer": " It purrs.", "messages": said})
     roles = ("user", "assistant") * 2
-    assert lessons(path) == [list(zip(roles, ["<image>What?", *said[1:]], strict=True))]
+    assert lessons(path) == [list(zip(roles, ["<image>\nWhat?", *said[1:]], strict=True))]
 
 
 def test_other_messages_that_are_texts_alone_are_rejected(table, tmp_path):

@@ -167,7 +167,7 @@ def test_a_map_has_the_folder_beside_the_fields_of_json(classes, packed):
     classes("cat", "dog", beside={"color": "red"})
     report, (sample, _) = packed(map="user='What is it?',assistant=A {color} {folder}.")
     assert report.shown[0].turns == (
-        ("user", "<image>What is it?", False),
+        ("user", "<image>\nWhat is it?", False),
         ("assistant", "A red cat.", True),
     )
     assert json.loads(sample["json"]).keys() == {"color", "messages"}

@@ -266,7 +266,7 @@ def test_img2datasets_files_are_told_by_their_content_too(tmp_path, jpeg):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        ({"txt": b"a caption"}, "3 images: the text of the JSON is not learnt, but the one beside"),
+        ({"txt": b"a caption"}, "3 images: the text of the JSON is not learnt, but the caption"),
         ({"x.txt": b"x"}, "3 images: the text `x.txt` is not learnt, but that of the JSON beside"),
     ],
 )

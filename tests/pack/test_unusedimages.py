@@ -260,7 +260,7 @@ def test_an_image_that_a_map_does_not_name_stays_an_image(table, packed, jpeg, f
     report, (sample,) = packed(table(form, [{"image": 0, **ASKED}]), map=MAP)
     assert images(sample) == [jpeg(0)]
     assert "images: image (recognised by name; `image=` in the map leaves them out)" in report.notes
-    assert report.shown[0].turns[0] == ("user", "<image>What?", False)
+    assert report.shown[0].turns[0] == ("user", "<image>\nWhat?", False)
 
 
 def test_an_image_column_beside_a_map_is_taken(table, packed, jpeg):

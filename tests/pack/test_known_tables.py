@@ -47,7 +47,7 @@ def test_lists_of_questions_and_answers_in_one_column_are_turns(table, name, pac
                 ("user", "Why?"),
                 ("assistant", "So."),
             ],
-            [("user", "<image>Who?"), ("assistant", "Ann.")],
+            [("user", "<image>\nWho?"), ("assistant", "Ann.")],
         ]
         or len(lessons(path)) == 3
     )

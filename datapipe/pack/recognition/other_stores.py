@@ -68,11 +68,12 @@ def _files(raw: Path) -> list[Path]:
 
 
 def _empty(raw: Path) -> str:
+    remedy = "give the folder that holds the images and texts"
     hidden = next((p for p in raw.rglob(".*") if p.is_file()), None)
     folders = any(path.is_dir() for path in raw.iterdir())
     if hidden is not None:
-        return f"{raw} has only hidden files, such as {hidden.name}, which are not read"
-    return f"{raw} is empty" + (": its folders hold no files" if folders else "")
+        return f"{raw} has only hidden files, such as {hidden.name}, which are not read; {remedy}"
+    return f"{raw} is empty" + (": its folders hold no files" if folders else "") + f"; {remedy}"
 
 
 def _of_one_medium(raw: Path, files: Sequence[Path]) -> str:

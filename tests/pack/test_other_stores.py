@@ -44,7 +44,8 @@ def test_an_empty_folder_is_called_empty(tmp_path, folders, hidden, expected):
     (tmp_path / folders).mkdir(parents=True)
     if hidden:
         (tmp_path / "raw" / hidden).touch()
-    assert said(tmp_path / "raw", tmp_path).endswith(expected)
+    remedy = "; give the folder that holds the images and texts"
+    assert said(tmp_path / "raw", tmp_path).endswith(expected + remedy)
 
 
 def test_of_one_image_the_folder_is_asked_for(tmp_path, jpeg):

@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from shlex import quote
 
-from datapipe.index.images.formats import PACKED
-from datapipe.index.images.header import EXTENSIONS
+from datapipe.index.images.header import is_image_name
 from datapipe.index.manifest import MANIFEST
 
 _RECORDS = frozenset({"json", "jsonl", "jsonlines", "ndjson", "csv", "tsv", "parquet"})
@@ -17,12 +16,6 @@ _ARCHIVES = frozenset({"zip", "7z", "rar"})
 _LOOKED_AT = 2000  # entries of a folder and those below
 _NAMED = 3
 _GIVE = "give the folder that `datapipe pack` wrote"
-
-
-def is_image_name(name: str) -> bool:
-    """Return whether a file's name is that of an image that is packed."""
-    ext = name.rpartition(".")[2].lower()
-    return "." in name and (ext in EXTENSIONS or ext in PACKED)
 
 
 def pack_first(path: str | os.PathLike[str], holds: str) -> str:

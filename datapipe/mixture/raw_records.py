@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PlanError
+from datapipe.index.images.header import is_image_name
 from datapipe.index.manifest import MANIFEST
-from datapipe.index.raw_data import is_image_name, pack_first
+from datapipe.index.raw_data import pack_first
 
 MOST_BYTES = 64 * 2**20
 """Bytes of the file of a mixture at most."""

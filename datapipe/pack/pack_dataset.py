@@ -14,8 +14,8 @@ from datapipe.declared import Word, checked
 from datapipe.decode.image import MAX_PIXELS
 from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
-from datapipe.index.tar.contents import parse_ignore
 from datapipe.pack.input.archives import refuse_beside_tars, refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size

@@ -171,13 +171,6 @@ def has_words(text: str) -> bool:
     return bool(text.replace(IMAGE_PLACE, "").strip())
 
 
-def is_null(value: Any) -> bool:
-    """Return whether a value is null, or an object of nulls alone, as tables leave behind."""
-    if isinstance(value, Mapping):
-        return all(item is None for item in value.values())
-    return value is None
-
-
 def known_role(name: str) -> str | None:
     """Return the role that a record's word means, or None."""
     # DeepSeek-VL writes <|User|>, others "USER:".

@@ -87,7 +87,7 @@ def check_fields(record: Mapping[str, Any], images: int | None) -> None:
         DecodeError: it has.
     """
     for field in _ALWAYS:
-        if (value := record.get(field)) and not _is_null(value):
+        if (value := record.get(field)) and not is_null(value):
             raise _refusal(field)
     for field in sorted(record.keys() & _HEARD):
         if _holds(record[field]):
@@ -167,7 +167,7 @@ def media_part(part: Mapping[str, Any]) -> str:
     """
     kind = part.get("type")
     if kind is None:
-        held = [name for name in sorted(MEDIA_PARTS) if not _is_null(part.get(name))]
+        held = [name for name in sorted(MEDIA_PARTS) if not is_null(part.get(name))]
         alone = not any(name in part for name in ("text", "image", "image_url"))
         return next((name for name in held if alone or _is_medium(part[name])), "")
     return kind if isinstance(kind, str) and kind in MEDIA_PARTS else ""
@@ -196,7 +196,7 @@ def _holds(value: Any, deep: int = _DEEP) -> bool:
     if isinstance(value, list | tuple):
         return deep > 0 and any(_holds(item, deep - 1) for item in value)
     if isinstance(value, Mapping):
-        return not _is_null(value)
+        return not is_null(value)
     return isinstance(value, bytes | bytearray | memoryview) and len(value) > 0
 
 
@@ -228,7 +228,8 @@ def _is_file(text: str) -> bool:
     return _FILE_NAME.fullmatch(text) is not None or text.lower().endswith(_ENDS)
 
 
-def _is_null(value: Any) -> bool:
+def is_null(value: Any) -> bool:
+    """Return whether a value is null, or an object of nulls alone, as tables leave behind."""
     if isinstance(value, Mapping):
         return all(item is None for item in value.values())
     return value is None

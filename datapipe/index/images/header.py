@@ -116,6 +116,17 @@ def is_image_extension(ext: str) -> bool:
     return ext in EXTENSIONS or ext in PACKED
 
 
+def is_image_name(name: str) -> bool:
+    """Return whether the name of a file is that of a raw image.
+
+    Examples:
+        >>> is_image_name("0001.HEIC"), is_image_name("jpg")
+        (True, False)
+    """
+    stem, _, ext = name.rpartition(".")
+    return bool(stem) and is_image_extension(ext)
+
+
 def is_stored_image(ext: str) -> bool:
     """Return whether the extension of a shard's member names an image, which loaders decode."""
     return ext.rpartition(".")[2].lower() in EXTENSIONS

@@ -6,24 +6,20 @@ name the same members.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, NamedTuple
 
 from datapipe.errors import MissingMember
+from datapipe.index.ignore import ignoring
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
 from datapipe.index.images.formats import raw_format, stored_format, unsupported_image
-from datapipe.index.images.header import is_image_extension, is_stored_image
+from datapipe.index.images.header import is_image_extension, is_image_name, is_stored_image
 from datapipe.index.media import START, image_of, unread_medium
 from datapipe.index.members import Kind, member_kind
 from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
-
-IGNORED = "which --ignore names"
-"""Why members that `--ignore` names are left out."""
 
 FURTHER_TEXT = "a text beside the one that is taken"
 """What `MemberCounts.keep` is told of a text or JSON that is not the text of its sample."""
@@ -111,16 +107,6 @@ def why_unread(contents: Iterable[Content]) -> str:
     return ""
 
 
-def ignoring(ext: str) -> str:
-    """Return the option that leaves out the members of an extension.
-
-    Examples:
-        >>> ignoring("seg.png")
-        "--ignore '*.seg.png'"
-    """
-    return f"--ignore '*.{ext}'"
-
-
 def companions(exts: Sequence[str]) -> list[str]:
     """Return which images of a sample have names of their own beside the main one, as `seg.png`.
 
@@ -161,7 +147,7 @@ def named_image(record: Any) -> str:
             value = value[0]
         if field in IMAGE_FIELDS and (isinstance(value, Mapping) or _is_path(value)):
             return str(name)
-        if field in FILE_FIELDS and isinstance(value, str) and _names_image(value):
+        if field in FILE_FIELDS and isinstance(value, str) and is_image_name(value):
             return str(name)
     return ""
 
@@ -182,24 +168,4 @@ def refuse_missing_image(record: Any) -> None:
 
 def _is_path(value: Any) -> bool:
     """Return whether a text may be the path, address or base64 of an image, and not words."""
-    return isinstance(value, str) and bool(value) and (" " not in value or _names_image(value))
-
-
-def _names_image(value: str) -> bool:
-    return is_image_extension(os.path.splitext(value)[1].removeprefix("."))
-
-
-def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the patterns of `--ignore`, which commas part.
-
-    Examples:
-        >>> parse_ignore("*.mp4, *.seg.png")
-        ('*.mp4', '*.seg.png')
-    """
-    texts = [ignore] if isinstance(ignore, str) else (ignore or ())
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
-
-
-def is_ignored(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name fits one of the patterns of `--ignore`; `*` stands for `/` too."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+    return isinstance(value, str) and bool(value) and (" " not in value or is_image_name(value))

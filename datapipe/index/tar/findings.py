@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datapipe.index.ignore import ignoring
 from datapipe.named_counts import NamedCounts
 
 _KINDS = 20  # of reasons that are written out
@@ -45,7 +46,7 @@ class MemberCounts:
         return [
             *self._companions.lines(
                 "{count} with a further image `{text}`, which is an input of training too; "
-                "--ignore '*.{text}' leaves it out ({names})",
+                f"{ignoring('{text}')} leaves it out ({{names}})",
                 "sample",
             ),
             *self._kept.lines("read by no loader: {count} {text} ({names})", "member"),

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from datapipe.declared import Word, checked
 from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
+from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
 from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
     MANIFEST,
@@ -34,12 +35,9 @@ from datapipe.index.parquet import to_table, write_index
 from datapipe.index.rows import ImageSize, Member, Row, Rows
 from datapipe.index.tar.contents import (
     FURTHER_TEXT,
-    IGNORED,
     Content,
     companions,
     content_of,
-    is_ignored,
-    parse_ignore,
     refuse_missing_image,
     why_unread,
     with_starts,

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
+from datapipe.index.ignore import IGNORED, is_ignored
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
 from datapipe.index.tar.contents import (
     FURTHER_TEXT,
-    IGNORED,
     Content,
     companions,
     content_of,
-    is_ignored,
     why_unread,
     with_starts,
 )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from datapipe.errors import PackError
-from datapipe.index.images.header import is_image_extension
+from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.records.captions import Captioned, CaptionReader
@@ -55,8 +55,7 @@ class Line(NamedTuple):
 
 def names_image(name: str) -> bool:
     """Return whether a text ends as the names of image files do."""
-    stem, _, extension = name.strip().rpartition(".")
-    return bool(stem) and is_image_extension(extension)
+    return is_image_name(name.strip())
 
 
 @dataclass(frozen=True)

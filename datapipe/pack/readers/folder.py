@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from datapipe.errors import PackError
+from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
 from datapipe.index.images.header import is_image_extension
-from datapipe.index.tar.contents import IGNORED, is_ignored, parse_ignore
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
 from datapipe.pack.input.own_files import is_own

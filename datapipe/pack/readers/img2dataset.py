@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
+from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
 from datapipe.index.media import START
 from datapipe.index.members import member_kind
-from datapipe.index.tar.contents import IGNORED, Content, content_of, is_ignored, parse_ignore
+from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.file_start import start_of

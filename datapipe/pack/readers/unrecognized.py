@@ -14,6 +14,7 @@ from typing import Any
 
 from datapipe.errors import PackError, SampleError
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.media import is_text
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
@@ -125,7 +126,7 @@ def _texts_of_none(raw: Path) -> list[Path]:
         for path in paths[:_OF_A_KIND]:
             start, kind = start_of(path, _START), kind_of(path)
             # Records in another encoding are to be named too.
-            if not start.strip() or not (kind or (_is_text(start) and not are_names_alone(start))):
+            if not start.strip() or not (kind or (is_text(start) and not are_names_alone(start))):
                 continue
             if _IMAGE_NAME.search(start):
                 naming.append(path)
@@ -147,17 +148,6 @@ def _texts_of_none(raw: Path) -> list[Path]:
         if lines >= 2 and lines * 2 >= images:
             return paths
     return tables
-
-
-def _is_text(start: bytes) -> bool:
-    """Return whether bytes are UTF-8, but for a letter that is cut at their end."""
-    if b"\0" in start:
-        return False
-    try:
-        start.decode()
-    except UnicodeDecodeError as error:
-        return len(start) == _START and error.start > _START - 4
-    return bool(start.strip())
 
 
 def _has_words(start: bytes, stems: set[str]) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.header import is_image_extension
-from datapipe.index.tar.contents import parse_ignore
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, names_shards, tars_at

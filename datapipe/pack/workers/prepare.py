@@ -22,6 +22,7 @@ from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.images.formats import raw_format
 from datapipe.index.images.header import ImageInfo, NeedMoreData, probe
+from datapipe.index.media import START
 from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
@@ -42,7 +43,6 @@ _MAX_EXT = MAX_NAME - _MAX_KEY - 1
 _MAX_KIND = 12
 _MAX_PATH = 4096
 _HEAD = 4096  # bytes that hold the header of nearly every image
-_START = 64  # bytes that tell a format
 _UNSAFE = re.compile(r"[^a-z0-9_.-]+")
 
 
@@ -194,7 +194,7 @@ class _Sample:
             try:
                 info = _header(data)
             except DecodeError:
-                form = raw_format(bytes(data[:_START]), label) if data else None
+                form = raw_format(bytes(data[:START]), label) if data else None
                 if form is None:
                     raise
                 ext = label.rpartition(".")[2]

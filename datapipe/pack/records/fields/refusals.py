@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
+from datapipe.index.media import medium_of
 from datapipe.pack.records.images.fields import (
     Columns,
     are_numbered,
@@ -23,7 +24,6 @@ PREFERRED = ("chosen", "rejected")
 ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
 _LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
 _ID = re.compile(r"(^|_)(id|uid|hash|md5|sha256|key|split)$", re.IGNORECASE)
-_MEDIA = ("mp4", "avi", "mov", "mkv", "webm", "wav", "mp3", "flac", "ogg")
 _NAMES_SHOWN = 40
 _LONGEST_NAME = 8  # characters of a word in a script without blanks, such as a class
 
@@ -141,7 +141,7 @@ class TableColumns:
 
 
 def _is_media(value: Any) -> bool:
-    return isinstance(value, str) and value.rpartition(".")[2].lower() in _MEDIA
+    return isinstance(value, str) and medium_of(value) in ("a video", "sound")
 
 
 def listed(names: Iterable[str]) -> str:

@@ -16,8 +16,9 @@ from datapipe.pack.records.images.fields import (
     url_columns,
 )
 from datapipe.pack.records.images.unused import said_of_unused
-from datapipe.text.conversation import conversation, is_null, message_text, part_kind
+from datapipe.text.conversation import conversation, message_text, part_kind
 from datapipe.text.image_marks import IMAGE_PLACE, mark_places, numbers_in, paths_in
+from datapipe.text.other_media import is_null
 
 # Fields of a part that may hold its image: of OpenAI, Qwen-VL, Hugging Face, Axolotl, Anthropic.
 _PAYLOADS = ("image_url", "image", "url", "path", "base64", "image_base64", "data", "source")

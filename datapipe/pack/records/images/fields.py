@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.images.field_names import FILE_FIELDS, IMAGE_FIELDS
-from datapipe.index.images.formats import raw_format
-from datapipe.index.images.header import is_image_extension
+from datapipe.index.images.formats import raw_format, stored_format
+from datapipe.index.images.header import is_image_name
+from datapipe.index.media import START
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
 from datapipe.pack.records.images.roots import path_below
 
@@ -22,13 +23,9 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
 _SHORTEST_BASE64 = 64
-_START = 64  # bytes that tell a format
 _SIZES = 100
 _MARKS = (",", ";", "|")  # between the names of several files in one cell
 _LONGEST_NAMES = 1 << 16
-_SIGNATURE = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8|RIFF....WEBP|II\*\0|MM\0\*|BM....\0\0\0\0", re.DOTALL
-)
 
 
 def image_blob(value: Any, root: Path, name: str) -> Blob | InlineBlob:
@@ -76,7 +73,7 @@ def names_in(text: str) -> list[str]:
         for mark in _MARKS:
             if mark in text:
                 names = [name for part in text.split(mark) if (name := part.strip())]
-                if all("." in name and is_image_extension(name) for name in names):
+                if all(map(is_image_name, names)):
                     return names
     return [text]
 
@@ -126,8 +123,8 @@ def is_image(value: Any) -> bool:
     if isinstance(value, str):
         return _is_base64(value) or value[:11].lower() == "data:image/"
     if isinstance(value, bytes | bytearray | memoryview):
-        start = bytes(value[:_START])
-        return _SIGNATURE.match(start) is not None or raw_format(start) is not None
+        start = bytes(value[:START])
+        return bool(stored_format(start)) or raw_format(start) is not None
     if is_image_struct(value):
         held = value.get("bytes")
         return has_image_extension(value.get("path")) if held is None else is_image(held)
@@ -298,10 +295,7 @@ def _first(values: Sequence[Any]) -> Any:
 
 def has_image_extension(value: Any) -> bool:
     """Return whether a value is the name or the address of an image file."""
-    if not isinstance(value, str):
-        return False
-    stem, _, ext = value.partition("?")[0].rpartition(".")
-    return bool(stem) and is_image_extension(ext.lower())
+    return isinstance(value, str) and is_image_name(value.partition("?")[0])
 
 
 def is_url(value: Any) -> bool:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from datapipe.errors import MissingMember
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawSample
-from datapipe.text.conversation import conversation
+from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.text.conversation import conversation, raw_turns
 from datapipe.text.image_marks import IMAGE_PLACE
 from datapipe.text.messages import SampleText, read_turns
 from datapipe.text.sample_text import parse_json, parse_text, raw_text
-
-if TYPE_CHECKING:
-    from datapipe.pack.records.fields.field_map import FieldMap
 
 _TEXTLESS = 0.01  # share of samples without text from which on a report warns
 _FIELDS = 12
@@ -62,7 +58,7 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
     turns = read_turns(SampleText(caption, record, images), system=None, newline=False)
     text = any(piece and piece.strip() for turn in turns for piece in turn.pieces)
     labels = sum(turn.trained for turn in turns)
-    spoken = caption is None and isinstance(record, Mapping) and bool(conversation(record))
+    spoken = caption is None and isinstance(record, Mapping) and raw_turns(record) is not None
     roles = "".join(turn.role[0] for turn in turns) if spoken else ""
     unread = () if text else _texts_in(record)
     beside = _text_beside(record) if caption is None and text else ""
@@ -218,7 +214,7 @@ def show(sample: RawSample, map: str | None = None, *, images: int | None = None
     if isinstance(caption, Blob | InlineBlob):
         caption = parse_text(caption.read()).rstrip("\r\n")  # as packing does
     if map is not None:
-        record, caption = rewritten(record, map, sample.source)
+        record, caption = apply_map(record, map, sample.source)
     images = len(sample.images) if images is None else images
     # As for a template that takes texts, such as "chatml" and "llava".
     turns = read_turns(SampleText(caption, record, images), system=None, newline=True)
@@ -243,48 +239,6 @@ def _record_of(sample: RawSample) -> Any:
     if isinstance(sample.record, Blob | InlineBlob):
         return as_record(parse_json(sample.record.read()))
     return sample.record
-
-
-def rewritten(record: Any, map: str, source: str) -> tuple[Any, str | None]:
-    """Return the record of a sample and its caption as `--map` makes them of its JSON.
-
-    Beside the fields of its JSON, a sample has `folder` and `stem`, which are of its path.
-
-    Raises:
-        MissingMember: the sample has no JSON object, or a field of it is empty.
-        DecodeError: a field holds something else.
-    """
-    fields, held = _parsed(map), fields_of_path(source)
-    if isinstance(record, Mapping):
-        held |= record
-    elif fields.fields - held.keys():
-        raise MissingMember("the sample has no JSON object, whose fields --map names")
-    said, caption = fields.rewrite(held)
-    if fields.caption is not None:
-        return record, caption
-    own = record if isinstance(record, Mapping) else {}
-    return {**own, "messages": said["messages"]}, None
-
-
-def fields_of_path(source: str) -> dict[str, Any]:
-    """Return the folder and the stem of a file below the raw data, or of a member of a tar.
-
-    Examples:
-        >>> fields_of_path("train/cat/0.jpg")
-        {'folder': 'cat', 'stem': '0'}
-        >>> fields_of_path("shards/0.tar:cat/0")
-        {'folder': 'cat', 'stem': '0'}
-    """
-    above, _, name = source.rpartition(".tar:")[2].rpartition("/")
-    return {"folder": above.rpartition("/")[2] or None, "stem": name.rpartition(".")[0] or name}
-
-
-@lru_cache
-def _parsed(map: str) -> FieldMap:
-    # With this comes pyarrow, which would double the time that a worker takes to start.
-    from datapipe.pack.records.fields.field_map import parse_map
-
-    return parse_map(map)
 
 
 def as_record(record: Any) -> Any:

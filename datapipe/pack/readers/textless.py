@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.raw_sample import RawSample, Reject
-from datapipe.pack.teaching import fields_of_path
+from datapipe.pack.records.fields.sample_map import fields_of_path
 
 _SHOWN = 3
 # Folders that part images by their use, and not by what is on them.

@@ -27,7 +27,8 @@ from datapipe.index.rows import ImageSize, Member, Row
 from datapipe.index.tar.contents import refuse_missing_image
 from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
-from datapipe.pack.teaching import Seen, as_record, look, rewritten
+from datapipe.pack.records.fields.sample_map import apply_map
+from datapipe.pack.teaching import Seen, as_record, look
 from datapipe.pack.workers.library_messages import heard
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
@@ -151,7 +152,7 @@ class _Sample:
             if settled is not record:
                 record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
-            record, caption = rewritten(record, self.options.map, self.sample.source)
+            record, caption = apply_map(record, self.options.map, self.sample.source)
             content = _encode(_dump(record))
             if caption is not None:
                 self.add("", "txt", self.buffer.put(_encode(caption)))

@@ -22,6 +22,7 @@ _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
 # How the signatures of JPEG, PNG, GIF and WebP begin in base64 (RFC 4648).
 _BASE64_STARTS = ("/9j/", "iVBORw0KGgo", "R0lGOD", "UklGR")
+_ENCODED_STARTS = (*_BASE64_STARTS, "d", "D")  # of base64, and of `data:` URIs
 _SHORTEST_BASE64 = 64
 _SIZES = 100
 _MARKS = (",", ";", "|")  # between the names of several files in one cell
@@ -133,7 +134,7 @@ def is_image(value: Any) -> bool:
 
 def may_be_encoded(text: str) -> bool:
     """Return whether a text begins as images in base64 and their `data:` URIs do; false is sure."""
-    return text.startswith((*_BASE64_STARTS, "d", "D"))
+    return text.startswith(_ENCODED_STARTS)
 
 
 def rejected(source: str, error: SampleError) -> Reject:
@@ -241,7 +242,8 @@ def are_numbered(names: Iterable[str]) -> bool:
 
 def says_image(column: str) -> bool:
     """Return whether a column is called as images or their files usually are, such as `img_2`."""
-    return column.lower() in IMAGE_FIELDS | FILE_FIELDS or _stem(column.lower()) in IMAGE_FIELDS
+    name = column.lower()
+    return name in FILE_FIELDS or name in IMAGE_FIELDS or _stem(name) in IMAGE_FIELDS
 
 
 def url_columns(columns: Columns) -> list[str]:

@@ -144,6 +144,6 @@ def _held(value: Any, path: str, deep: int = _DEEP) -> list[tuple[str, Any]]:
             found += _held(item, f"{path}[*]" if is_object else path, deep - 1)
     elif deep and isinstance(value, Mapping):
         for name, item in value.items():
-            if not isinstance(item, str) or may_be_encoded(item):
+            if not isinstance(item, str) or may_be_encoded(item):  # most are words, as in turns
                 found += _held(item, f"{path}.{name}", deep - 1)
     return found

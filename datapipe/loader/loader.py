@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,14 +24,12 @@ from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
 from datapipe.loader.schedule.exclude import SeenIn
 from datapipe.loader.schedule.plan_view import PlanView
-from datapipe.loader.schedule.resume import resume
+from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.skips import Skips
 from datapipe.loader.schedule.state import History, Run, dump_state, saved_group
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +96,7 @@ class Loader:
         self._history = History(self._run)  # of the newest iterator
         self._checked_fields = False  # whether absent fields were warned of
         self._resumes = False  # whether a state was just loaded
+        self._warned_of = 0  # group whose steps are uneven here, and that a warning named
         self._finished = False  # whether the newest iterator has come to its end
         self._trainer_epoch: int | None = None
         self._iterator: weakref.ref[LoaderIterator] | None = None
@@ -258,9 +255,11 @@ class Loader:
             options = replace(options, group=group)
         schedule = replace(self._schedule, plan=options)
         run, schedule = resume(schedule, state)
-        ranks = self.options.world_size
-        if options.group > 1 and options.group % self.options.share and self.options.rank == 0:
-            _warn_of_uneven_steps(options.group, options.unit, self.options.units_per_rank, ranks)
+        uneven = options.group > 1 and options.group % self.options.share and self.options.rank == 0
+        if uneven and self._warned_of != options.group:  # once, however often a state is loaded
+            self._warned_of = options.group
+            here = self.options
+            warn_of_uneven_steps(options.group, options.unit, here.units_per_rank, here.world_size)
         self._schedule = schedule
         self._end_iterator()
         self._start_at(run)
@@ -394,19 +393,3 @@ class Loader:
         self._run = self._final
         self._finished = True
         self._hits.note(None)
-
-
-@functools.cache  # once in a process, however often a framework loads the state
-def _warn_of_uneven_steps(group: int, unit: str, units_per_rank: int, world_size: int) -> None:
-    """Warn that steps of this launch do not divide those that the run was planned for."""
-    units = f"{unit}e" if unit == "batch" else unit
-    fitting = [size for size in range(1, group + 1) if group % (size * units_per_rank) == 0]
-    remedy = f"world sizes that divide them: {', '.join(map(str, fitting))}"
-    if not fitting:
-        remedy = f"give a batch_size that divides {group}"
-    logger.warning(
-        "the work of the ranks will be less equal: the run was planned for steps of %d %ss over "
-        "all ranks, and %d on each of %d ranks do not divide them; order and resume stay as they "
-        "were; %s",
-        *(group, units, units_per_rank, world_size, remedy),
-    )

@@ -1,4 +1,4 @@
-"""Resuming a run: the run in a state, and the schedule that it goes on with."""
+"""Resuming a run: the run in a state, and the schedule that it continues with."""
 
 from __future__ import annotations
 
@@ -50,3 +50,18 @@ def _saved_mixture(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
     plan = state.get("plan") if isinstance(state, Mapping) else None
     saved = plan.get("mixture") if isinstance(plan, Mapping) else None
     return saved if isinstance(saved, Mapping) and "fingerprint" in state else None
+
+
+def warn_of_uneven_steps(group: int, unit: str, units_per_rank: int, world_size: int) -> None:
+    """Warn that steps of this launch do not divide those that the run was planned for."""
+    units = f"{unit}e" if unit == "batch" else unit
+    fitting = [size for size in range(1, group + 1) if group % (size * units_per_rank) == 0]
+    remedy = f"world sizes that divide them: {', '.join(map(str, fitting))}"
+    if not fitting:
+        remedy = f"give a batch_size that divides {group}"
+    logger.warning(
+        "the work of the ranks will be less equal: the run was planned for steps of %d %ss over "
+        "all ranks, and %d on each of %d ranks do not divide them; order and resume stay as they "
+        "were; %s",
+        *(group, units, units_per_rank, world_size, remedy),
+    )

@@ -27,7 +27,7 @@ def work_alone() -> None:
 def alone() -> Iterator[None]:
     """Make torch use no other thread for the work of this one inside the block.
 
-    Images are too small for several threads, which spin while they wait for each other.
+    Images are too small for several threads, which would spin while they wait for each other.
 
     Examples:
         >>> with alone():

@@ -137,7 +137,7 @@ def _pages(image: Image.Image) -> list[tuple[int, int]]:
 
 
 def _upright(image: Image.Image, info: ImageInfo) -> Image.Image:
-    """Return the current page, upright, with nothing beside its pixels but its transparency."""
+    """Return the current page, upright, with its pixels and transparency alone."""
     image.load()  # turns a TIFF
     page = image.copy()
     page.info = {k: v for k, v in image.info.items() if k == "transparency"}

@@ -10,7 +10,7 @@ IGNORED = "which --ignore names"
 
 
 def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the patterns of `--ignore`, which commas part.
+    """Return the patterns of `--ignore`, which commas separate.
 
     Examples:
         >>> parse_ignore("*.mp4, *.seg.png")

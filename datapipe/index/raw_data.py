@@ -1,4 +1,4 @@
-"""Messages about what was given instead of a packed dataset: raw data, part of a dataset, ..."""
+"""Messages about raw data or part of a dataset, given where a packed dataset was expected."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _about_file(path: Path) -> str:
         return pack_first(path, "records")
     if ext in ("yaml", "yml"):
         return (
-            f"{path} is a file such as a mixture's, and no dataset; give the datasets that it "
-            "names instead"
+            f"{path} may be the file of a mixture, and a single dataset is expected; give one of "
+            "the datasets that it names"
         )
     if is_image_name(name):
         return (

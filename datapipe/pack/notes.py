@@ -35,7 +35,7 @@ class Notes:
         self.captions_unused = 0
         """Number of captions that no sample has, under `--captions first`."""
         self.members = MemberCounts()
-        """Members of samples that training does not see, or sees beside the first image."""
+        """Members that training does not see, and images in addition to the first."""
         self.captions_repeat_images = False
         """True if a sample has an image only for another of its captions."""
         self.used: set[str] = set()
@@ -75,7 +75,7 @@ class Notes:
 
         Args:
             field: its name.
-            source: what the record is called.
+            source: name of the record.
             remedy: the map that takes these images too; "" if there is none.
         """
         quote = '"' if "'" in remedy else "'"

@@ -72,7 +72,7 @@ def pack_dataset(
         image_column, text_column: names of the columns of a table.
         include: pattern that the files of records must match, such as "data/train-*".
         ignore: patterns of files of a folder or members of tars that are left out, such as "*.mp4"
-            or "*.seg.png"; several in a list, or parted by commas.
+            or "*.seg.png"; several in a list, or separated by commas.
         key_from: field of the records that keys begin with, instead of the inputs' ordinals.
         map: which fields are what, such as "user=question,assistant=answer,image=img_path"; see
             docs/formats.md. Recognised by the fields' names where None.

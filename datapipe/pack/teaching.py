@@ -31,7 +31,7 @@ class Seen(NamedTuple):
         labels: how many of its turns are learnt.
         roles: the first letter of each turn's role, such as "sua"; "" of a caption.
         unread: fields with text in them, of a sample that has images and no text.
-        beside: text of the sample that is not learnt, since it has another; "" without any.
+        beside: name of a text that is not learnt because the sample has another; "" without any.
     """
 
     images: int
@@ -66,7 +66,7 @@ def look(caption: str | None, record: Any, images: int) -> Seen:
 
 
 def _text_beside(record: Any) -> str:
-    """Return what texts of a record are not learnt beside the one that is; "" without any."""
+    """Return a name for the texts of a record that are not learnt; "" if there are none."""
     captions = record.get("captions") if isinstance(record, Mapping) else None
     further = isinstance(captions, list) and len({str(c) for c in captions}) > 1
     if isinstance(captions, list) and further and raw_text(None, record) == captions[0]:
@@ -87,7 +87,7 @@ class Teaching:
         turns: how many turns each role has.
         images: how many samples have so many images; 8 stands for all from 8 on.
         unread: fields that hold text, by how many samples without text have them.
-        beside: texts that are not learnt beside another one, by how many samples have them.
+        beside: number of samples by the name of a text that is not learnt because of another.
     """
 
     samples: int = 0

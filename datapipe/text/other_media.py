@@ -22,37 +22,37 @@ MEDIA_EXTENSIONS = {
 # Types of content parts, and names of fields, by the projects that have them. OpenAI: input_audio,
 # file, input_file. Anthropic: document. vLLM, XTuner: audio_url, video_url. Qwen-Omni: audio,
 # video. LLaMA-Factory, ms-swift: audios, videos. VILA: sound. LLaMA-Omni: speech.
-_RECORDED = ("video", "audio", "sound", "speech")
-_WRITTEN = ("pdf", "document", "file", "attachment")
+_RECORDINGS = ("video", "audio", "sound", "speech")
+_DOCUMENTS = ("pdf", "document", "file", "attachment")
 MEDIA_PARTS = frozenset(
-    {*_RECORDED, *_WRITTEN, "audio_url", "video_url", "file_url"}
+    {*_RECORDINGS, *_DOCUMENTS, "audio_url", "video_url", "file_url"}
     | {"input_audio", "input_video", "input_file"}
 )
 """Types of the parts of a message that hold a medium that is not read."""
 
-_ALWAYS = ("videos", "video", "audios", "audio")  # whatever they hold
-_HEARD = frozenset({"sound", "sounds", "speech", "speeches"})
-# Beside images these say where the images come from: the page of a PDF, the frame of a video.
-_ORIGINS = frozenset(
+_RECORDING_FIELDS = ("videos", "video", "audios", "audio")  # refused whatever they hold
+_SOUND_FIELDS = frozenset({"sound", "sounds", "speech", "speeches"})
+# With images, these say where the images come from: the page of a PDF, the frame of a video.
+_SOURCE_FIELDS = frozenset(
     {
-        *(f"{name}{end}" for name in _WRITTEN for end in ("", "s")),
+        *(f"{name}{end}" for name in _DOCUMENTS for end in ("", "s")),
         *(
             f"{name}_{end}"
-            for name in _RECORDED
+            for name in _RECORDINGS
             for end in ("path", "paths", "file", "files", "filepath", "filename", "url", "urls")
         ),
     }
 )
-_OF_TURNS = frozenset({*_ALWAYS, *_HEARD, *_ORIGINS, "path"})
-_SAID = ("message_type", "modality")  # of a turn: Kimi-Audio
-_NAMES = ("path", "url", "name", "filename", "file_name", "file_data")
+_FIELDS_OF_TURNS = frozenset({*_RECORDING_FIELDS, *_SOUND_FIELDS, *_SOURCE_FIELDS, "path"})
+_MODALITY_FIELDS = ("message_type", "modality")  # in turns of Kimi-Audio
+_FILE_FIELDS = ("path", "url", "name", "filename", "file_name", "file_data")
 
-_ENDS = tuple(f".{end}" for ends in MEDIA_EXTENSIONS.values() for end in ends)
+_ENDINGS = tuple(f".{end}" for ends in MEDIA_EXTENSIONS.values() for end in ends)
 _FILE_NAME = re.compile(r"\S*[^\s/.]\.[A-Za-z][A-Za-z0-9]{1,4}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+|data:[\w.+-]+/\S+")
 _DATA = re.compile(r"data:(video|audio|application/(pdf|msword|vnd))", re.IGNORECASE)
 _LONGEST_NAME = 4096
-_DEEP = 4  # lists in lists that are looked into
+_MAX_DEPTH = 4  # of nested lists that are searched
 
 _PLAIN_MARK = re.compile(r"(?<!`)<(?:vila/|__dj__)?(video|audio)>", re.IGNORECASE)
 # `<sound>`, `<audio_1>`, `<|POINT|>` of PixMo, `<|video_pad|>`, `<vila/video>`; not `List<Item>`.
@@ -63,7 +63,7 @@ _MARK = re.compile(
 )
 _SHAPES = frozenset({"point", "box", "bbox", "region", "polygon", "keypoint", "coordinate", "mask"})
 _FIELDS_OF_MARKS = ("", "s", "es", "_path", "_paths", "_file", "_url", "_cloud")
-# Words in angle brackets that records have fields of, whatever their texts are about.
+# Common words in angle brackets that are names of fields as well.
 _WORDS = frozenset(
     {
         *("image", "img", "url", "uri", "link", "path", "source", "filename", "id", "name"),
@@ -77,23 +77,23 @@ _WORDS = frozenset(
 
 
 def check_fields(record: Mapping[str, Any], images: int | None) -> None:
-    """Refuse a record with a video, sound, or a document that it has no pages of.
+    """Refuse a record with a video, sound, or a document without images of its pages.
 
     Args:
         record: a parsed JSON object.
         images: how many images its sample has; None if that is not known.
 
     Raises:
-        DecodeError: it has.
+        DecodeError: it has one.
     """
-    for field in _ALWAYS:
+    for field in _RECORDING_FIELDS:
         if (value := record.get(field)) and not is_null(value):
             raise _refusal(field)
-    for field in sorted(record.keys() & _HEARD):
+    for field in sorted(record.keys() & _SOUND_FIELDS):
         if _holds(record[field]):
             raise _refusal(field)
     if images == 0:
-        for field in sorted(record.keys() & _ORIGINS):
+        for field in sorted(record.keys() & _SOURCE_FIELDS):
             if _is_medium(record[field]):
                 raise _refusal(field)
 
@@ -111,13 +111,13 @@ def check_turn(turn: Mapping[str, Any], number: int) -> None:
                 f"turn {number} has a part ({kind}) that is neither text nor image; nothing else "
                 "is supported"
             )
-    for field in _SAID:
+    for field in _MODALITY_FIELDS:
         said = turn.get(field)
-        if isinstance(said, str) and any(name in said.lower() for name in _RECORDED):
+        if isinstance(said, str) and any(name in said.lower() for name in _RECORDINGS):
             raise DecodeError(
                 f"turn {number} has {field!r}: {said[:80]!r}; only text and images are supported"
             )
-    for field in sorted(turn.keys() & _OF_TURNS):
+    for field in sorted(turn.keys() & _FIELDS_OF_TURNS):
         if _is_medium(turn[field]):
             raise DecodeError(f"turn {number} has `{field}`; only text and images are supported")
 
@@ -125,25 +125,25 @@ def check_turn(turn: Mapping[str, Any], number: int) -> None:
 def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool = False) -> None:
     """Refuse a text with a mark for something that is not read.
 
-    A mark is the name of a field of the record that holds a path, an address, bytes or an object,
-    or a shape's numbers: `<sound>` beside `sound` or `sounds`. `<video>` and `<audio>` are marks by
-    themselves, except in an answer. Elements of HTML, which have an end, and marks in backticks are
-    words.
+    A mark is the name of a field of the record that holds a path, an address, bytes, an object, or
+    the numbers of a shape: `<sound>` where the record has `sound` or `sounds`. `<video>` and
+    `<audio>` are marks without a field too, except in an answer. Elements of HTML, which have an
+    end, and marks in backticks are words.
 
     Args:
         text: the text, with the marks of images as its record spells them.
         record: the fields beside the text.
-        is_answer: the assistant says it.
+        is_answer: True for a turn of the assistant.
 
     Raises:
         DecodeError: there is a mark.
     """
     if "<" not in text:
         return
-    small = text.lower()
+    lowered = text.lower()
     for found in _MARK.finditer(text):
         name = found["name"].lower()
-        if name in _WORDS or name.removesuffix("s") in _WORDS or _has_end(small, name):
+        if name in _WORDS or name.removesuffix("s") in _WORDS or _has_end(lowered, name):
             continue
         field = _field_of(name, record)
         if field is not None:
@@ -153,7 +153,7 @@ def check_marks(text: str, record: Mapping[str, Any], *, is_answer: bool = False
             )
     if not is_answer and (plain := _PLAIN_MARK.search(text)):
         kind = plain[1].lower()
-        if not _has_end(small, kind):
+        if not _has_end(lowered, kind):
             raise DecodeError(
                 f"the text has the place of {'a video' if kind == 'video' else 'audio'} "
                 f"({plain[0]}); only text and images are supported"
@@ -177,10 +177,14 @@ def _field_of(name: str, record: Mapping[str, Any]) -> str | None:
     """Return the field that a mark stands for, if it holds something that is not read."""
     one = name.removesuffix("s")
     for field, value in record.items():
-        small = str(field).lower()
-        if not small.startswith(name) or small[len(name) :] not in _FIELDS_OF_MARKS:
+        lowered = str(field).lower()
+        if not lowered.startswith(name) or lowered[len(name) :] not in _FIELDS_OF_MARKS:
             continue
-        if _holds(value) or (name in _HEARD and value) or (one in _SHAPES and _numbers(value)):
+        if (
+            _holds(value)
+            or (name in _SOUND_FIELDS and value)
+            or (one in _SHAPES and _numbers(value))
+        ):
             return str(field)
     return None
 
@@ -189,43 +193,43 @@ def _has_end(text: str, name: str) -> bool:
     return any(end in text for end in (f"</{name}>", f"<|/{name}|>", f"<|{name}_end|>"))
 
 
-def _holds(value: Any, deep: int = _DEEP) -> bool:
+def _holds(value: Any, depth: int = _MAX_DEPTH) -> bool:
     """Return whether a value is more than words: a path, an address, bytes or an object."""
     if isinstance(value, str):
         return _is_file(value) or _URL.match(value) is not None
     if isinstance(value, list | tuple):
-        return deep > 0 and any(_holds(item, deep - 1) for item in value)
+        return depth > 0 and any(_holds(item, depth - 1) for item in value)
     if isinstance(value, Mapping):
         return not is_null(value)
     return isinstance(value, bytes | bytearray | memoryview) and len(value) > 0
 
 
-def _is_medium(value: Any, deep: int = _DEEP) -> bool:
+def _is_medium(value: Any, depth: int = _MAX_DEPTH) -> bool:
     """Return whether a value is a video, sound or a document: its bytes, or a file of its kind."""
     if isinstance(value, str):
         if _DATA.match(value):
             return True
         name = value.partition("?")[0].lower()
-        return len(name) < _LONGEST_NAME and "\n" not in name and name.endswith(_ENDS)
+        return len(name) < _LONGEST_NAME and "\n" not in name and name.endswith(_ENDINGS)
     if isinstance(value, Mapping):
-        value = [value.get(name) for name in _NAMES]
+        value = [value.get(name) for name in _FILE_FIELDS]
     if isinstance(value, list | tuple):
-        return deep > 0 and any(_is_medium(item, deep - 1) for item in value)
+        return depth > 0 and any(_is_medium(item, depth - 1) for item in value)
     return isinstance(value, bytes | bytearray | memoryview) and len(value) > 0
 
 
-def _numbers(value: Any, deep: int = _DEEP) -> bool:
+def _numbers(value: Any, depth: int = _MAX_DEPTH) -> bool:
     """Return whether a value is a list of numbers, as shapes are."""
     if isinstance(value, list | tuple):
-        return deep > 0 and any(_numbers(item, deep - 1) for item in value)
-    return deep < _DEEP and isinstance(value, int | float) and not isinstance(value, bool)
+        return depth > 0 and any(_numbers(item, depth - 1) for item in value)
+    return depth < _MAX_DEPTH and isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_file(text: str) -> bool:
     """Return whether a text is the name of a file; one with blanks only of a known medium."""
     if len(text) >= _LONGEST_NAME or "\n" in text:
         return False
-    return _FILE_NAME.fullmatch(text) is not None or text.lower().endswith(_ENDS)
+    return _FILE_NAME.fullmatch(text) is not None or text.lower().endswith(_ENDINGS)
 
 
 def is_null(value: Any) -> bool:

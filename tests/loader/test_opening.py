@@ -140,7 +140,7 @@ def test_a_file_of_raw_data_is_named_with_the_command_that_packs_it(
 
 def test_a_mixture_inside_a_list_is_refused(raw_files: Path, packed: Path) -> None:
     with pytest.raises(
-        IndexMismatch, match=r"a\.yaml is a file such as a mixture's.*give the data"
+        IndexMismatch, match=r"a\.yaml may be the file of a mixture.*give one of the data"
     ):
         make_loader([raw_files / "a.yaml", packed], batch_size=1)
 

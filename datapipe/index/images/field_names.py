@@ -12,5 +12,5 @@ IMAGE_FIELDS = frozenset(
 FILE_FIELDS = frozenset({"file_name", "filename", "filepath", "file_path", "path", "file"})
 """Fields of files of any kind, which may be images, in lower case."""
 
-IMAGE_FOLDERS = (*("images", "image", "imgs", "img", "pics", "pictures", "photos", "jpegimages"),)
+IMAGE_FOLDERS = ("images", "image", "imgs", "img", "pics", "pictures", "photos", "jpegimages")
 """Names of folders of images, in lower case, the most usual first."""

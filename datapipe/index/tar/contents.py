@@ -1,4 +1,4 @@
-"""Contents of the members of a tar: told by their names, and else by their first bytes.
+"""Contents of the members of a tar, told by their names, or else by their first bytes.
 
 Packing and indexing in place judge samples by the same functions, so that both read, refuse and
 name the same members.
@@ -22,7 +22,7 @@ from datapipe.index.tar.grouping import split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 
 FURTHER_TEXT = "a text beside the one that is taken"
-"""What `MemberCounts.keep` is told of a text or JSON that is not the text of its sample."""
+"""Argument `what` of `MemberCounts.keep` for a text or JSON that is not the text of its sample."""
 
 _LONGEST = 100  # characters of a path that a message shows
 
@@ -101,14 +101,14 @@ def why_unread(contents: Iterable[Content]) -> str:
         if content.medium:
             return (
                 f"`{content.ext}` is {content.medium}, and only images and text are read; to train "
-                f"on what else its sample holds, add {ignoring(content.ext)} to `datapipe pack` or "
+                f"on the rest of its sample, add {ignoring(content.ext)} to `datapipe pack` or "
                 "`datapipe index`"
             )
     return ""
 
 
 def companions(exts: Sequence[str]) -> list[str]:
-    """Return which images of a sample have names of their own beside the main one, as `seg.png`.
+    """Return which images of a sample have names of their own, as `seg.png`, next to the main one.
 
     The main one is the first that is called `jpg`, `png` and so on, else the first. Images that are
     numbered alike, such as `1.jpg` and `2.jpg`, are all main ones.

@@ -1,4 +1,4 @@
-"""Findings about the members of tars that a person should know of, counted by kind."""
+"""Findings about the members of tars for the user, counted by kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KINDS = 20  # of reasons that are written out
 
 
 class MemberCounts:
-    """Counts of members that samples keep and training does not see, or sees beside the image.
+    """Counts of members that training does not see, and of images in addition to the main one.
 
     Examples:
         >>> counts = MemberCounts()
@@ -33,7 +33,7 @@ class MemberCounts:
         self._kept.add(f"`{ext}`, {what}" if what else f"`{ext}`", name)
 
     def accompany(self, ext: str, name: str) -> None:
-        """Count an image that has a name of its own beside the first of its sample."""
+        """Count an image with a name of its own in addition to the main one of its sample."""
         self._companions.add(ext, name)
 
     def update(self, other: MemberCounts) -> None:
@@ -54,7 +54,7 @@ class MemberCounts:
 
 
 class Findings:
-    """Findings of an indexer: what is left out, what is broken, and members beside others."""
+    """Findings of an indexer: what is left out, what is broken, and further members."""
 
     def __init__(self) -> None:
         self.members = MemberCounts()

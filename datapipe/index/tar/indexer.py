@@ -78,10 +78,10 @@ def index_shards(
             its own beside the shards, or the user's cache folder where these cannot be written.
         force: index again where there is a manifest already.
         ignore: patterns of members that are left out, such as "*.mp4" or "*.seg.png"; several in a
-            list, or parted by commas.
+            list, or separated by commas.
 
-    A sample is left out, with a warning, if a loader would see something else than it holds: a
-    video beside its text, an image that is not there, a format that only packing reads.
+    A sample is left out, with a warning, if a loader would not see what it holds: a video with a
+    text, a missing image, a format that only packing reads.
 
     Raises:
         IndexMismatch: no tar file is there, the folder is a pack of datapipe's own, or shards
@@ -123,7 +123,7 @@ def index_shards(
 
 
 def _refuse_packed(tars: Tars) -> None:
-    """Refuse a folder of datasets of our own, such as `train/` and `val/`: they are no one dataset.
+    """Refuse a folder of several packed datasets, such as `train/` and `val/`.
 
     Raises:
         IndexMismatch: it is one, and its tars were not listed one by one.

@@ -19,7 +19,7 @@ _START = 1 << 16
 
 
 def is_own(folder: str, name: str) -> bool:
-    """Return whether packing or indexing wrote a file or folder, so that it is no raw data.
+    """Return whether datapipe wrote a file or folder, so that it is no raw data.
 
     Examples:
         >>> is_own("photos", "0001.jpg"), is_own("photos", "dataset.json")

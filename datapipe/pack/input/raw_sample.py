@@ -284,8 +284,8 @@ class ReadOptions:
         image_column, text_column: names of the columns of a table; the reader's own choice if None.
         include: pattern (`fnmatch`) that paths below the raw folder must match, of the files that
             hold records; all where None.
-        ignore: patterns (`fnmatch`), parted by commas, of loose files and members of tars that are
-            left out.
+        ignore: patterns (`fnmatch`), separated by commas, of loose files and members of tars to
+            leave out.
         key_from: field of a record whose value becomes part of the key; None gives ordinals.
         map: which fields are images and turns, as `--map` has it; the reader's own choice if None.
         captions: "all", "first" or "join", of an image with several captions; "all" if None.

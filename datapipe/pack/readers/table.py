@@ -247,12 +247,11 @@ def _sample(
     if mapped.in_turns:
         note_unused(record, mapped.images, source, options.notes)
     else:
-        note_unused(record, mapped.images, source, options.notes, fields.with_image, but=read)
+        note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
     images = raw_images(mapped.images, root, source)
     kept, others = plain(mapped.record, ())
-    if (
-        mapped.turns and others
-    ):  # media given as bytes have left the record where it is checked next
+    # Packing checks the record next, and media given as bytes have left it then.
+    if mapped.turns and others:
         conversation(mapped.record, images=len(images))
     # A record is kept where it says more than the images' names and the caption do.
     caption = fields.caption

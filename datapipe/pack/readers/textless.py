@@ -1,4 +1,4 @@
-"""Folders of images without any text, such as a folder for each class: what their text could be."""
+"""Folders of images without any text, such as one for each class, and their names as its text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datapipe.pack.input.raw_sample import RawSample, Reject
 from datapipe.pack.records.fields.sample_map import fields_of_path
 
 _SHOWN = 3
-# Folders that part images by their use, and not by what is on them.
+# Folders that divide images by their use, and not by their content.
 _USES = frozenset(
     {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
     | {*IMAGE_FOLDERS, "jpg", "jpeg", "png", "data"}
@@ -17,7 +17,7 @@ _USES = frozenset(
 
 
 class TextlessFolders:
-    """Names of the folders of a tree's images, as long as none of these has a text.
+    """Names of the folders of a tree's images, until one of these has a text.
 
     Examples:
         >>> folders = TextlessFolders()
@@ -33,7 +33,7 @@ class TextlessFolders:
         self._has_text = False
 
     def watch(self, samples: Iterator[RawSample | Reject]) -> Iterator[RawSample | Reject]:
-        """Yield the samples, and look at them."""
+        """Yield the samples, and note their folders."""
         for sample in samples:
             if isinstance(sample, RawSample) and not self._has_text:
                 self._has_text = sample.caption is not None or sample.record is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ class _LibraryFiles(NamedTuple):
     """Files of one library.
 
     Attributes:
-        what: what they are called.
+        what: their name in messages.
         lines: Python that writes an image and a text for each sample, or a Parquet file.
         hint: what has to be changed in them; "" for nothing.
     """
@@ -45,7 +46,8 @@ class _LibraryFiles(NamedTuple):
 def why_unread(raw: Path) -> str:
     """Return why no reader takes a path, with the remedy; "" if no cause is known."""
     if raw.is_file() and is_image_extension(raw.suffix[1:]):
-        return f"{raw} is one image; give the folder that holds it: datapipe pack {raw.parent} OUT"
+        home = shlex.quote(str(raw.parent))
+        return f"{raw} is one image; give the folder that holds it: datapipe pack {home} OUT"
     files = _files(raw)
     if not files:
         return _empty(raw)
@@ -228,8 +230,8 @@ def _lmdb(files: Sequence[Path]) -> _LibraryFiles | None:
             '        Path(f"raw/{i:08}.jpg").write_bytes(value)',
         ),
         hint=(
-            "This takes each value for an image. Take values that hold more apart as your training "
-            'code does, and write the text to f"raw/{i:08}.txt".'
+            "This takes each value for an image. If values hold more, take them apart as your "
+            'training code does, and write the text to f"raw/{i:08}.txt".'
         ),
     )
 
@@ -288,7 +290,7 @@ def _tfrecord(files: Sequence[Path]) -> _LibraryFiles | None:
 
 
 def _is_tfrecord(path: Path) -> bool:
-    """Return whether a file is called so, or numbered so and begins with the length of a record.
+    """Return whether a file is named as TFRecords are; numbered ones begin with a length.
 
     Source: https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
     """

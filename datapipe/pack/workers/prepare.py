@@ -179,7 +179,7 @@ class _Sample:
         return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
 
     def note_second_text(self, caption: str, record: Any, file: Blob) -> None:
-        """Note a JSON file that has another text than the caption beside it."""
+        """Note a JSON file whose text differs from the caption beside it."""
         if (text := raw_text(None, record).strip()) and text != caption.strip():
             self.notes.append(
                 ("the text of the JSON is not learnt, but the caption beside it", file.label)

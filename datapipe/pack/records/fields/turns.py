@@ -57,7 +57,7 @@ def unpack_turns(record: Record, field: str) -> tuple[list[Any], Record]:
 
 
 def _unpacked(record: Record, field: str, *, numbered: bool) -> tuple[list[Any], Record]:
-    """Do as `unpack_turns`; `numbered` takes columns numbered like that of the images, too."""
+    """Unpack turns; `numbered` takes columns that are numbered like that of the images, too."""
     turns = record.get(field)
     if not isinstance(turns, list) or not turns:
         raise MissingMember(f"record has no `{field}`")

@@ -69,7 +69,7 @@ def image_list(value: Any, root: Path | None = None) -> list[Any]:
 
 
 def names_in(text: str) -> list[str]:
-    """Return the names of image files in a cell, parted by `,`, `;` or `|`; else the cell."""
+    """Return the names of image files in a cell, separated by `,`, `;` or `|`; else the cell."""
     if len(text) < _LONGEST_NAMES:
         for mark in _MARKS:
             if mark in text:

@@ -18,11 +18,11 @@ from datapipe.pack.records.images.fields import (
 )
 from datapipe.text.conversation import TURN_FIELDS, read_turns
 
-_DEEP = 4
-_ITEMS = 8  # of a list, that are looked at
-_LONGEST = 4096
-_BLANKS = 6  # that a path may have; a sentence may end with one
-_OF_NAMES = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
+_MAX_DEPTH = 4
+_MOST_ITEMS = 8  # of a list
+_LONGEST_PATH = 4096
+_MOST_BLANKS = 6  # in a path; a sentence may end with a file's name
+_NAME_FIELD = re.compile(r"(id|key|name|file|index)$", re.IGNORECASE)
 
 
 def note_unused(
@@ -32,28 +32,28 @@ def note_unused(
     notes: Notes,
     remedy: Callable[[str], str] = lambda field: "",
     *,
-    but: Collection[str] = (),
+    read: Collection[str] = (),
 ) -> None:
     """Count the fields of a record that hold or name images which its sample does not have.
 
     Args:
         record: as its file has it.
         images: those that the sample has, as they are in the record.
-        source: what the record is called.
-        notes: told the fields.
+        source: name of the record in messages.
+        notes: collector of the counts.
         remedy: returns the map that takes the images of a field too; "" if there is none.
-        but: fields that are read for images.
+        read: fields that are read for images.
     """
     for name in unused_images(record, images):
-        if name not in but:
+        if name not in read:
             notes.pass_over(name, source, remedy(name))
 
 
 def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]:
     """Return the fields that hold images, or name files of images, other than `images`.
 
-    A field that names an image of the sample again is none of them, such as `file_name` beside the
-    image's bytes, or the address that it was fetched from.
+    Fields that name an image of the sample again do not count, such as `file_name` with the image's
+    bytes, or the address that it was fetched from.
 
     Returns:
         Their names, or their paths where they are part of others, as `--map` takes them.
@@ -72,7 +72,7 @@ def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]
         if not value:
             continue
         inside = [path for path, image in _held(value, str(field)) if id(image) not in taken]
-        named_again = held and (says_image(field) or _OF_NAMES.search(field))
+        named_again = held and (says_image(field) or _NAME_FIELD.search(field))
         if not inside and not named_again:
             inside = [field for path in _paths(value) if not _is_one_of(path, names)]
         found |= dict.fromkeys(inside)
@@ -80,7 +80,7 @@ def unused_images(record: Mapping[str, Any], images: Sequence[Any]) -> list[str]
 
 
 def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
-    """Return what an error adds about other images of a conversation; "" if there are none."""
+    """Return the part of an error about other images of a conversation; "" if there are none."""
     found = unused_images(record, images)
     if not found:
         return ""
@@ -90,7 +90,7 @@ def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
 
 
 def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
-    """Return what makes the map of a conversation that takes the images of a field too."""
+    """Return a function from a field to the map of a conversation that takes its images too."""
 
     def remedy(field: str) -> str:
         turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
@@ -115,20 +115,20 @@ def _is_one_of(path: str, names: Sequence[str]) -> bool:
 
 def _paths(value: Any) -> Iterator[str]:
     """Yield the names of image files in a field that is one or a list of them."""
-    for item in value[:_ITEMS] if isinstance(value, list | tuple) else (value,):
-        if not isinstance(item, str) or len(item) > _LONGEST or not has_image_extension(item):
+    for item in value[:_MOST_ITEMS] if isinstance(value, list | tuple) else (value,):
+        if not isinstance(item, str) or len(item) > _LONGEST_PATH or not has_image_extension(item):
             continue
-        if "\n" not in item and item.count(" ") < _BLANKS and not is_url(item):
+        if "\n" not in item and item.count(" ") < _MOST_BLANKS and not is_url(item):
             yield item
 
 
-def _held(value: Any, path: str, deep: int = _DEEP) -> list[tuple[str, Any]]:
+def _held(value: Any, path: str, depth: int = _MAX_DEPTH) -> list[tuple[str, Any]]:
     """Return the images that a value holds as bytes, as structs of them or in base64.
 
     Args:
         value: of a field, or a part of one.
         path: of the value in the record.
-        deep: levels that are looked at.
+        depth: levels that are looked at.
 
     Returns:
         Each image with its path, in order.
@@ -138,12 +138,12 @@ def _held(value: Any, path: str, deep: int = _DEEP) -> list[tuple[str, Any]]:
     if isinstance(value, bytes | bytearray | memoryview) or is_image_struct(value):
         return [(path, value)] if is_image(value) else []
     found: list[tuple[str, Any]] = []
-    if deep and isinstance(value, list | tuple):
-        for item in value[:_ITEMS]:
+    if depth and isinstance(value, list | tuple):
+        for item in value[:_MOST_ITEMS]:
             is_object = isinstance(item, Mapping) and not is_image_struct(item)
-            found += _held(item, f"{path}[*]" if is_object else path, deep - 1)
-    elif deep and isinstance(value, Mapping):
+            found += _held(item, f"{path}[*]" if is_object else path, depth - 1)
+    elif depth and isinstance(value, Mapping):
         for name, item in value.items():
             if not isinstance(item, str) or may_be_encoded(item):  # most are words, as in turns
-                found += _held(item, f"{path}.{name}", deep - 1)
+                found += _held(item, f"{path}.{name}", depth - 1)
     return found

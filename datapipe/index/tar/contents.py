@@ -28,6 +28,7 @@ IGNORED = "which --ignore names"
 FURTHER_TEXT = "a text beside the one that is taken"
 """What `MemberCounts.keep` is told of a text or JSON that is not the text of its sample."""
 
+_NOTHING = frozenset({"", "none", "null", "nan", "n/a", "na", "<na>", "nil", "false", "-"})
 _LONGEST = 100  # characters of a path that a message shows
 
 
@@ -152,6 +153,8 @@ def named_image(record: Any) -> str:
     Examples:
         >>> named_image({"image": "cats/1.jpg"}), named_image({"image": None, "url": "http://x/1.jpg"})
         ('image', '')
+        >>> named_image({"image": {"bytes": None, "path": None}, "img": "N/A"})
+        ''
     """
     if not isinstance(record, Mapping):
         return ""
@@ -159,7 +162,11 @@ def named_image(record: Any) -> str:
         field = name.lower() if isinstance(name, str) else ""
         while isinstance(value, list) and value:
             value = value[0]
-        if field in IMAGE_FIELDS and (isinstance(value, Mapping) or _is_path(value)):
+        if isinstance(value, Mapping):
+            is_named = any(item is not None for item in value.values())
+        else:
+            is_named = _is_path(value)
+        if field in IMAGE_FIELDS and is_named:
             return str(name)
         if field in FILE_FIELDS and isinstance(value, str) and _names_image(value):
             return str(name)
@@ -182,7 +189,9 @@ def refuse_missing_image(record: Any) -> None:
 
 def _is_path(value: Any) -> bool:
     """Return whether a text may be the path, address or base64 of an image, and not words."""
-    return isinstance(value, str) and bool(value) and (" " not in value or _names_image(value))
+    if not isinstance(value, str) or value.strip().lower() in _NOTHING:
+        return False
+    return " " not in value or _names_image(value)
 
 
 def _names_image(value: str) -> bool:

@@ -69,6 +69,18 @@ _WORDS = frozenset(
         *("image", "img", "url", "uri", "link", "path", "source", "filename", "id", "name"),
         *("meta", "metadata", "tool", "function", "messages", "message", "conversations"),
         *("conversation", "dialogue", "dialog", "turn", "text", "system", "user", "assistant"),
+        *(
+            "title",
+            "author",
+            "email",
+            "domain",
+            "site",
+            "website",
+            "page",
+            "header",
+            "body",
+            "html",
+        ),
         *("human", "gpt", "question", "answer", "input", "output", "instruction", "prompt"),
         *("response", "query", "option", "choice", "solution", "think"),
         *("area", "base", "br", "col", "embed", "hr", "param", "track", "wbr"),  # HTML without end

@@ -177,6 +177,24 @@ def test_samples_that_alternate_come_together_for_dali(foreign, tmp_path):
     )
 
 
+def test_images_under_other_names_keep_the_names_that_the_tar_has(foreign, tmp_path, jpeg):
+    image = jpeg(1)
+    foreign([("1.img", image), ("1.l.jpg", image), ("1.txt", b"a")], *KINDS)
+    (line,) = (tmp_path / "foreign/a.idx").read_text().splitlines()[1:]
+    assert line.split()[::4] == ["img", "l.jpg", "txt"]
+    assert line.split()[3::4] == ["1.img", "1.l.jpg", "1.txt"]
+    foreign([("1.img", image), ("1.txt", b"a")], "energon", name="../one/a.tar")
+    assert "Crude" in (tmp_path / "one/.nv-meta/dataset.yaml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["wids", "energon"])
+def test_a_sample_that_is_left_out_is_refused_where_a_reader_would_see_it(foreign, kind):
+    members = [("1.txt", b"a"), ("2.mp3", b"ID3" + bytes(9)), ("2.txt", b"b"), ("3.txt", b"c")]
+    foreign(members, "dali")
+    with pytest.raises(IndexMismatch, match=r"a\.tar: 2\.mp3 is left out of the index, .*repack"):
+        foreign(members, kind)
+
+
 @pytest.mark.parametrize("name", ["a b.txt", "a.left eye", "a\n.txt"])
 def test_a_name_with_a_space_is_refused_for_dali(foreign, name):
     with pytest.raises(IndexMismatch, match=r"a\.tar: the name '.*' holds a space"):

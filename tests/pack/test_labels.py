@@ -188,3 +188,11 @@ def test_a_field_that_neither_json_nor_path_has_is_refused(classes, packed):
     classes("cat", "dog")
     with pytest.raises(PackError, match="the sample has no JSON object, whose fields --map names"):
         packed(map="caption={foldr}")
+
+
+def test_a_template_in_quotes_is_refused_with_the_one_that_is_meant(classes, packed):
+    classes("cat", "dog")
+    with pytest.raises(PackError, match=r"leave the inner quotes out: A \{folder\}") as caught:
+        packed(map="caption='A {folder}'")
+    meant = str(caught.value).rpartition("out: ")[2]
+    assert texts(packed(map=f"caption={meant}")[1]) == ["A cat", "A dog"]

@@ -97,6 +97,8 @@ def test_a_record_with_another_medium_is_rejected(pack, record, reason):
         chat("Explain <sound>x</sound> and `<depth>`.", image="0.jpg", depth="d.png"),
         chat("Is it List<Item> or Map<Key>?", items=[{"id": 1}], key={"a": 1}),
         chat("Run git clone <url> or cat <path>.", image="0.jpg", url="https://a.b/c"),
+        chat("Write to <email>.", image="0.jpg", email="a@cats.org"),
+        chat("Open <website>, then read <title>.", website="https://a.b", title="Booking.com"),
         chat("Rate it as <score>.", scores=[1, 2], label=3),
         chat("<image>Which page is it?", image="0.jpg", pdf="a.pdf", video_path="a.mp4"),
         chat("Who wrote it?", document="Cats sleep. Dogs bark.", file="notes.txt"),

@@ -1,7 +1,7 @@
 """Index files that other readers of tar shards want beside them.
 
-They are made from the manifest and the shards' Parquet indexes; no shard is opened. Equal datasets
-give equal bytes, and writing them again changes nothing.
+They are made from the manifest and the shards' Parquet indexes; of foreign tars, headers are read
+too. Equal datasets give equal bytes, and writing them again changes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
 from datapipe.index.sidecars.readers import DaliIndexes, EnergonMetadata, Sidecars, WidsList
+from datapipe.index.sidecars.tar_names import as_in_tar
 
 _SIDECARS: dict[str, type[Sidecars]] = {
     "dali": DaliIndexes,
@@ -51,6 +52,7 @@ def write_sidecars(
     Raises:
         IndexMismatch: an index is missing or not that of the manifest, a shard holds what a reader
             cannot be told of, or `folder` cannot be written.
+        StoreError: a foreign tar is missing or damaged.
     """
     kinds = sorted(set(kinds))
     _check_kinds(kinds)
@@ -59,7 +61,17 @@ def write_sidecars(
     try:
         for shard in manifest.shards if sidecars else ():
             table = checked_index(home or folder, shard).combine_chunks()
+            lacking = ""
+            if manifest.foreign:
+                table, lacking = as_in_tar(folder / shard.name, table)
+                table = table.combine_chunks()
             for sidecar in sidecars:
+                if lacking and sidecar.reads_on:
+                    raise IndexMismatch(
+                        f"{shard.name}: {lacking} is left out of the index, and {sidecar.reads_on} "
+                        "reads a tar from front to back and would see it: repack the shards with "
+                        "`datapipe pack`, which writes no member that is left out"
+                    )
                 written += sidecar.add(shard, table)
         for sidecar in sidecars:
             written += sidecar.finish()

@@ -49,7 +49,13 @@ field_map:
 
 
 class Sidecars:
-    """The sidecars of one reader, written into a folder."""
+    """The sidecars of one reader, written into a folder.
+
+    Attributes:
+        reads_on: the name of a reader that sees all members of a tar; "" if it sees listed ones.
+    """
+
+    reads_on = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,6 +100,8 @@ def _dali_lines(shard: Shard, table: pa.Table) -> Iterator[str]:
 
 class WidsList(Sidecars):
     """`shardindex.json`, with which `wids.ShardListDataset` opens shards by sample number."""
+
+    reads_on = "wids"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -151,6 +159,8 @@ class EnergonMetadata(Sidecars):
     `train`. Samples are `CaptioningSample`s where each has one image that Energon decodes and a
     `.txt`, else crude samples, which a cooker of the user's makes something of.
     """
+
+    reads_on = "Energon"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -24,6 +24,7 @@ from datapipe.index.tar.headers import TarMember, TarScanner
 FURTHER_TEXT = "a text beside the one that is taken"
 """Argument `what` of `MemberCounts.keep` for a text or JSON that is not the text of its sample."""
 
+_NOTHING = frozenset({"", "none", "null", "nan", "n/a", "na", "<na>", "nil", "false", "-"})
 _LONGEST = 100  # characters of a path that a message shows
 
 
@@ -138,6 +139,8 @@ def named_image(record: Any) -> str:
     Examples:
         >>> named_image({"image": "cats/1.jpg"}), named_image({"image": None, "url": "http://x/1.jpg"})
         ('image', '')
+        >>> named_image({"image": {"bytes": None, "path": None}, "img": "N/A"})
+        ''
     """
     if not isinstance(record, Mapping):
         return ""
@@ -145,7 +148,11 @@ def named_image(record: Any) -> str:
         field = name.lower() if isinstance(name, str) else ""
         while isinstance(value, list) and value:
             value = value[0]
-        if field in IMAGE_FIELDS and (isinstance(value, Mapping) or _is_path(value)):
+        if isinstance(value, Mapping):
+            is_named = any(item is not None for item in value.values())
+        else:
+            is_named = _is_path(value)
+        if field in IMAGE_FIELDS and is_named:
             return str(name)
         if field in FILE_FIELDS and isinstance(value, str) and is_image_name(value):
             return str(name)
@@ -169,3 +176,26 @@ def refuse_missing_image(record: Any) -> None:
 def _is_path(value: Any) -> bool:
     """Return whether a text may be the path, address or base64 of an image, and not words."""
     return isinstance(value, str) and bool(value) and (" " not in value or is_image_name(value))
+    if not isinstance(value, str) or value.strip().lower() in _NOTHING:
+        return False
+    return " " not in value or _names_image(value)
+
+
+def _names_image(value: str) -> bool:
+    return is_image_extension(os.path.splitext(value)[1].removeprefix("."))
+
+
+def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the patterns of `--ignore`, which commas part.
+
+    Examples:
+        >>> parse_ignore("*.mp4, *.seg.png")
+        ('*.mp4', '*.seg.png')
+    """
+    texts = [ignore] if isinstance(ignore, str) else (ignore or ())
+    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
+
+
+def is_ignored(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a name fits one of the patterns of `--ignore`; `*` stands for `/` too."""
+    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

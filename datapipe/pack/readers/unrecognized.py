@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
+from datapipe.index.tar.contents import is_ignored
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
@@ -45,7 +47,9 @@ _TABLES = frozenset({"xlsx", "xls", "ods", "pkl", "pickle", "feather", "sqlite",
 _FOLDERS = 10_000
 
 
-def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
+def refuse_textless(
+    raw: Path, samples: Iterable[RawSample | Reject], ignore: Sequence[str] = ()
+) -> None:
     """Refuse a folder of images none of which has a text, though texts are there.
 
     Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
@@ -53,6 +57,7 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
     Args:
         raw: the folder.
         samples: what the reader of folders makes of it; only the first are read.
+        ignore: patterns of files that are left out on purpose.
     """
     unread: dict[str, Any] = {}
     read = 0
@@ -76,7 +81,7 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
         mapped = f"--format folder --map {shlex.quote(f'caption={example}')}"
         alone = "pack the images and their JSON as they are with --format folder"
     fields = ", ".join(map(repr, unread))
-    if lists := _texts_of_none(raw):
+    if lists := _texts_of_none(raw, ignore):
         name = printable(lists[0].relative_to(raw).as_posix())
         name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
         beside = f"; or take a field of the JSON beside the images ({fields}): {mapped}"
@@ -91,7 +96,7 @@ def refuse_textless(raw: Path, samples: Iterable[RawSample | Reject]) -> None:
         )
 
 
-def _texts_of_none(raw: Path) -> list[Path]:
+def _texts_of_none(raw: Path, ignore: Sequence[str]) -> list[Path]:
     """Return files that may be the texts of the images below `raw`, though no reader takes them.
 
     These are texts of images' stems; else files that name images or hold records; else texts with
@@ -104,6 +109,8 @@ def _texts_of_none(raw: Path) -> list[Path]:
     for folder, _, names in walk(raw):
         for name in sorted(names):
             stem, ext = _split(name)
+            if ignore and is_ignored(os.path.relpath(Path(folder, name), raw), ignore):
+                continue
             if is_image_extension(ext):
                 images += 1
                 stems |= {stem, name}
@@ -114,6 +121,8 @@ def _texts_of_none(raw: Path) -> list[Path]:
         seen += len(names)
         if seen >= _FILES:
             break
+    if ignore and not images:
+        return []
     # JSON of an image's stem was read as its sidecar, and texts too unless they are elsewhere.
     alike = [
         [path for path in paths if ext != "json" or path.stem not in stems]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from datapipe.errors import PackError
+from datapipe.index.tar.contents import parse_ignore
 from datapipe.index.tar.listing import names_shards
 from datapipe.pack.input.archives import packed_images, refuse_archive
 from datapipe.pack.input.raw_sample import ReadOptions
@@ -76,7 +77,11 @@ def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> 
             f"are\n{_listed(readers)}{advice(raw, options)}{packed}{below}"
         )
     if options.map is None:
-        refuse_textless(raw, folder.read(raw, replace(options, notes=Notes())))
+        refuse_textless(
+            raw,
+            folder.read(raw, replace(options, notes=Notes())),
+            parse_ignore(options.ignore),
+        )
     return folder
 
 

@@ -76,10 +76,15 @@ def parse_source(text: str) -> FieldSource:
     """Return the source of `'a text'`, of `a {field} in braces`, or of a path.
 
     Raises:
-        PackError: it is empty, or a path with a broken bracket.
+        PackError: it is empty, a path with a broken bracket, or a text in quotes with `{folder}`.
     """
     text = text.strip()
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        if "{folder}" in text or "{stem}" in text:
+            raise PackError(
+                f"--map: {text} is in quotes, so that its braces would be learnt as they are; "
+                f"leave the inner quotes out: {text[1:-1]}"
+            )
         return FieldSource(repr(text[1:-1]), (), lambda record: text[1:-1], "text")
     if _SLOT.search(text):
         return template_source(text)

@@ -9,6 +9,7 @@ from typing import Any
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.images.fields import (
     has_image_extension,
+    image_list,
     image_name,
     is_image,
     is_image_struct,
@@ -17,6 +18,7 @@ from datapipe.pack.records.images.fields import (
     says_image,
 )
 from datapipe.text.conversation import TURN_FIELDS, read_turns
+from datapipe.text.image_marks import IMAGE_PLACE, mark_all
 
 _MAX_DEPTH = 4
 _MOST_ITEMS = 8  # of a list
@@ -91,11 +93,20 @@ def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
 
 def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
     """Return a function from a field to the map of a conversation that takes its images too."""
+    """Return what makes the map of a conversation that takes the images of a field too.
+
+    There is none where the text marks the places of its images and has none for those of the field.
+    """
 
     def remedy(field: str) -> str:
         turns = next((n for n in TURN_FIELDS if read_turns(record.get(n))), None)
         taken = [name for name, value in record.items() if value and _is_taken(value, images)]
         if turns is None or (images and not taken):  # the images stand in the turns
+            return ""
+        further = len(image_list(record[field])) if field in record else 1
+        texts = [turn.text for turn in read_turns(record[turns]) or ()]
+        places = sum(text.count(IMAGE_PLACE) for text in mark_all(texts, len(images)))
+        if places and places != len(images) + further:
             return ""
         return ",".join([*(f"image={name}" for name in (*taken, field)), f"messages={turns}"])
 

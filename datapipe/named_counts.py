@@ -35,6 +35,10 @@ class NamedCounts:
             names = self._names.setdefault(text, [])
             names += more[: _EXAMPLES - len(names)]
 
+    def __contains__(self, text: object) -> bool:
+        """Return whether anything was counted by a text."""
+        return text in self._counts
+
     def total(self) -> int:
         """Return the sum of all counts."""
         return self._counts.total()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from fnmatch import fnmatchcase
-
-IGNORED = "which --ignore names"
-"""Why files and members that `--ignore` names are left out."""
 
 
 def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -20,9 +17,31 @@ def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
 
 
-def is_ignored(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name fits one of the patterns of `--ignore`; `*` stands for `/` too."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+def ignored_by(name: str, patterns: Sequence[str]) -> str:
+    """Return the pattern of `--ignore` that a name fits, "" if none; `*` stands for `/` too.
+
+    Examples:
+        >>> ignored_by("clips/0001.MP4", ["*.wav", "*.mp4"])
+        '*.mp4'
+    """
+    name = name.lower()
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern.lower())), "")
+
+
+def why_ignored(pattern: str) -> str:
+    """Return why files and members that a pattern names are left out."""
+    return f"which --ignore '{pattern}' names"
+
+
+def unmatched(patterns: Sequence[str], reasons: Container[str]) -> list[str]:
+    """Return a line for each pattern that names nothing, perhaps for a misspelling.
+
+    Args:
+        patterns: those of `--ignore`.
+        reasons: why files and members were left out.
+    """
+    unused = (pattern for pattern in patterns if why_ignored(pattern) not in reasons)
+    return [f"--ignore '{pattern}' names no file and no member" for pattern in unused]
 
 
 def ignoring(ext: str) -> str:

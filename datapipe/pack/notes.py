@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
+from datapipe.index.ignore import unmatched
 from datapipe.index.tar.findings import MemberCounts
 from datapipe.named_counts import NamedCounts
 
@@ -90,6 +92,10 @@ class Notes:
     def left_out(self) -> int:
         """Number of files that were left out."""
         return self._left_out.total()
+
+    def unmatched(self, patterns: Sequence[str]) -> list[str]:
+        """Return a line for each pattern of `--ignore` that named nothing."""
+        return unmatched(patterns, self._left_out)
 
     def lines(self) -> list[str]:
         """Return the notes as lines of text, decisions first."""

@@ -13,6 +13,7 @@ from typing import Any
 from datapipe.errors import PackError, SampleError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import check_shards
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.manifest import (
     MANIFEST,
     Contribution,
@@ -118,13 +119,19 @@ class Job:
             inputs=self.tally.inputs,
             reasons=dict(self.tally.reasons.most_common()),
             examples=tuple(self.tally.examples),
-            notes=(*self.notes.lines(), *image_notes),
+            notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
             teaching=self.tally.teaching,
             shown=tuple(self.tally.shown),
             **output,
         )
+
+    def _unmatched(self) -> list[str]:
+        """Return a line for each pattern of `--ignore` that named nothing, if all was read."""
+        if self.options.limit is not None or not self.tally.inputs:
+            return []
+        return self.notes.unmatched(parse_ignore(self.options.ignore))
 
     def is_done(self, before: Manifest | None, append: bool) -> bool:
         """Return whether the finished dataset `before` holds what this pack would bring.

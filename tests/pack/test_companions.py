@@ -54,6 +54,6 @@ def test_files_that_ignore_names_are_left_out_and_counted(tmp_path, jpeg, encode
     report = pack_dataset(raw, tmp_path / "out", ignore=["*.MP4", "masks/*"], workers=1)
     assert (report.samples, rejects(tmp_path / "out")) == (3, [])
     assert report.notes == (
-        "left out: 6 files, which --ignore names (0.mp4, 1.mp4, 2.mp4, masks/0.png, masks/1.png "
-        "and 1 more)",
+        "left out: 3 files, which --ignore '*.MP4' names (0.mp4, 1.mp4, 2.mp4)",
+        "left out: 3 files, which --ignore 'masks/*' names (masks/0.png, masks/1.png, masks/2.png)",
     )

@@ -79,10 +79,21 @@ def test_what_the_message_says_trains_on_the_rest(tmp_path, tar, ext):
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", ignore=f"*.{ext}", workers=1)
     assert report.samples == 3
     names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
-    assert report.notes == (f"left out: 3 files, which --ignore names ({names})",)
+    assert report.notes == (f"left out: 3 files, which --ignore '*.{ext}' names ({names})",)
     datapipe.index_shards(tmp_path / "raw", ignore=[f"*.{ext}"])
     for folder in ("raw", "out"):
         assert [b["text"] for b in load(tmp_path / folder)] == [[f"words {n}"] for n in range(3)]
+
+
+def test_a_pattern_that_names_nothing_is_said(tmp_path, tar, caplog):
+    tar(mp4=MEDIA["mp4"][0], txt=words)
+    said = "--ignore '*.mpp4' names no file and no member"
+    given = {"ignore": "*.mp4,*.mpp4"}
+    report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1, **given)
+    assert [said in note for note in report.notes] == [False, True]
+    with caplog.at_level(logging.WARNING):
+        datapipe.index_shards(tmp_path / "raw", **given)
+    assert caplog.messages[-1] == said
 
 
 def test_the_patterns_of_a_pack_stand_in_its_manifest(tmp_path, tar):
@@ -264,7 +275,7 @@ def test_img2datasets_files_are_told_by_their_content_too(tmp_path, jpeg):
     assert (report.samples, report.images) == (3, 3)
     assert any("3 members `mp3`, sound" in note for note in report.notes)
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "new", workers=1, ignore="*.mp3")
-    assert any("3 files, which --ignore names" in note for note in report.notes)
+    assert any("3 files, which --ignore '*.mp3' names" in note for note in report.notes)
 
 
 @pytest.mark.parametrize(

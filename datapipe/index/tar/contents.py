@@ -175,27 +175,6 @@ def refuse_missing_image(record: Any) -> None:
 
 def _is_path(value: Any) -> bool:
     """Return whether a text may be the path, address or base64 of an image, and not words."""
-    return isinstance(value, str) and bool(value) and (" " not in value or is_image_name(value))
     if not isinstance(value, str) or value.strip().lower() in _NOTHING:
         return False
-    return " " not in value or _names_image(value)
-
-
-def _names_image(value: str) -> bool:
-    return is_image_extension(os.path.splitext(value)[1].removeprefix("."))
-
-
-def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the patterns of `--ignore`, which commas part.
-
-    Examples:
-        >>> parse_ignore("*.mp4, *.seg.png")
-        ('*.mp4', '*.seg.png')
-    """
-    texts = [ignore] if isinstance(ignore, str) else (ignore or ())
-    return tuple(part.strip() for text in texts for part in text.split(",") if part.strip())
-
-
-def is_ignored(name: str, patterns: Sequence[str]) -> bool:
-    """Return whether a name fits one of the patterns of `--ignore`; `*` stands for `/` too."""
-    return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)
+    return " " not in value or is_image_name(value)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from datapipe.declared import Word, checked
 from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
-from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
+from datapipe.index.ignore import ignored_by, parse_ignore, unmatched, why_ignored
 from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
     MANIFEST,
@@ -116,7 +116,7 @@ def index_shards(
         _refuse_packed(tars)
         check_ends(tars.shards)
         manifest, found = _index_all(tars, home, parse_ignore(ignore))
-        for line in found.lines():
+        for line in (*found.lines(), *unmatched(parse_ignore(ignore), found.left_out)):
             logger.warning("%s", line)
         write_manifest(home, manifest)
         return manifest
@@ -244,8 +244,8 @@ def scan_shard(
             for member in with_starts(tar):
                 if stop is not None and stop.is_set():
                     return
-                if is_ignored(member.name, ignore):
-                    findings.left_out.add(IGNORED, f"{name}:{member.name}")
+                if pattern := ignored_by(member.name, ignore):
+                    findings.left_out.add(why_ignored(pattern), f"{name}:{member.name}")
                     continue
                 content = content_of((split_name(member.name) or ("", ""))[1], member.start)
                 fact = _peek(tar, member, content.kind)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember
-from datapipe.index.ignore import IGNORED, is_ignored
+from datapipe.index.ignore import ignored_by, why_ignored
 from datapipe.index.images.formats import stored_format
 from datapipe.index.media import START, unread_medium
 from datapipe.index.tar.contents import (
@@ -54,8 +54,8 @@ def read_members(
 ) -> Iterator[TarMember]:
     """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
     for member in with_starts(tar):
-        if is_ignored(member.name, ignore):
-            notes.leave_out(f"{label}:{printable(member.name)}", IGNORED)
+        if pattern := ignored_by(member.name, ignore):
+            notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
         else:
             yield member
 

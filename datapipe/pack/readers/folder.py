@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from datapipe.errors import PackError
-from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
+from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
@@ -153,14 +153,14 @@ class _Tree:
                         continue
                     if is_folder(entry):
                         folders.append(name)
-                    elif self._ignore and is_ignored(self.below(folder) + name, self._ignore):
-                        ignored.append(self.below(folder) + name)
+                    elif pattern := ignored_by(self.below(folder) + name, self._ignore):
+                        ignored.append((self.below(folder) + name, pattern))
                     else:
                         files.add(name)
         except OSError as error:
             raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
-        for name in sorted(ignored):
-            self._leave_out(name, IGNORED)
+        for name, pattern in sorted(ignored):
+            self._leave_out(name, why_ignored(pattern))
         return files, sorted(folders)
 
     def read_folder(self, folder: str, names: SortedNames) -> Iterator[RawSample | Reject]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, PackError, SampleError, StoreError
-from datapipe.index.ignore import IGNORED, is_ignored, parse_ignore
+from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.media import START
 from datapipe.index.members import member_kind
 from datapipe.index.tar.contents import Content, content_of
@@ -237,8 +237,8 @@ def _read_folder(
     for name in _names(folder):
         label = f"{folder.name}/{printable(name)}"
         parts = split_name(name)
-        if is_ignored(name, ignore):
-            options.notes.leave_out(label, IGNORED)
+        if pattern := ignored_by(name, ignore):
+            options.notes.leave_out(label, why_ignored(pattern))
         elif parts is not None:
             blob = Blob(f"{folder}/{name}", name=label)
             start = b"" if member_kind(parts[1]) else start_of(blob.path, START)

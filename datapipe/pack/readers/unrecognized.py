@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError, SampleError
+from datapipe.index.ignore import ignored_by
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
-from datapipe.index.tar.contents import is_ignored
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
@@ -109,7 +109,7 @@ def _texts_of_none(raw: Path, ignore: Sequence[str]) -> list[Path]:
     for folder, _, names in walk(raw):
         for name in sorted(names):
             stem, ext = _split(name)
-            if ignore and is_ignored(os.path.relpath(Path(folder, name), raw), ignore):
+            if ignore and ignored_by(os.path.relpath(Path(folder, name), raw), ignore):
                 continue
             if is_image_extension(ext):
                 images += 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.index.tar.contents import parse_ignore
+from datapipe.index.ignore import parse_ignore
 from datapipe.index.tar.listing import names_shards
 from datapipe.pack.input.archives import packed_images, refuse_archive
 from datapipe.pack.input.raw_sample import ReadOptions

@@ -92,10 +92,9 @@ def said_of_unused(record: Mapping[str, Any], images: Sequence[Any]) -> str:
 
 
 def map_of_turns(record: Mapping[str, Any], images: Sequence[Any]) -> Callable[[str], str]:
-    """Return a function from a field to the map of a conversation that takes its images too."""
-    """Return what makes the map of a conversation that takes the images of a field too.
+    """Return a function from a field to the map of a conversation that takes its images too.
 
-    There is none where the text marks the places of its images and has none for those of the field.
+    There is none if the text marks the places of its images and has none for those of the field.
     """
 
     def remedy(field: str) -> str:

@@ -145,6 +145,7 @@ class _Tree:
     def _list(self, folder: str) -> tuple[SortedNames, list[str]]:
         """Return the files and the folders in a folder, both sorted, without ignored files."""
         files, folders, ignored = SortedNames(), [], []
+        below = self.below(folder)
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -153,8 +154,8 @@ class _Tree:
                         continue
                     if is_folder(entry):
                         folders.append(name)
-                    elif pattern := ignored_by(self.below(folder) + name, self._ignore):
-                        ignored.append((self.below(folder) + name, pattern))
+                    elif self._ignore and (pattern := ignored_by(below + name, self._ignore)):
+                        ignored.append((below + name, pattern))
                     else:
                         files.add(name)
         except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 
@@ -57,6 +58,7 @@ class Grouped:
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 
+@lru_cache(256)  # each member is asked for several times in a row
 def split_name(name: str) -> tuple[str, str] | None:
     """Split a member's name into key and extension; None where WebDataset sees no sample in it."""
     match = _NAME.match(name.removeprefix("./"))

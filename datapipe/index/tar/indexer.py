@@ -244,7 +244,7 @@ def scan_shard(
             for member in with_starts(tar):
                 if stop is not None and stop.is_set():
                     return
-                if pattern := ignored_by(member.name, ignore):
+                if ignore and (pattern := ignored_by(member.name, ignore)):
                     findings.left_out.add(why_ignored(pattern), f"{name}:{member.name}")
                     continue
                 content = content_of((split_name(member.name) or ("", ""))[1], member.start)

@@ -54,7 +54,7 @@ def read_members(
 ) -> Iterator[TarMember]:
     """Yield the members of a tar, with their first bytes; those that `--ignore` names are noted."""
     for member in with_starts(tar):
-        if pattern := ignored_by(member.name, ignore):
+        if ignore and (pattern := ignored_by(member.name, ignore)):
             notes.leave_out(f"{label}:{printable(member.name)}", why_ignored(pattern))
         else:
             yield member

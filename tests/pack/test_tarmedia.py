@@ -114,7 +114,7 @@ def test_beside_an_image_it_is_counted(tmp_path, tar, jpeg, caplog, ext):
     tar(**{ext: data, "jpg": jpeg, "txt": words})
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
     assert (report.samples, report.images) == (3, 3)
-    names = ", ".join(f"{number}.{ext}" for number in range(3))
+    names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
     assert report.notes == (f"read by no loader: 3 members `{ext}`, {medium} ({names})",)
     with caplog.at_level(logging.WARNING):
         assert datapipe.index_shards(tmp_path / "raw").samples == 3
@@ -240,7 +240,7 @@ def test_images_that_are_numbered_alike_are_inputs_without_a_word(tmp_path, tar,
 def test_a_text_beside_the_one_that_is_taken_is_counted(tmp_path, tar, jpeg, caplog, ext):
     tar(**{"jpg": jpeg, "txt": words, "json": b"{}", ext: b"{}"})
     report = datapipe.pack_dataset(tmp_path / "raw", tmp_path / "out", workers=1)
-    names = ", ".join(f"{number}.{ext}" for number in range(3))
+    names = ", ".join(f"x.tar:{number}.{ext}" for number in range(3))
     about = "a text beside the one that is taken"
     assert report.notes == (f"read by no loader: 3 members `{ext}`, {about} ({names})",)
     with caplog.at_level(logging.WARNING):

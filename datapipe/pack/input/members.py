@@ -91,9 +91,10 @@ def sample_of_members(
         caption = NamedTexts(named, texts.unclear)
         others = [member for index, member in enumerate(others) if index not in texts.named]
     record = _take_json(others)
-    for content, blob in others:
+    for content, _ in others:
         is_text = content.kind or content.ext.lower().endswith(".json")
-        notes.members.keep(content.ext, FURTHER_TEXT if is_text else content.medium, blob.label)
+        what = FURTHER_TEXT if is_text else content.medium
+        notes.members.keep(content.ext, what, f"{source}.{content.ext}")
     for ext in companions([content.ext for content, _ in images]):
         notes.members.accompany(ext, source)
     raw_images = [RawImage(blob, content.ext.rpartition(".")[0]) for content, blob in images]

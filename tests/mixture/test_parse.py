@@ -372,7 +372,7 @@ def test_groups_may_be_nested_but_not_without_end(tmp_path: Path) -> None:
     path = tmp_path / "mixture.yaml"
     for content in (json.dumps(nested(40)), "[" * 5000 + "]" * 5000):
         path.write_text(content)
-        with pytest.raises(PlanError, match="levels|nesting depth"):  # of ours, or of PyYAML
+        with pytest.raises(PlanError, match=r"levels|nesting depth"):  # of ours, or of PyYAML
             Mixture.load(path)
     for deep in (nested(40), loop):
         with pytest.raises(PlanError, match="more than 50 levels"):

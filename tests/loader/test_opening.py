@@ -1,4 +1,4 @@
-"""What make_loader takes as a dataset, and what it says about everything else."""
+"""Datasets that make_loader takes, and its messages about everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members of tars hold is told by their content: read, rejected by name, or counted."""
+"""Members of tars are recognised by their content: read, rejected by name, or counted."""
 
 import gzip
 import json

@@ -32,7 +32,7 @@ _FORMATS = re.compile(r"the formats are\n(?:  --format .*(?:\n|$))+")
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a layout.
+    """Result of packing a layout.
 
     Attributes:
         error: message of the refusal; empty if it was packed.

@@ -223,7 +223,10 @@ class CheckedColumn(NDArrayOperatorsMixin):
             self._read_blocks(wanted[start : start + _AT_ONCE])
 
     def read(self, numbers: Int64, width: int = 1) -> npt.NDArray[Any]:
-        """Read `width` values from each number on, by position: [n, width], compared."""
+        """Return `width` values from each number on, compared: [n, width]."""
+        if not self.by_position:
+            self.compare(numbers, width)
+            return np.stack([self.values[numbers + further] for further in range(width)], axis=1)
         found = np.empty((len(numbers), width), self.dtype)
         # Neighbours share blocks, and a disk likes an order.
         order = np.argsort(numbers, kind="stable")

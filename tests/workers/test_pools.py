@@ -7,15 +7,9 @@ from contextlib import closing
 import pytest
 
 from datapipe.workers.inline import InlinePool
+from datapipe.workers.processes import ProcessPool
 from datapipe.workers.threads import ThreadPool
-
-
-def work(job):
-    """Job (number, what to do)."""
-    number, kind = job
-    if kind == "fail":
-        raise LookupError(f"job {number}")
-    return number * 10
+from tests.workers.jobs import work, worker
 
 
 def plain(count):
@@ -25,8 +19,9 @@ def plain(count):
 POOLS = {
     "inline": lambda: InlinePool(work),
     "threads": lambda: ThreadPool(work, 2, ahead=3),
+    "processes": lambda: ProcessPool(worker, 2, ahead=3),
 }
-WINDOW = {"inline": 1, "threads": 6}
+WINDOW = {"inline": 1, "threads": 6, "processes": 6}
 
 
 @pytest.fixture(params=POOLS)

@@ -51,7 +51,9 @@ def read_values(column: Values | ReadableColumn, numbers: Int64, width: int = 1)
 
 def take_values(column: Any, numbers: Int64, width: int = 1) -> Values:
     """Return `width` values from each number on, through a mapping: [n, width]."""
-    return np.stack([column[numbers + further] for further in range(width)], axis=1)
+    values: Values = column[numbers]
+    further = [column[numbers + more] for more in range(1, width)]
+    return np.stack([values, *further], axis=1) if further else values[:, None]
 
 
 def _read(column: Values, mapped: tuple[str, int], numbers: Int64, width: int) -> Values:

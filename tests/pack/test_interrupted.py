@@ -349,7 +349,7 @@ def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
     monkeypatch.setattr("fcntl.flock", refuse)
     with pytest.raises(PackError, match=r"cannot be locked \(.*--no-lock-check if nothing else"):
         pack(raw, tmp_path / "out")
-    pack(raw, tmp_path / "out", lock_check=False)
+    pack_dataset(raw, tmp_path / "out", shard_size=3, max_rejects=9, lock_check=False)
     assert contents(tmp_path / "out") == whole
     assert "cannot be locked" in caplog.text
 

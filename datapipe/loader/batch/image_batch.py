@@ -14,7 +14,6 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.transform import Draw, ImageTransform, Placement
@@ -64,7 +63,7 @@ class ImageSlots:
         self._transforms = [context.transforms[0]] * len(samples)
         if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
-        self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        self._fixed = all(each.spec.one_size for each in context.transforms)
         # Images of fixed size are planned alike, whatever their kind.
         self._forms: ImageTransform | MixedForms = context.transforms[0]
         if kinds is not None and not self._fixed:
@@ -185,7 +184,6 @@ class ImageSlots:
     def _restore_alike(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
         """Do `restore_many` for images of one kind, which have one size."""
         transform, kept = self._transforms[int(slots[0])], self._context.kept
-        assert isinstance(transform, FixedTransform)
         assert kept is not None
         assert source.data is not None
         images = self.first[slots]

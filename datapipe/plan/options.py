@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from datapipe.declared import Count, Refused, Say, check_fields
 from datapipe.errors import PlanError
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Version of the order; raised whenever equal options would give another order than before."""
 
 BLOCK = 65_536

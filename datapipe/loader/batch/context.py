@@ -9,7 +9,6 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
@@ -28,6 +27,8 @@ class BatchContext:
     Attributes:
         dataset, store: samples, and how to read them.
         arrays: datasets of arrays; None if all are shards.
+        parts: names of the mixture's parts; empty for a dataset that is given alone.
+        part_edges: int64 [parts + 1], number of the first sample of each part.
         transform: the user's own; None for none.
         meta: keys of the batch beside those that a model takes.
         cache: of samples; None for none.
@@ -39,6 +40,8 @@ class BatchContext:
     dataset: Dataset
     store: Store
     arrays: ArrayDatasets | None
+    parts: tuple[str, ...]
+    part_edges: Int64
     images: ImageContext | None
     transform: UserTransform | None
     tokens: TokenContext | None
@@ -53,10 +56,8 @@ class BatchContext:
     def shard_name(self, sample: int) -> str:
         """Return the name of the shard of a sample, in a mixture with that of its dataset."""
         name = self.store.name(self.dataset.columns.shard(sample))
-        if isinstance(self.dataset, MixedDataset):
-            (dataset,) = self.dataset.dataset_names(np.array([sample]))
-            return f"{dataset}/{name}"
-        return name
+        part = self.parts[int(np.searchsorted(self.part_edges, sample, side="right")) - 1]
+        return f"{part}/{name}" if part else name
 
     def describe(self, sample: int) -> str:
         """Return the names of a sample and its shard, for the log."""
@@ -74,25 +75,25 @@ class StepJob:
         last: no step follows.
         next_use: int64 [n], next use of each sample, for a cache that evicts by it.
         resident: bool [n], samples whose images are on the device already.
-        keys: what random numbers depend on; None if that is `epoch` and the number of a sample.
+        keys: what random numbers depend on.
         fetch: reads of the samples that have begun; not sent to processes.
     """
 
     share: Share
     epoch: int
     run_after: Run
+    keys: RandomKeys
     labels: int | None = None
     last: bool = False
     next_use: Int64 | None = None
     resident: Bools | None = None
-    keys: RandomKeys | None = None
     fetch: Fetch | None = None
 
     @property
     def samples(self) -> Int64:
         """Numbers of its samples: int64 [n]."""
-        return self.share.units.samples
+        return self.share.units.numbers
 
     def drawn_by(self, slot: int) -> tuple[int, int]:
-        """Return the epoch and the number that the random numbers of a sample depend on."""
-        return (self.epoch, int(self.samples[slot])) if self.keys is None else self.keys.of(slot)
+        """Return the pass and the number that the random numbers of a sample depend on."""
+        return self.keys.of(slot)

@@ -53,7 +53,7 @@ class PlanOptions:
         buckets: length buckets: how many, or boundaries in tokens, such as 128,512. Units are
             batches.
         batch_size: samples of a batch, if units are batches.
-        group: units laid out as of equal cost, one step of the first launch; 1 for none.
+        group: consecutive units of near-equal cost; 1 for none.
         block: samples that are planned together.
 
     Raises:

@@ -1,9 +1,8 @@
 """Records the golden digests anew: `python -m tests.golden.record`.
 
 Do that where batches change on purpose: the diff of `digests.json` then says which configurations
-and keys are concerned, and the change belongs in the changelog. Data and states stay as an earlier
-version wrote them; `--data` and `--states` make these anew too, for formats that are not read any
-more.
+and keys are concerned, and the change belongs in the changelog. Data and states stay as they were
+written; `--data` and `--states` write them again, for versions that are not read any more.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .digest import DIGESTS, STATES, run_case, run_plan, state_path, versions
 
 
 def record(folder: Path, *, num_workers: int, data_too: bool, states_too: bool) -> None:
-    """Write `digests.json`, with `data_too` also `data/`, and with `states_too` also `states/`."""
+    """Write `digests.json`, and what is in `data/` and `states/` if they are asked for."""
     if data_too:
         (folder / "making").mkdir()
         make_data(folder / "making")
@@ -44,8 +43,8 @@ def record(folder: Path, *, num_workers: int, data_too: bool, states_too: bool) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", action="store_true", help="make data anew too")
-    parser.add_argument("--states", action="store_true", help="make states anew too")
+    parser.add_argument("--data", action="store_true", help="write the data again too")
+    parser.add_argument("--states", action="store_true", help="write the states again too")
     parser.add_argument("--num-workers", type=int, default=0, help="of each loader (%(default)s)")
     options = parser.parse_args(arguments)
     logging.getLogger("datapipe").setLevel(logging.ERROR)

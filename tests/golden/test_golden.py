@@ -13,7 +13,7 @@ torch resizes bytes with integer weights, and normalisation is two float32 round
 pixels may. Nor do they depend on the number of workers, which is another one here than where they
 were recorded.
 
-`data/` and `states/` hold what an earlier version wrote; later versions open it and continue.
+`data/` and `states/` were written once, and are opened and resumed as they are.
 """
 
 from __future__ import annotations

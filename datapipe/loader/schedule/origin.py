@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.files.joined_array import split_by_part
+from datapipe.index.files.mixture_column import split_by_part
 from datapipe.loader.schedule.mixture.legs import Leg, Legs
 from datapipe.loader.schedule.mixture.part import MixturePart, key_of
 from datapipe.plan.epoch import Source

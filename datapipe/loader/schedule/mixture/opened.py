@@ -17,10 +17,10 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
-from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
 from datapipe.loader.schedule.mixture.notes import MixtureNotes, dump_counts, parse_counts
@@ -72,7 +72,9 @@ class OpenedMixture:
                 open_part = partial(_open_part, self._notes, remote, len(datasets))
                 self._data = list(pool.map(open_part, datasets))
             self._notes.save()
-        self.dataset = MixedDataset.of(self._data) if datasets[0].name else self._data[0].dataset()
+        self.dataset = (
+            DatasetMixture.of(self._data) if datasets[0].name else self._data[0].dataset()
+        )
 
     @property
     def own_images(self) -> list[ImageSpec | None]:

@@ -50,7 +50,7 @@ def make_context(
     """
     prefetcher = path.prefetcher
     kept = rows = cache = images = device_cache = None
-    forms = None if path.made is None else ImageKinds.of(origin, dataset.title)
+    forms = None if path.made is None else ImageKinds.of(origin, dataset)
     if work.cache is not None:
         specs = [path.made] if forms is None else [form.spec for form in forms.transforms]
         each = [
@@ -112,11 +112,9 @@ def make_context(
         dataset=dataset,
         store=store,
         arrays=open_arrays(dataset, store, images=images is not None),
-        parts=tuple(part.name for part in origin.parts),
-        part_edges=origin.edges,
         images=images,
         transform=work.transform,
-        tokens=_token_context(origin, plan, options, work=work),
+        tokens=_token_context(dataset, origin, plan, options, work=work),
         meta=options.meta,
         seed=plan.seed,
         verify=options.verify,
@@ -135,12 +133,11 @@ def _stored_images(origin: Origin) -> ImageSpec | None:
 
 
 def _token_context(
-    origin: Origin, plan: PlanOptions, options: LoaderOptions, *, work: Work
+    dataset: Dataset, origin: Origin, plan: PlanOptions, options: LoaderOptions, *, work: Work
 ) -> TokenContext | None:
-    firsts = origin.edges.tolist()
     texts = tuple(
         _text_kind(part, part.rule, first)
-        for part, first in zip(origin.parts, firsts, strict=False)
+        for part, first in zip(origin.parts, origin.edges[:-1].tolist(), strict=True)
         if part.rule is not None
     )
     if not texts:
@@ -154,7 +151,7 @@ def _token_context(
         segments = plan.max_samples * options.units_per_rank + 1  # the last one is the rest
     return TokenContext(
         texts=texts,
-        kinds=PartNumbers(origin.edges) if len(texts) > 1 else None,
+        kinds=dataset.kinds if len(texts) > 1 else None,
         pack=plan.unit == "pack",
         # One of the two is 1: packs are not padded.
         multiple_of=plan.pack_multiple_of * work.batch.multiple_of,
@@ -175,24 +172,6 @@ def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
 
 
 @dataclass(frozen=True)
-class PartNumbers:
-    """Numbers of the parts that samples are from, or what a table has for them.
-
-    Attributes:
-        edges: int64 [parts + 1], number of the first sample of each part.
-        table: int64 [parts]; None for the numbers themselves.
-    """
-
-    edges: Int64
-    table: Int64 | None = None
-
-    def __call__(self, samples: Int64) -> Int64:
-        """Return the number of each sample's part, or its entry: int64 [n] in and out."""
-        found: Int64 = np.searchsorted(self.edges, samples, side="right") - 1
-        return found if self.table is None else self.table[found]
-
-
-@dataclass(frozen=True)
 class ImageKinds:
     """Different transforms of the images of a loader.
 
@@ -207,8 +186,8 @@ class ImageKinds:
     names: tuple[str, ...]
 
     @staticmethod
-    def of(origin: Origin, title: str) -> ImageKinds:
-        """Find the transforms of all parts. `title` is the name of one without a name.
+    def of(origin: Origin, dataset: Dataset) -> ImageKinds:
+        """Find the transforms of all parts.
 
         Raises:
             PlanError: images of two parts cannot be in one batch.
@@ -218,10 +197,21 @@ class ImageKinds:
         for part in origin.parts:
             assert part.image is not None
             name = repr(part.image.spec)
-            found.setdefault(name, (part.image, part.name or title))
+            found.setdefault(name, (part.image, part.data.name))
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
-        several = len(transforms) > 1
-        kinds = PartNumbers(origin.edges, np.array(table, np.int64)) if several else None
+        kinds = KindTable(dataset, np.array(table, np.int64)) if len(transforms) > 1 else None
         return ImageKinds(transforms, kinds, names)
+
+
+@dataclass(frozen=True)
+class KindTable:
+    """Kind of each sample of a mixture, by its part: `table` is int64 [parts]."""
+
+    dataset: Dataset
+    table: Int64
+
+    def __call__(self, samples: Int64) -> Int64:
+        """Return the kind of each sample: int64 [n] in and out."""
+        return self.table[self.dataset.kinds(samples)]

@@ -63,7 +63,7 @@ class Origin:
     @property
     def is_alone(self) -> bool:
         """True if the data are one dataset that was given alone, which has no name."""
-        return not self.parts[0].name
+        return not self.parts[0].data.is_named
 
     @property
     def warnings(self) -> list[str]:

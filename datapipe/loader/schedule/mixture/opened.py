@@ -17,7 +17,8 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts
@@ -64,17 +65,16 @@ class OpenedMixture:
 
     def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
         self._mixture, datasets = mixture, mixture.datasets
+        if mixture.is_alone:
+            self._notes = MixtureNotes(())
+            self.dataset = _open(datasets[0], remote, 1)
+            return
         self._notes = MixtureNotes([fspath(entry.path) for entry in datasets])
-        if len(datasets) == 1:
-            self._data = [_open_one(datasets[0], remote)]
-        else:
-            with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
-                open_part = partial(_open_part, self._notes, remote, len(datasets))
-                self._data = list(pool.map(open_part, datasets))
-            self._notes.save()
-        self.dataset = (
-            DatasetMixture.of(self._data) if datasets[0].name else self._data[0].dataset()
-        )
+        with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
+            open_part = partial(_open_part, self._notes, remote, len(datasets))
+            parts = list(pool.map(open_part, datasets))
+        self._notes.save()
+        self.dataset = DatasetMixture.of(parts)
 
     @property
     def own_images(self) -> list[ImageSpec | None]:
@@ -105,7 +105,7 @@ class OpenedMixture:
         make_encoder, image = _Once(TextEncoder), _Once(image)
         groups, parts = self._mixture.groups, list[MixturePart]()
 
-        def part_of(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
+        def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
             own, transform = text if entry.text is None else entry.text, image(entry.image)
             conditions = [each for each in (where, entry.where) if each is not None]
             if len(conditions) > 1:
@@ -130,17 +130,15 @@ class OpenedMixture:
                 notes=self._notes,
             )
 
-        several = len(self._data) > 1  # else the counting of tokens shows its own progress
-        with (
-            Progress("opening", unit="dataset", total=len(self._data))
-            if several
-            else (nullcontext()) as progress
-        ):
-            for entry, data in zip(self._mixture.datasets, self._data, strict=True):
+        datasets = self.dataset.parts
+        bar = Progress("opening", unit="dataset", total=len(datasets))
+        several = len(datasets) > 1  # of one, the counting of tokens shows its own progress
+        with bar if several else nullcontext():
+            for entry, data in zip(self._mixture.datasets, datasets, strict=True):
                 with _named(entry):
-                    parts.append(part_of(entry, data))
-                if progress is not None:
-                    progress.advance()
+                    parts.append(opened(entry, data))
+                if several:
+                    bar.advance()
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: StepSize) -> Origin:
@@ -164,8 +162,7 @@ class OpenedMixture:
             json.dumps(_without_paths(mixture.to_dict()), sort_keys=True).encode()
         )
         legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
-        edges = np.cumsum([0, *(part.data.counts.samples for part in parts)], dtype=np.int64)
-        return Origin(parts, edges, legs, plan)
+        return Origin(parts, self.dataset.sample_edges, legs, plan)
 
 
 class _Once(Generic[S, T]):
@@ -181,24 +178,6 @@ class _Once(Generic[S, T]):
                 return made
         self._made.append((spec, self._make(spec)))
         return self._made[-1][1]
-
-
-def _open_one(entry: MixtureDataset, remote: RemoteOptions) -> DatasetPart:
-    """Open the dataset of a mixture of one."""
-    dataset = _open(entry, remote, 1)
-    return DatasetPart(
-        entry.name,
-        partial(_same, dataset),
-        ColumnCounts.of(dataset.columns),
-        dataset.fingerprint,
-        of=1,
-        is_remote=isinstance(dataset.folder, RemoteFolder),
-        arrays=dataset.manifest.arrays,
-    )
-
-
-def _same(dataset: Dataset, of: int) -> Dataset:
-    return dataset
 
 
 def _open_part(

@@ -26,7 +26,7 @@ class _Epoch:
 
     def __init__(self, epoch: int) -> None:
         options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
-        self._plan = EpochPlan(Source(count=_SAMPLES), options, epoch)
+        self._plan = EpochPlan(Source.of_dataset(_SAMPLES, options), options, epoch)
         self.count = self._plan.blocks
 
     def __call__(self, block: int, before: int) -> Units:

@@ -100,19 +100,21 @@ def together(loaders: Sequence[Loader], *, pack: bool = False) -> BatchContext:
 
 
 def job(loaders: Sequence[Loader], samples: Int64, **changes: Any) -> StepJob:
-    texts = [loader.components().schedule.origin.text for loader in loaders]
+    texts = [loader.components().schedule.origin.parts[0].selection().text for loader in loaders]
     kinds, sizes = kinds_of(samples).tolist(), None
     if texts[0] is not None:
         parts = zip(kinds, samples, strict=True)
         sizes = Sizes.join([texts[kind].measure(np.array([each])) for kind, each in parts])  # type: ignore[union-attr]
+    units = Units(samples, np.arange(len(samples) + 1), sizes)
+    keys = loaders[0].components().schedule.origin.random_keys(units)
     return StepJob(
         share=Share(
-            units=Units(samples, np.arange(len(samples) + 1), sizes),
+            units=units,
             valid=np.ones(len(samples), bool),
             excluded=np.zeros(len(samples), bool),
         ),
         run_after=loaders[0].components().start,
-        **{"epoch": 0} | changes,
+        **{"epoch": 0, "keys": keys} | changes,
     )
 
 
@@ -282,7 +284,7 @@ def test_texts_of_one_encoder_are_encoded_together(
     monkeypatch.setattr(type(kind.encoder), "encode", counted)
     context = TokenContext(texts=(kind, later), kinds=lambda samples: samples // 37, pack=True)
     samples = np.array([3, 40, 4, 41])
-    sizes = loader.components().schedule.origin.text.measure(samples % 37)  # type: ignore[union-attr]
+    sizes = loader.components().schedule.origin.parts[0].measure(samples % 37)  # type: ignore[union-attr]
     slots = TokenSlots(context, samples, sizes)
     said = {"conversations": [{"from": "human", "value": "<image><image>What is number 3?"}]}
     answer = {"from": "gpt", "value": "It is 3."}

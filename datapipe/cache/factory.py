@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from datapipe.cache.device import DeviceRows
-from datapipe.cache.entries import RowCounts
+from datapipe.cache.disk import disk_tier
+from datapipe.cache.entries import EntrySizes, RowCounts
+from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.memory import FixedEntries
+from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
+from datapipe.cache.next_use import NextUse
 from datapipe.cache.next_use_planner import MOST_SAMPLES
-from datapipe.cache.sample_cache import KEY, SampleCache
+from datapipe.cache.policy import Policy
+from datapipe.cache.sample_cache import SampleCache, expect
 from datapipe.cache.spec import CacheSpec
+from datapipe.cache.tier import Tier, TierRequest
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.progress import readable_size
 
 logger = logging.getLogger(__name__)
+
+TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (
+    shared_memory_tier,
+    evicting_tier,
+    disk_tier,
+)
+"""Factories of the tiers on the host, fastest first; each returns None if it is not asked for."""
+
+POLICIES: dict[str, Callable[[int], Policy]] = {"next-use": NextUse}
+"""Eviction policies, by budget; under other names a fixed part is kept."""
+
+_NO_LIMIT = 1 << 62
 
 
 def kept_transform(
@@ -97,36 +113,44 @@ def make_cache(
     Raises:
         PlanError: worker processes cannot keep to its policy.
     """
-    if processes and spec.policy in ("next-use", "lru"):
+    if processes and spec.policy in POLICIES:
         raise PlanError(
             f"cache policy={spec.policy!r}: worker processes share a fixed part; give "
             "policy='pin', or workers='threads'"
         )
     # One rank that reads all of a permutation can hit no more than the part that fits. Several
     # ranks that deal it anew each epoch use a sample at times that only the plan knows.
-    policy = spec.policy
+    policy: str = spec.policy
     if policy == "auto":
         several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
         policy = "next-use" if several else "pin"
-    cache = SampleCache(
-        spec,
-        dataset,
-        images=images,
-        kept=kept,
-        policy=policy,
-        device=None if device is None else device.layout,
-        world_size=world_size,
+    sizes = EntrySizes(dataset.columns, kept, images=images)
+    request = TierRequest(
+        spec=spec,
+        dataset=dataset,
+        sizes=sizes,
+        policy=POLICIES.get(policy),
+        ranks=world_size,
+        covered=0 if device is None else device.layout.kept,
     )
-    memory = cache.memory
-    if isinstance(memory, FixedEntries) and not memory.layout.kept and device is None:
-        logger.warning(
-            "the cache keeps nothing in memory: no sample of %s fits into %s bytes; give more, "
-            "such as '8GB'",
-            *(dataset.title, f"{spec.memory:,}"),
-        )
-    parts = ([] if device is None else [_describe(device, len(dataset))]) + cache.describe()
+    tiers: list[Tier] = []
+    for make in TIERS:
+        tier = make(request)
+        if tier is not None:
+            tiers.append(tier)
+            request = replace(request, covered=tier.covered)
+    texts = None if device is None else _text_cache(dataset, device.layout)
+    cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
+    parts = ([] if device is None else [_describe(device)]) + cache.describe()
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache
+
+
+def _text_cache(dataset: Dataset, device: EntryLayout) -> SampleCache:
+    """Return the cache of the texts of samples whose images stay on the device."""
+    sizes = EntrySizes(dataset.columns, None, images=False)
+    layout = EntryLayout(len(dataset), sizes, _NO_LIMIT, stop=device.kept)
+    return SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=sizes)
 
 
 def make_device_rows(
@@ -165,15 +189,11 @@ def make_device_rows(
         len(dataset),
         RowCounts(dataset.columns, kept),
         int(spec.device) // torch.Size(shape).numel(),
-        KEY,
         alignment=1,
     )
     return DeviceRows(layout, shape, device)
 
 
-def _describe(rows: DeviceRows, samples: int) -> str:
-    layout = rows.layout
-    size = readable_size(layout.bytes * torch.Size(rows.shape).numel())
-    share = f"{layout.kept / max(samples, 1):.1%}"
-    kept = f"{layout.kept:,} of {samples:,} samples ({size}) decoded on {rows.device}"
-    return f"{kept}, which will serve {share} of reads"
+def _describe(rows: DeviceRows) -> str:
+    kept = rows.layout.describe("decoded", unit=torch.Size(rows.shape).numel())
+    return expect(f"{kept} on {rows.device}", rows.layout.cover(0)[0])

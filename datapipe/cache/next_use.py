@@ -1,30 +1,10 @@
-"""Eviction policies: by the next use, which the plan knows, and by the last use.
-
-The share of reads that a policy will serve is known before the first one.
-"""
+"""Eviction by the next use, which the plan knows."""
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
-from functools import lru_cache
-from typing import Literal
 
-import numpy as np
-
-NEVER = 2**62
-"""Next use of a sample that is not used again as far as is known."""
-
-AHEAD = 6
-"""Epochs that are planned ahead. If each of eight ranks holds an eighth of the data, the cache
-serves 0.12 of the reads with one epoch, 0.23 with two, 0.41 with four, 0.42 with six or more."""
-
-MOST_RANKS = 128
-"""Most ranks for which the trial of a policy is worth its time."""
-
-_READS = 256  # of a rank per epoch of the trial
-_EPOCHS, _COUNTED = 20, 8  # of the trial, and those at its end that count
-_SEED = 1
+from datapipe.cache.policy import NEVER
 
 
 class NextUse:
@@ -37,6 +17,9 @@ class NextUse:
     Args:
         budget: bytes.
     """
+
+    keeps = "samples that are used next"
+    plans_ahead = True
 
     def __init__(self, budget: int) -> None:
         self.budget = budget
@@ -104,84 +87,3 @@ class NextUse:
         if len(self._heap) > 64 + 4 * len(self._kept):
             self._heap = [(-use, sample) for sample, (use, _) in self._kept.items()]
             heapq.heapify(self._heap)
-
-
-class Lru:
-    """Policy that keeps the samples that were used last, for comparison.
-
-    Args:
-        budget: bytes.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self._kept: OrderedDict[int, int] = OrderedDict()  # bytes by sample, used longest ago first
-        self.bytes = 0
-
-    def use(self, sample: int, next_use: int) -> None:
-        """Record the use of a kept sample."""
-        self._kept.move_to_end(sample)
-
-    def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
-        """Return whether a new sample is kept, and the samples that are evicted for it."""
-        if size > self.budget or sample in self._kept:
-            return False, []
-        going = []
-        while self.bytes + size > self.budget:
-            other, freed = self._kept.popitem(last=False)
-            self.bytes -= freed
-            going.append(other)
-        self._kept[sample] = size
-        self.bytes += size
-        return True, going
-
-    def would_keep(self, sample: int, size: int, next_use: int) -> bool:
-        """Return whether the sample would be kept if it were offered now."""
-        return size <= self.budget and sample not in self._kept
-
-    def __contains__(self, sample: int) -> bool:
-        return sample in self._kept
-
-
-@lru_cache
-def expected_hits(
-    policy: Literal["next-use", "lru"], part: float, ranks: int, ahead: int
-) -> float | None:
-    """Return the share of a rank's reads that a policy serves once the cache is full.
-
-    It is measured on a small dataset. The share depends only on the part that fits and on the
-    number of ranks among which each epoch is dealt anew.
-
-    Args:
-        part: of the dataset that fits.
-        ranks: that share an epoch; each has a cache of its own.
-        ahead: epochs whose plans are known.
-
-    Returns:
-        From 0 to 1; None for more than `MOST_RANKS` ranks.
-    """
-    if ranks > MOST_RANKS:
-        return None
-    samples = _READS * ranks
-    rng = np.random.default_rng(_SEED)
-    orders = [rng.permutation(samples)[:_READS] for _ in range(_EPOCHS + ahead)]
-    uses = np.full((_EPOCHS + ahead, samples), -1, np.int64)
-    for epoch, order in enumerate(orders):
-        uses[epoch, order] = np.arange(_READS)
-    budget = round(part * samples)
-    cache: NextUse | Lru = NextUse(budget) if policy == "next-use" else Lru(budget)
-    served = 0
-    for epoch in range(_EPOCHS):
-        following = uses[epoch + 1 : epoch + 1 + ahead]
-        for sample in orders[epoch].tolist():
-            later = np.flatnonzero(following[:, sample] >= 0)
-            then = NEVER - 1
-            if len(later):
-                then = int(later[0]) * _READS + int(following[later[0], sample])
-                then += (epoch + 1) * _READS
-            if sample in cache:
-                cache.use(sample, then)
-                served += epoch >= _EPOCHS - _COUNTED
-            else:
-                cache.offer(sample, 1, then)
-    return served / (_COUNTED * _READS)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+SOURCE = "source"
+"""Name of the source of entries among those of the tiers."""
+
 Counts = Counter[tuple[str, str]]
 """Numbers by tier and by field of `TierStats`."""
 

@@ -53,7 +53,7 @@ def on_arrays(
         image = spec_of(stored[0].arrays.image)
     elif not image_given and len(held) == count:
         image = None
-    if work.cache is not None and (work.cache.memory, work.cache.disk) != (None, None):
+    if work.cache is not None and work.cache.keeps_on_host:
         raise PlanError(
             f"{_prefix(held[0])}cache: arrays are decoded, and the page cache keeps what was read "
             "of them; leave it out, or give CacheSpec(device=...)"

@@ -21,6 +21,7 @@ from datapipe.errors import (
     StateMismatch,
     StoreError,
     TransformError,
+    WorkerError,
 )
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ __all__ = [
     "TextSpec",
     "TransformError",
     "TuneResult",
+    "WorkerError",
     "WorkerSpec",
     "convert_dataset",
     "index_shards",

@@ -83,6 +83,17 @@ class StoreError(DatapipeError):
     """
 
 
+class WorkerError(DatapipeError):
+    """A worker thread or process cannot start, or ended before its job was done.
+
+    Examples:
+        >>> from datapipe.workers.processes import ProcessPool
+        >>> ProcessPool(lambda: abs, 1)
+        Traceback (most recent call last):
+        datapipe.errors.WorkerError: ...
+    """
+
+
 class SampleError(DatapipeError):
     """One sample cannot be used.
 

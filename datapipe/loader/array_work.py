@@ -10,8 +10,8 @@ from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.manifest import Arrays
-from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.work import Work
 
 
@@ -71,7 +71,7 @@ def on_arrays(
 
 def _held(dataset: Dataset, own: Sequence[ImageSpec | None]) -> tuple[list[_Held], int]:
     """Return the datasets of arrays, and the number of all datasets."""
-    if isinstance(dataset, MixedDataset):
+    if isinstance(dataset, DatasetMixture):
         parts = zip(dataset.parts, own, strict=True)
         held = [
             _Held(part.name, part.arrays, part.counts.images, image)

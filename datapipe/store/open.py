@@ -9,11 +9,11 @@ import numpy as np
 
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
-from datapipe.store.joined import JoinedStore
-from datapipe.store.joined_arrays import JoinedArrays
+from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.mixture_store import MixtureStore
 from datapipe.store.protocol import Store
 from datapipe.store.remote import RemoteStore
 from datapipe.store.shards import ShardStore
@@ -25,9 +25,9 @@ def open_store(dataset: Dataset) -> Store:
     Raises:
         PlanError: arrays are behind a URL.
     """
-    if isinstance(dataset, MixedDataset):
+    if isinstance(dataset, DatasetMixture):
         shards = [len(part.counts.shard_samples) for part in dataset.parts]
-        return JoinedStore(
+        return MixtureStore(
             partial(_open_part, dataset.parts),
             np.concatenate(([0], np.cumsum(shards, dtype=np.int64))),
             [part.is_remote for part in dataset.parts],
@@ -47,11 +47,11 @@ def open_arrays(dataset: Dataset, store: Store, *, images: bool) -> ArrayDataset
         store: of the dataset.
         images: whether images are wanted.
     """
-    if isinstance(dataset, MixedDataset):
+    if isinstance(dataset, DatasetMixture):
         if all(part.arrays is None for part in dataset.parts):
             return None
-        assert isinstance(store, JoinedStore)
-        return JoinedArrays(dataset, store, images=images)
+        assert isinstance(store, MixtureStore)
+        return MixtureArrays(dataset, store, images=images)
     if not isinstance(store, ArrayStore):
         return None
     held = open_images(dataset) if images else None

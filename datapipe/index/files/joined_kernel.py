@@ -16,8 +16,8 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.compiled import compiled
 from datapipe.index.files.block_checksums import BLOCK
-from datapipe.index.files.joined_array import IN_SHARDS, OPEN
 from datapipe.index.files.memory import START, Memory, memory
+from datapipe.index.files.mixture_column import IN_SHARDS, OPEN
 from datapipe.index.files.npy import HEADER
 
 # Compiled code holds these values, and numba renews its cache only when this file changes.
@@ -165,7 +165,7 @@ def locate(
         tables: int64 [5, 2, parts], of sample_member, sample_image, member_offset, member_size and
             member_ext.
         codes: of extensions, int64 [parts, ...]; `are_texts` says which of the new ones are texts.
-        places, size: of `JoinedArrays`.
+        places, size: of `MixtureArrays`.
         compared: whether images and texts must have been compared.
         there: bool [n], filled: whether a sample is one that is looked for, in arrays.
         slots: int64 [2, n + 1], filled with the index in memory of the first image of each sample,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from datapipe.array_types import Int64
 from datapipe.index.files.block_checksums import LARGE, CheckedColumn
-from datapipe.index.files.joined_array import JoinedArray
+from datapipe.index.files.mixture_column import MixtureColumn
 from datapipe.index.files.read_at import read_at
 
 Values = npt.NDArray[Any]
@@ -23,7 +23,7 @@ def gather(column: Any, numbers: Int64) -> Values:
     this process's memory, and waits for the disk alone. So large columns are read by position,
     and where that is slow, values are asked for before they are read.
     """
-    if isinstance(column, JoinedArray):
+    if isinstance(column, MixtureColumn):
         return column.gather(numbers, gather)
     if isinstance(column, CheckedColumn):
         if column.by_position:
@@ -38,7 +38,7 @@ def gather(column: Any, numbers: Int64) -> Values:
 
 def gather_counts(offsets: Any, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
-    if isinstance(offsets, JoinedArray):
+    if isinstance(offsets, MixtureColumn):
         return offsets.gather_counts(numbers, gather_counts)
     if isinstance(offsets, CheckedColumn):
         if offsets.by_position:

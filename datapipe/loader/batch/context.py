@@ -9,7 +9,7 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.index.mixed_dataset import MixedDataset
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
@@ -53,7 +53,7 @@ class BatchContext:
     def shard_name(self, sample: int) -> str:
         """Return the name of the shard of a sample, in a mixture with that of its dataset."""
         name = self.store.name(self.dataset.columns.shard(sample))
-        if isinstance(self.dataset, MixedDataset):
+        if isinstance(self.dataset, DatasetMixture):
             (dataset,) = self.dataset.dataset_names(np.array([sample]))
             return f"{dataset}/{name}"
         return name

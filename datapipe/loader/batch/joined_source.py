@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Bools, Float64, Int64
-from datapipe.index.files.joined_array import KERNEL
 from datapipe.index.files.memory import memory
+from datapipe.index.files.mixture_column import KERNEL
 from datapipe.loader.batch.decoded_source import (
     BatchTextMembers,
     DecodedSource,
@@ -23,7 +23,7 @@ from datapipe.loader.batch.decoded_source import (
     text_kinds,
 )
 from datapipe.plan.ragged import edges, places
-from datapipe.store.joined_arrays import JoinedArrays
+from datapipe.store.mixture_arrays import MixtureArrays
 
 _TEXTS = 4  # of a sample, for which there is room at first
 
@@ -42,7 +42,7 @@ class JoinedSource(DecodedSource):
     """
 
     counts: Int64
-    arrays: JoinedArrays
+    arrays: MixtureArrays
     starts: Int64
     bounds: Int64
     found: Int64
@@ -51,7 +51,7 @@ class JoinedSource(DecodedSource):
 
     @staticmethod
     def of(
-        arrays: JoinedArrays, samples: Int64, chosen: Bools, counts: Int64, *, verify: bool
+        arrays: MixtureArrays, samples: Int64, chosen: Bools, counts: Int64, *, verify: bool
     ) -> JoinedSource | None:
         """Return the chosen samples that are in arrays.
 

@@ -17,7 +17,7 @@ from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
 from datapipe.loader.batch.joined_source import JoinedSource
-from datapipe.store.joined_arrays import JoinedArrays
+from datapipe.store.mixture_arrays import MixtureArrays
 
 _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
@@ -90,7 +90,7 @@ class SampleReader:
             return self._cached
         samples, counts, slots = self._samples, self._counts, np.zeros(len(self._samples), bool)
         slots[start:stop] = ~self.encoded[start:stop]
-        if isinstance(self._arrays, JoinedArrays):
+        if isinstance(self._arrays, MixtureArrays):
             joined = JoinedSource.of(self._arrays, samples, slots, counts, verify=self._verify)
             if joined is not None:
                 return [joined]

@@ -25,11 +25,11 @@ from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, con
 from datapipe.decode import normalize
 from datapipe.decode.normalize import KERNEL
 from datapipe.index.dataset import open_dataset
-from datapipe.index.files import joined_array
+from datapipe.index.files import mixture_column
 from datapipe.late_module import LateModule
 from datapipe.loader.batch.joined_source import JoinedSource
 from datapipe.store import arrays as arrays_module
-from datapipe.store.joined_arrays import JoinedArrays
+from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ...remote.server import serving
@@ -109,10 +109,10 @@ def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of writing pixels and reading columns, whatever the tests before have loaded."""
     monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
-    monkeypatch.setattr(joined_array.KERNEL, "module", None)
+    monkeypatch.setattr(mixture_column.KERNEL, "module", None)
     if request.param == "kernel":
         normalize.KERNEL.load()
-        joined_array.KERNEL.load()
+        mixture_column.KERNEL.load()
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -143,7 +143,7 @@ def test_batches_are_those_of_the_shards(
 def test_once_compared_all_are_found_together(
     mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = joined_array.KERNEL.load()
+    kernel = mixture_column.KERNEL.load()
     compiled = [kernel.read, kernel.read_spans, kernel.find_texts, kernel.locate]
     before = [len(function.signatures) for function in compiled]
     find, found = JoinedSource.of, []
@@ -161,7 +161,7 @@ def test_once_compared_all_are_found_together(
     # No batch has waited for a compiler.
     assert [len(function.signatures) for function in compiled] == before
     again = mix("ABT", num_workers=0, epochs=6)
-    monkeypatch.setattr(joined_array.KERNEL, "module", None)
+    monkeypatch.setattr(mixture_column.KERNEL, "module", None)
     assert_same_batches(again, batches)
     assert found[-1] is None
 
@@ -169,9 +169,9 @@ def test_once_compared_all_are_found_together(
 def test_images_and_texts_are_compared_before_they_are_read_in_memory(
     mix: Callable[..., Loader],
 ) -> None:
-    joined_array.KERNEL.load()
+    mixture_column.KERNEL.load()
     arrays = mix("AB").components().context.arrays
-    assert isinstance(arrays, JoinedArrays)
+    assert isinstance(arrays, MixtureArrays)
     held = arrays.dataset(0)
     assert held.images is not None
     samples, counts = np.arange(3), np.array([1, 2, 0])
@@ -186,9 +186,9 @@ def test_images_and_texts_are_compared_before_they_are_read_in_memory(
 
 
 def test_what_ends_too_early_is_not_read_in_memory(mix: Callable[..., Loader]) -> None:
-    joined_array.KERNEL.load()
+    mixture_column.KERNEL.load()
     arrays = mix("AB").components().context.arrays
-    assert isinstance(arrays, JoinedArrays)
+    assert isinstance(arrays, MixtureArrays)
     arrays.dataset(0)
     samples = np.arange(3)  # of which two have images
     counts = np.array([1, 2, 0])
@@ -515,8 +515,8 @@ def test_a_thread_waits_for_the_addresses_that_another_one_finds(
 
     monkeypatch.setattr(arrays_module.ArrayStore, "flags", slow)
     arrays = mix("ABT").components().context.arrays
-    assert isinstance(arrays, JoinedArrays)
-    joined_array.KERNEL.load()
+    assert isinstance(arrays, MixtureArrays)
+    mixture_column.KERNEL.load()
     samples = np.arange(1)
     find = partial(JoinedSource.of, arrays, samples, samples == 0, samples, verify=False)
     with ThreadPoolExecutor(1) as pool:

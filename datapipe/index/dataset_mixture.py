@@ -15,8 +15,8 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
-from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
 from datapipe.index.manifest import Arrays, Manifest
+from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
 
 
 class DatasetPart:
@@ -96,7 +96,7 @@ class DatasetPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedDataset(Dataset):
+class DatasetMixture(Dataset):
     """Datasets of a mixture as one. Its manifest is empty.
 
     Attributes:
@@ -106,13 +106,13 @@ class MixedDataset(Dataset):
     parts: tuple[DatasetPart, ...] = field(repr=False)
 
     @staticmethod
-    def of(parts: Sequence[DatasetPart]) -> MixedDataset:
+    def of(parts: Sequence[DatasetPart]) -> DatasetMixture:
         """Join datasets."""
-        return MixedDataset(
+        return DatasetMixture(
             folder=Path(),
             home=Path(),
             manifest=Manifest(shards=()),
-            columns=JoinedColumns(
+            columns=MixtureColumns(
                 [part.columns for part in parts], [part.counts for part in parts]
             ),
             parts=tuple(parts),
@@ -125,7 +125,7 @@ class MixedDataset(Dataset):
     @property
     def sample_edges(self) -> Int64:
         """Number of the first sample of each dataset, and of all samples: int64 [datasets + 1]."""
-        assert isinstance(self.columns, JoinedColumns)
+        assert isinstance(self.columns, MixtureColumns)
         return self.columns.sample_edges
 
     @property

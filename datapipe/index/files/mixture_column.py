@@ -39,7 +39,7 @@ def flags_of(array: Any) -> int:
     return array.compared.ctypes.data if isinstance(array, CheckedColumn) else 0
 
 
-class JoinedArray:
+class MixtureColumn:
     """Array whose parts are arrays of several datasets, one behind the other.
 
     Indexing it with an integer, a slice or an array of integers returns plain values. A part is
@@ -63,7 +63,7 @@ class JoinedArray:
 
     Examples:
         >>> parts = [np.array([1, 2]), np.array([3])]
-        >>> joined = JoinedArray([lambda part=part: part for part in parts], np.array([0, 2, 3]))
+        >>> joined = MixtureColumn([lambda part=part: part for part in parts], np.array([0, 2, 3]))
         >>> joined[np.array([2, 0])].tolist()
         [3, 1]
     """

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from datapipe.array_types import Int64
 from datapipe.index.columns import DTYPES, Columns, texts_at
-from datapipe.index.files.joined_array import (
+from datapipe.index.files.memory import memory
+from datapipe.index.files.mixture_column import (
     KERNEL,
-    JoinedArray,
+    MixtureColumn,
     address_of,
     flags_of,
     split_by_part,
 )
-from datapipe.index.files.memory import memory
 
 _NONE: Any = np.zeros(0, np.uint8)
 _READ_BY_SAMPLE = ("sample_member", "sample_image", "member_offset", "member_size", "member_ext")
@@ -59,7 +59,7 @@ class ColumnCounts:
         )
 
 
-class JoinedColumns(Columns):
+class MixtureColumns(Columns):
     """Columns of several datasets, each opened when it is first needed.
 
     Args:
@@ -103,7 +103,7 @@ class JoinedColumns(Columns):
             arrays = [partial(_column, part, name) for part in parts]
             if name in _READ_BY_SAMPLE:
                 options["table"] = tables[_READ_BY_SAMPLE.index(name)]
-            return JoinedArray(arrays, edges, DTYPES[name], **options)
+            return MixtureColumn(arrays, edges, DTYPES[name], **options)
 
         fields: dict[str, Any] = {
             "extensions": extensions,
@@ -130,7 +130,7 @@ class JoinedColumns(Columns):
         object.__setattr__(self, "image_edges", images)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JoinedColumns, (self._parts, self._counts)
+        return MixtureColumns, (self._parts, self._counts)
 
     def open_part(self, part: int) -> None:
         """Open the columns of a dataset that are read for every sample."""

@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Bools, Int64
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.index.files.joined_array import CLOSED, IN_SHARDS, OPEN
 from datapipe.index.files.memory import START
-from datapipe.index.joined_columns import JoinedColumns
-from datapipe.index.mixed_dataset import MixedDataset
+from datapipe.index.files.mixture_column import CLOSED, IN_SHARDS, OPEN
+from datapipe.index.mixture_columns import MixtureColumns
 from datapipe.store.arrays import ArrayDataset, ArrayDatasets, ArrayStore, open_images
-from datapipe.store.joined import JoinedStore
+from datapipe.store.mixture_store import MixtureStore
 
 
-class JoinedArrays(ArrayDatasets):
+class MixtureArrays(ArrayDatasets):
     """Datasets of arrays in a mixture, each mapped when it is first needed.
 
     Args:
@@ -38,9 +38,9 @@ class JoinedArrays(ArrayDatasets):
         size: values of an image, of all datasets; 0 if they are not wanted.
     """
 
-    def __init__(self, dataset: MixedDataset, store: JoinedStore, *, images: bool) -> None:
+    def __init__(self, dataset: DatasetMixture, store: MixtureStore, *, images: bool) -> None:
         self._dataset, self._store, self._images = dataset, store, images
-        assert isinstance(dataset.columns, JoinedColumns)
+        assert isinstance(dataset.columns, MixtureColumns)
         self.columns = dataset.columns
         arrays = [part.arrays for part in dataset.parts]
         self._is_array = np.array([each is not None for each in arrays], bool)
@@ -116,5 +116,5 @@ def _place(array: npt.NDArray[Any]) -> int:
     return address - START
 
 
-def _joined(dataset: MixedDataset, store: JoinedStore, images: bool) -> JoinedArrays:
-    return JoinedArrays(dataset, store, images=images)
+def _joined(dataset: DatasetMixture, store: MixtureStore, images: bool) -> MixtureArrays:
+    return MixtureArrays(dataset, store, images=images)

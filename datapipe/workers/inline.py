@@ -1,0 +1,58 @@
+"""Pool without workers, which runs each job in the caller's thread when its result is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from datapipe.workers.job_feed import JobFeed
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+class InlinePool(Generic[J, R]):
+    """Pool that is the caller's thread.
+
+    Args:
+        work: makes the result of a job.
+
+    Examples:
+        >>> list(InlinePool(abs).run([3, -1]))
+        [3, 1]
+    """
+
+    def __init__(self, work: Callable[[J], R]) -> None:
+        self._work = work
+
+    def run(self, jobs: Iterable[J]) -> InlineResults[J, R]:
+        return InlineResults(self._work, jobs)
+
+    def close(self) -> None:
+        pass
+
+
+class InlineResults(Generic[J, R]):
+    """Results of jobs that are run by `next`."""
+
+    def __init__(self, work: Callable[[J], R], jobs: Iterable[J]) -> None:
+        self._work = work
+        self._feed = JobFeed(jobs)
+
+    def __iter__(self) -> InlineResults[J, R]:
+        return self
+
+    def __next__(self) -> R:
+        for job in self._feed.take(1):
+            try:
+                return self._work(job)
+            except BaseException:
+                self.close()
+                raise
+        raise self._feed.end()
+
+    def wait(self, seconds: float) -> bool:
+        return seconds > 0
+
+    def close(self) -> None:
+        self._feed.close()

@@ -1,0 +1,59 @@
+"""Protocol of a pool of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+J = TypeVar("J", contravariant=True)
+R = TypeVar("R", covariant=True)
+
+
+class Results(Protocol[R]):
+    """Iterator over the results of a run, in the order of its jobs.
+
+    An exception that a job raises is raised in its turn, and ends the run. So is an exception of
+    the iterable that jobs are taken from.
+    """
+
+    def __iter__(self) -> Results[R]: ...
+
+    def __next__(self) -> R:
+        """Wait for the next result.
+
+        Raises:
+            StopIteration: there are no more.
+            WorkerError: the worker ended, or the run was closed by another thread meanwhile.
+            Exception: raised by the job.
+        """
+        ...
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until `next` need not wait: for a result, an error or the end of the run.
+
+        Zero seconds never block. A pool without workers returns True for all but zero seconds,
+        because its results are made by `next`.
+
+        Returns:
+            False if the time is over.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop the jobs that are not done. The workers stay, and the pool can run other jobs."""
+        ...
+
+
+class WorkerPool(Protocol[J, R]):
+    """Workers that run one iterable of jobs at a time."""
+
+    def run(self, jobs: Iterable[J]) -> Results[R]:
+        """Return the results of jobs.
+
+        Jobs are taken one by one in the thread that asks for results, when there is room for them.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the workers. A pool may be closed twice."""
+        ...

@@ -1,0 +1,258 @@
+"""Pool of threads.
+
+Jobs go to the threads through a `SimpleQueue`, and each job has another one that wakes its caller.
+So caller and workers share no lock that an interrupted caller could keep, and the caller is woken
+only by the job that it waits for.
+
+A pool may be dropped without `close`. The collector may then find it in any thread, in the middle
+of anything, and an interrupt that arrives while Python code of a finalizer runs would be lost. So
+there is no such code: the callback of a weak reference is the queue's own `put`, which wakes the
+threads, and they see that their pool is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from datapipe.errors import WorkerError
+from datapipe.workers.job_feed import JobFeed
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 5.0  # seconds that a thread may take to finish its job
+
+
+class ThreadPool(Generic[J, R]):
+    """Pool of threads, which start with the first run.
+
+    Args:
+        work: makes the result of a job; called by several threads at once.
+        workers: number of threads.
+        ahead: jobs per thread that are begun or queued.
+        name: of the threads; a number follows it.
+        initializer: called once in each thread; `run` returns when all have called it.
+
+    Examples:
+        >>> with closing(ThreadPool(abs, 2)) as pool:
+        ...     print(list(pool.run([3, -1])))
+        [3, 1]
+    """
+
+    def __init__(
+        self,
+        work: Callable[[J], R],
+        workers: int,
+        *,
+        ahead: int = 2,
+        name: str = "datapipe-worker",
+        initializer: Callable[[], None] | None = None,
+    ) -> None:
+        self.window = ahead * workers
+        self._args = work, workers, name, initializer
+        self._crew: _Crew | None = None
+        self._results: weakref.ref[ThreadResults[J, R]] | None = None
+
+    def run(self, jobs: Iterable[J]) -> ThreadResults[J, R]:
+        self._close_results()
+        if self._crew is None:
+            crew = _Crew(*self._args)
+            # Before the first thread, so that an interrupt in between leaves none behind.
+            crew.owner = weakref.ref(self, crew.queue.put)
+            crew.start()
+            self._crew = crew
+        results = ThreadResults(self, self._crew.queue, jobs)
+        self._results = weakref.ref(results)
+        return results
+
+    def close(self) -> None:
+        """End the threads, and wait for the jobs that they are at."""
+        self._close_results()
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.stop()
+            crew.join()
+
+    def _close_results(self) -> None:
+        results = None if self._results is None else self._results()
+        if results is not None:
+            results.close()
+
+
+class ThreadResults(Generic[J, R]):
+    """Results of jobs that a pool's threads run."""
+
+    def __init__(
+        self, pool: ThreadPool[J, R], tasks: queue.SimpleQueue[object], jobs: Iterable[J]
+    ) -> None:
+        self.is_closed = False
+        self._pool = pool  # which lives as long as its results
+        self._tasks = tasks
+        self._feed = JobFeed(jobs)
+        self._window: deque[_Task] = deque()
+        self._reference = weakref.ref(self)
+
+    def __iter__(self) -> ThreadResults[J, R]:
+        return self
+
+    def __next__(self) -> R:
+        self._fill()
+        if not self._window:
+            raise self._feed.end()
+        task = self._window[0]
+        task.wait(None)
+        if self.is_closed:
+            raise WorkerError("the workers were closed while their next result was awaited")
+        self._window.popleft()
+        if task.error is not None:
+            self.close()
+            raise task.error
+        self._fill()  # before the caller turns to this result
+        result: R = task.result
+        return result
+
+    def wait(self, seconds: float) -> bool:
+        self._fill()
+        return not self._window or self._window[0].wait(seconds)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._feed.close()
+        for task in self._window:
+            task.woken.put(None)
+        self._window.clear()
+
+    def _fill(self) -> None:
+        for job in self._feed.take(self._pool.window - len(self._window)):
+            task = _Task(job, self._reference)
+            self._window.append(task)
+            self._tasks.put(task)
+
+
+class _Task:
+    """Job of a run; `woken` gets something when it is done or dropped."""
+
+    __slots__ = ("error", "finished", "job", "result", "run", "woken")
+
+    def __init__(self, job: object, run: weakref.ref[ThreadResults[Any, Any]]) -> None:
+        self.job: Any = job
+        self.run = run
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.finished = False
+        self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def execute(self, work: Callable[[Any], Any]) -> None:
+        """Do the job, unless its run is closed or gone."""
+        run = self.run()
+        if run is None or run.is_closed:
+            return
+        del run  # which must not live on with a thread
+        try:
+            self.result = work(self.job)
+        except BaseException as error:  # raised again in the thread that waits
+            self.error = error
+        self.job = None
+        self.finished = True
+        self.woken.put(None)
+
+    def wait(self, seconds: float | None) -> bool:
+        if not self.finished:
+            with suppress(queue.Empty):
+                self.woken.get(timeout=seconds)
+        return self.finished
+
+
+class _Crew:
+    """Threads of a pool. They never refer to the pool, so that it can be collected."""
+
+    def __init__(
+        self,
+        work: Callable[[Any], Any],
+        workers: int,
+        name: str,
+        initializer: Callable[[], None] | None,
+    ) -> None:
+        self.work = work
+        self.initializer = initializer
+        self.started: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # Anything but a task means that the crew may have ended.
+        self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.owner: weakref.ref[ThreadPool[Any, Any]] | None = None
+        self._stopped = False
+        # Daemons, so that one that hangs does not keep the interpreter from exiting.
+        self._threads = [
+            threading.Thread(target=_serve, args=(self,), name=f"{name}-{number}", daemon=True)
+            for number in range(workers)
+        ]
+
+    @property
+    def ended(self) -> bool:
+        """True if the pool was closed or is gone."""
+        return self._stopped or self.owner is None or self.owner() is None
+
+    def start(self) -> None:
+        """Start the threads, and wait for their initializers."""
+        _CREWS.add(self)
+        try:
+            for thread in self._threads:
+                thread.start()
+            for _ in self._threads:
+                if (error := self.started.get()) is not None:
+                    raise error
+        except BaseException:
+            self.stop()
+            self.join()
+            raise
+
+    def stop(self) -> None:
+        """Tell the threads to end, without waiting for it."""
+        self._stopped = True
+        self.queue.put(None)
+        _CREWS.discard(self)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            if thread.ident is None or thread is threading.current_thread():
+                continue
+            thread.join(_PATIENCE)
+            if thread.is_alive():
+                # A read that hangs cannot be interrupted; the thread ends with the process.
+                logger.warning("%s does not stop", thread.name)
+
+
+def _serve(crew: _Crew) -> None:
+    """Run tasks until the crew ends. Entry of a thread."""
+    try:
+        if crew.initializer is not None:
+            crew.initializer()
+    except BaseException as error:  # raised again in the thread that starts the crew
+        crew.started.put(error)
+        return
+    crew.started.put(None)
+    while isinstance(task := crew.queue.get(), _Task) and not crew.ended:
+        task.execute(crew.work)
+        del task  # an idle thread must not keep a result alive
+    crew.queue.put(None)  # for the next thread
+
+
+_CREWS: set[_Crew] = set()  # with threads
+
+
+@atexit.register
+def _stop_all() -> None:
+    crews = list(_CREWS)
+    for crew in crews:
+        crew.stop()
+    for crew in crews:
+        crew.join()

@@ -1,0 +1,119 @@
+"""Every pool gives results in the order of its jobs, lazily, and can be used again."""
+
+import itertools
+import threading
+from contextlib import closing
+
+import pytest
+
+from datapipe.workers.inline import InlinePool
+from datapipe.workers.processes import ProcessPool
+from datapipe.workers.threads import ThreadPool
+from tests.workers.jobs import work, worker
+
+
+def plain(count):
+    return ((number, "") for number in range(count))
+
+
+POOLS = {
+    "inline": lambda: InlinePool(work),
+    "threads": lambda: ThreadPool(work, 2, ahead=3),
+    "processes": lambda: ProcessPool(worker, 2, ahead=3),
+}
+WINDOW = {"inline": 1, "threads": 6, "processes": 6}
+
+
+@pytest.fixture(params=POOLS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def pool(kind):
+    with closing(POOLS[kind]()) as pool:
+        yield pool
+
+
+def test_results_come_in_the_order_of_jobs(pool):
+    assert list(pool.run(plain(100))) == list(range(0, 1000, 10))
+
+
+def test_no_jobs_give_no_results(pool):
+    results = pool.run([])
+    assert results.wait(1)
+    assert list(results) == []
+    assert list(results) == []
+
+
+def test_jobs_are_taken_in_the_thread_that_asks_and_a_bounded_number_ahead(pool, kind):
+    taken = []
+
+    def jobs():
+        for number in itertools.count():
+            taken.append(threading.get_ident())
+            yield number, ""
+
+    results = pool.run(jobs())
+    assert taken == []
+    for number in range(20):
+        assert next(results) == number * 10
+        assert len(taken) <= number + 1 + WINDOW[kind]
+    assert set(taken) == {threading.get_ident()}
+    results.close()
+
+
+def test_an_error_comes_after_the_results_before_it_and_ends_the_run(pool):
+    results = pool.run((number, "fail" if number == 7 else "") for number in range(100))
+    assert [next(results) for _ in range(7)] == list(range(0, 70, 10))
+    with pytest.raises(LookupError, match="job 7"):
+        next(results)
+    assert list(results) == []
+    assert list(pool.run(plain(10))) == list(range(0, 100, 10))
+
+
+def test_an_error_of_the_jobs_comes_after_the_results_before_it(pool):
+    def jobs():
+        yield from plain(4)
+        raise LookupError("no more")
+
+    results = pool.run(jobs())
+    assert [next(results) for _ in range(4)] == [0, 10, 20, 30]
+    with pytest.raises(LookupError, match="no more"):
+        next(results)
+    assert list(results) == []
+
+
+def test_a_closed_run_leaves_the_pool_to_the_next(pool):
+    results = pool.run(plain(1000))
+    assert [next(results), next(results)] == [0, 10]
+    results.close()
+    results.close()
+    assert list(results) == []
+    assert list(pool.run(plain(30))) == list(range(0, 300, 10))
+
+
+def test_a_run_that_was_left_does_not_disturb_the_next(pool):
+    for result in pool.run(plain(1000)):
+        if result == 50:
+            break
+    assert list(pool.run(plain(30))) == list(range(0, 300, 10))
+
+
+def test_a_closed_pool_runs_again(pool):
+    results = pool.run(plain(1000))
+    next(results)
+    pool.close()
+    pool.close()
+    assert list(pool.run(plain(30))) == list(range(0, 300, 10))
+
+
+def test_a_wait_of_no_time_tells_whether_a_result_is_there(pool, kind):
+    results = pool.run(plain(2))
+    if kind == "inline":
+        assert not results.wait(0)
+    assert results.wait(60)
+    if kind != "inline":
+        assert results.wait(0)
+    assert list(results) == [0, 10]
+    assert results.wait(60)

@@ -1,8 +1,8 @@
 """Entries on a disk of this machine: shared by its processes, valid after a restart.
 
 The entries of an `EntryLayout` are in one sparse file. A second file has the mark of each, see
-`checksum_mark`. There is no lock, since processes that write the same entry
-write the same bytes. A crash in the middle leaves no mark, or a wrong one.
+`checksum_mark`. There is no lock, since processes that write the same entry write the same bytes. A
+crash in the middle leaves no mark, or a wrong one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import logging
 import mmap
 import os
 import shutil
-import time
 import weakref
+from contextlib import suppress
 from functools import partial
 from os import pwrite
 from pathlib import Path
@@ -69,17 +69,17 @@ class DiskTier(Tier):
         else:
             if not layout.kept:
                 self._give_up(OSError("there is no room for a single entry"))
-        self.expected, self.covered = self.layout.cover(covered)
+        if covered is not None:
+            self.covered = max(covered, self.layout.kept)
+            self.expected = (self.covered - covered) / max(layout.count, 1)
 
     def _open(self) -> None:
-        folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        # `make_room` removes no folder that is locked; the lock ends with its process.
-        lock = self._open_file(folder, os.O_RDONLY)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        os.utime(folder)
-        self._descriptor = self._open_file(folder / _ENTRIES, os.O_RDWR | os.O_CREAT)
-        self._words = _map_words(folder / _WORDS, max(self.layout.kept, 1))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # `open_folder` removes no folder that is locked; the lock ends with its process.
+        fcntl.flock(self._open_file(self.folder, os.O_RDONLY), fcntl.LOCK_SH)
+        os.utime(self.folder)
+        self._descriptor = self._open_file(self.folder / _ENTRIES, os.O_RDWR | os.O_CREAT)
+        self._words = _map_words(self.folder / _WORDS, max(self.layout.kept, 1))
 
     def _open_file(self, path: Path, flags: int) -> int:
         descriptor = os.open(path, flags, 0o666)
@@ -208,30 +208,26 @@ def open_folder(root: Path, about: dict[str, Any], limit: int | None) -> tuple[P
 
 
 def _make_room(own: Path, limit: int | None) -> int:
-    others = [p for p in own.parent.iterdir() if p != own and os.path.exists(p / _ABOUT)]
     own_bytes = _size_of(own)
     if limit is None:
         return int((shutil.disk_usage(own.parent).free + own_bytes) * (1 - _LEFT_FREE))
-    for path in sorted(others, key=_last_use):
-        if sum(map(_size_of, others)) + own_bytes <= limit // 2:
+    others = []
+    for path in own.parent.iterdir():
+        with suppress(OSError):  # not ours, or just removed
+            if path != own and (path / _ABOUT).is_file():
+                others.append((path.stat().st_mtime, _size_of(path), path))
+    taken = sum(size for _, size, _ in others)
+    for _, size, path in sorted(others):
+        if taken + own_bytes <= limit // 2:
             break
         if _remove_unused(path):
-            others.remove(path)
-    return max(0, limit - sum(map(_size_of, others)))
+            taken -= size
+    return max(0, limit - taken)
 
 
 def _size_of(folder: Path) -> int:
-    try:
-        return 512 * (folder / _ENTRIES).stat().st_blocks
-    except OSError:
-        return 0
-
-
-def _last_use(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except OSError:
-        return time.time()
+    entries = folder / _ENTRIES
+    return 512 * entries.stat().st_blocks if entries.exists() else 0
 
 
 def _remove_unused(folder: Path) -> bool:

@@ -58,17 +58,10 @@ class EntrySizes:
         return -(-total // 8) * 8 + np.diff(values)
 
 
-class RowCounts:
-    """Rows of `pixel_values` that the images of samples take."""
-
-    def __init__(self, columns: Columns, transform: ImageTransform) -> None:
-        self._columns = columns
-        self._transform = transform
-
-    def __call__(self, samples: Int64) -> Int64:
-        """Return the rows of each sample: int64 [n]."""
-        widths, heights, ends = _image_sides(self._columns, samples)
-        return np.diff(edges(self._transform.rows(widths, heights))[ends])
+def image_rows(columns: Columns, transform: ImageTransform, samples: Int64) -> Int64:
+    """Return the rows of `pixel_values` that the images of each sample take: int64 [n]."""
+    widths, heights, ends = _image_sides(columns, samples)
+    return np.diff(edges(transform.rows(widths, heights))[ends])
 
 
 def _image_sides(columns: Columns, samples: Int64) -> tuple[Int64, Int64, Int64]:

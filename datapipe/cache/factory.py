@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from datapipe.cache.device import DeviceRows
 from datapipe.cache.disk import disk_tier
-from datapipe.cache.entries import EntrySizes, RowCounts
+from datapipe.cache.entries import EntrySizes, image_rows
 from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
@@ -42,58 +43,45 @@ _NO_LIMIT = 1 << 62
 
 
 def kept_transform(
-    spec: CacheSpec, image: ImageSpec | None, *, decoder: bool, transform: bool
+    spec: CacheSpec, images: Mapping[str, ImageSpec | None], *, decoder: bool, transform: bool
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     Args:
+        images: different specs of images, by the name of a dataset that has each.
         decoder: whether DALI decodes.
         transform: whether there is a user's transform.
 
     Raises:
         PlanError: decoded images were asked for, and the loader has none that could be kept.
     """
-    if spec.keep == "encoded" or image is None:
+    specs = {name: image for name, image in images.items() if image is not None}
+    if spec.keep == "encoded" or not specs:
         return None
-    reason = None
+    kept = {name: _kept_spec(image) for name, image in specs.items()}
+    name, first = next(iter(kept.items()))
+    differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
         reason = "transform= may be random, and takes images before they are fitted"
-    elif image.random_crop is not None:
+    elif any(image.random_crop is not None for image in specs.values()):
         reason = "random_crop takes another part of an image each time"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
-    if reason is None:
-        fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
-        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0, mrope=False)
-        return make_transform(kept)
+    elif differing is not None:
+        reason = (
+            f"entries have images of one form, and the ImageSpecs of {name} and {differing} "
+            "differ in more than flip, mean and std"
+        )
+    else:
+        return make_transform(first)
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
 
 
-def kept_together(
-    spec: CacheSpec, kept: Sequence[ImageTransform | None], names: Sequence[str]
-) -> ImageTransform | None:
-    """Return the transform of images of several datasets in one cache; None for encoded ones.
-
-    Args:
-        kept: `kept_transform` of each dataset.
-        names: of the datasets, for the message.
-
-    Raises:
-        PlanError: decoded images were asked for, and those of two datasets are kept differently.
-    """
-    first = kept[0]
-    for transform, name in zip(kept[1:], names[1:], strict=True):
-        if first is not None and transform is not None and transform.spec == first.spec:
-            continue
-        if spec.keep == "decoded":
-            raise PlanError(
-                f"cache keep='decoded' keeps images of one form, and the ImageSpecs of {names[0]} "
-                f"and {name} differ in more than flip, mean and std; give keep='encoded' or 'auto'"
-            )
-        return None
-    return first
+def _kept_spec(image: ImageSpec) -> ImageSpec:
+    fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
+    return replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0, mrope=False)
 
 
 def make_cache(
@@ -139,18 +127,15 @@ def make_cache(
         if tier is not None:
             tiers.append(tier)
             request = replace(request, covered=tier.covered)
-    texts = None if device is None else _text_cache(dataset, device.layout)
+    texts = None
+    if device is not None:
+        text_sizes = EntrySizes(dataset.columns, None, images=False)
+        layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=device.layout.kept)
+        texts = SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=text_sizes)
     cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
     parts = ([] if device is None else [_describe(device)]) + cache.describe()
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache
-
-
-def _text_cache(dataset: Dataset, device: EntryLayout) -> SampleCache:
-    """Return the cache of the texts of samples whose images stay on the device."""
-    sizes = EntrySizes(dataset.columns, None, images=False)
-    layout = EntryLayout(len(dataset), sizes, _NO_LIMIT, stop=device.kept)
-    return SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=sizes)
 
 
 def make_device_rows(
@@ -187,7 +172,7 @@ def make_device_rows(
     shape = kept.row_shape(nothing, nothing)
     layout = EntryLayout(
         len(dataset),
-        RowCounts(dataset.columns, kept),
+        partial(image_rows, dataset.columns, kept),
         int(spec.device) // torch.Size(shape).numel(),
         alignment=1,
     )
@@ -196,4 +181,4 @@ def make_device_rows(
 
 def _describe(rows: DeviceRows) -> str:
     kept = rows.layout.describe("decoded", unit=torch.Size(rows.shape).numel())
-    return expect(f"{kept} on {rows.device}", rows.layout.cover(0)[0])
+    return expect(f"{kept} on {rows.device}", rows.layout.share)

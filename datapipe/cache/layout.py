@@ -89,17 +89,10 @@ class EntryLayout:
         """Return the index of the entry at a position of the draw, -1 for none."""
         return position - self.first if 0 <= position - self.first < self.kept else -1
 
-    def cover(self, covered: int | None) -> tuple[float | None, int | None]:
-        """Return the share of samples with an entry, and how many are covered from the start.
-
-        Args:
-            covered: number of samples that faster tiers cover, which count in the second figure
-                alone; both are None if this is.
-        """
-        if covered is None:
-            return None, None
-        stop = max(self.first + self.kept, covered)
-        return (stop - max(self.first, covered)) / max(self.count, 1), stop
+    @property
+    def share(self) -> float:
+        """Share of the samples with an entry."""
+        return self.kept / max(self.count, 1)
 
     def describe(self, form: str, *, unit: int = 1) -> str:
         """Return a phrase about the samples with an entry; sizes are in units of `unit` bytes."""

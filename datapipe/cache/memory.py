@@ -67,29 +67,24 @@ class SharedMemoryTier(Tier):
     which is a checksum. A process on another processor may see the mark before the bytes, since
     nothing in Python orders writes to shared memory. So a process compares an entry with its mark
     before it reads it for the first time; what differs is not there yet.
+
+    Args:
+        shared: memory of the tier in another process; None for new memory.
     """
 
     name = "memory"
 
-    def __init__(self, layout: EntryLayout) -> None:
+    def __init__(self, layout: EntryLayout, shared: SharedBytes | None = None) -> None:
         self.layout = layout
-        self.expected, self.covered = layout.cover(layout.first)
-        self._start = -(-8 * layout.kept // 64) * 64
-        self._shared = SharedBytes(self._start + layout.bytes)
-        self._map()
+        self.expected, self.covered = layout.share, layout.first + layout.kept
+        start = -(-8 * layout.kept // 64) * 64
+        self._shared = SharedBytes(start + layout.bytes) if shared is None else shared
+        self._marks = self._shared.bytes[: 8 * layout.kept].view(np.uint64)
+        self._data: UInt8 = self._shared.bytes[start:]
+        self._compared = np.zeros(layout.kept, bool)  # entries that this process may read
 
-    def _map(self) -> None:
-        self._marks = self._shared.bytes[: 8 * self.layout.kept].view(np.uint64)
-        self._data: UInt8 = self._shared.bytes[self._start :]
-        self._compared = np.zeros(self.layout.kept, bool)  # entries that this process may read
-
-    def __getstate__(self) -> dict[str, Any]:
-        mapped = ("_marks", "_data", "_compared")
-        return {name: value for name, value in self.__dict__.items() if name not in mapped}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._map()
+    def __reduce__(self) -> tuple[object, ...]:
+        return SharedMemoryTier, (self.layout, self._shared)
 
     def describe(self, form: str) -> str:
         return f"{self.layout.describe(form)} in memory, a fixed part"

@@ -24,18 +24,15 @@ _SEED = 1
 
 
 class Policy(Protocol):
-    """Choice of the entries that a tier keeps, made from a budget in bytes.
+    """Choice of the entries that a tier keeps within a budget.
 
     Attributes:
         keeps: phrase about the samples that it keeps, for the log.
         plans_ahead: whether it needs the next use of each sample.
-        bytes: of all kept entries.
     """
 
     keeps: str
     plans_ahead: bool
-    budget: int
-    bytes: int
 
     def __contains__(self, sample: int) -> bool: ...
 
@@ -53,19 +50,14 @@ class Policy(Protocol):
 
 
 @lru_cache
-def expected_hits(
-    policy: Callable[[int], Policy], part: float, ranks: int, ahead: int = AHEAD
-) -> float | None:
+def expected_hits(policy: Callable[[int], Policy], part: float, ranks: int) -> float | None:
     """Return the share of a rank's reads that a policy serves once the cache is full.
 
-    It is measured on a small dataset. The share depends only on the part that fits and on the
-    number of ranks among which each epoch is dealt anew.
+    It is measured on a small dataset. The share depends only on the part of the dataset that fits,
+    and on the number of ranks that share an epoch, each with a cache of its own.
 
     Args:
         policy: by its budget.
-        part: of the dataset that fits.
-        ranks: that share an epoch; each has a cache of its own.
-        ahead: epochs whose plans are known.
 
     Returns:
         From 0 to 1; None for more than `MOST_RANKS` ranks.
@@ -74,20 +66,15 @@ def expected_hits(
         return None
     samples = _READS * ranks
     rng = np.random.default_rng(_SEED)
-    orders = [rng.permutation(samples)[:_READS] for _ in range(_EPOCHS + ahead)]
-    uses = np.full((_EPOCHS + ahead, samples), -1, np.int64)
+    orders = [rng.permutation(samples)[:_READS] for _ in range(_EPOCHS + AHEAD)]
+    uses = np.full((_EPOCHS + AHEAD, samples), NEVER - 1)
     for epoch, order in enumerate(orders):
-        uses[epoch, order] = np.arange(_READS)
+        uses[epoch, order] = epoch * _READS + np.arange(_READS)
     cache = policy(round(part * samples))
     served = 0
-    for epoch in range(_EPOCHS):
-        following = uses[epoch + 1 : epoch + 1 + ahead]
-        for sample in orders[epoch].tolist():
-            later = np.flatnonzero(following[:, sample] >= 0)
-            then = NEVER - 1
-            if len(later):
-                then = int(later[0]) * _READS + int(following[later[0], sample])
-                then += (epoch + 1) * _READS
+    for epoch, order in enumerate(orders[:_EPOCHS]):
+        following = uses[epoch + 1 : epoch + 1 + AHEAD, order].min(axis=0)
+        for sample, then in zip(order.tolist(), following.tolist(), strict=True):
             if sample in cache:
                 cache.use(sample, then)
                 served += epoch >= _EPOCHS - _COUNTED

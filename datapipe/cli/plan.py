@@ -36,7 +36,7 @@ def plan(
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     group: Annotated[
         int | None,
-        typer.Option(help="Units of equal cost, of a run first launched on other ranks."),
+        typer.Option(help="Units of equal cost; 64, or one step if that has more."),
     ] = None,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
     epochs: Annotated[

@@ -16,7 +16,7 @@ from datapipe.decode.normalize import KERNEL
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
-from datapipe.index.mixed_dataset import MixedDataset
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY
@@ -137,7 +137,7 @@ def _stored_images(dataset: Dataset) -> ImageSpec | None:
         dataset: alone, or a mixture.
     """
     held = [dataset.manifest.arrays]
-    if isinstance(dataset, MixedDataset):
+    if isinstance(dataset, DatasetMixture):
         held = [part.arrays for part in dataset.parts]
     return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
@@ -179,7 +179,7 @@ def _text_kinds(
             return (), None
         stored = StoredTexts.of(text.dataset, text.encoder.digest, text.columns)
         return (_text_kind(text, text, stored=stored),), None
-    assert isinstance(dataset, MixedDataset)
+    assert isinstance(dataset, DatasetMixture)
     parts = [(part, part.rule) for part in origin.draws.parts]
     texts = tuple(
         _text_kind(rule, part, first=first, stored=PartTexts.of(part))
@@ -224,7 +224,7 @@ class ImageKinds:
         """
         if not isinstance(origin, MixedOrigin):
             return ImageKinds((transform,), None, (dataset.title,))
-        assert isinstance(dataset, MixedDataset)
+        assert isinstance(dataset, DatasetMixture)
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
         for part in origin.draws.parts:
@@ -242,7 +242,7 @@ class ImageKinds:
 class KindTable:
     """Kind of each sample of a mixture, by its dataset: `table` is int64 [datasets]."""
 
-    dataset: MixedDataset
+    dataset: DatasetMixture
     table: Int64
 
     def __call__(self, samples: Int64) -> Int64:

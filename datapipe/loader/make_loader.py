@@ -128,7 +128,8 @@ def make_loader(
         seed: of the order, which follows from epoch, seed, dataset and plan; workers and ranks do
             not change it.
         group: number of consecutive units of equal cost, so that the ranks of a step have equal
-            work. By default one step of the first launch, for packs and batches that are shuffled.
+            work. By default 64, or a step of the first launch if that has more, for packs and
+            batches that are shuffled. Launches with equal groups have one order.
         drop_last: leave out the last step if it has too few units for all ranks. Otherwise some of
             them are repeated, marked as not valid and with labels -100.
         exclude: samples (keys or numbers; in a mixture "dataset:key" for a key that several

@@ -18,8 +18,8 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, make_transform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.images.header import probe
-from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
 from datapipe.profile.forecast import FITS, Forecast, Measured, Remedy, free_memory
@@ -63,7 +63,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
             changes={"image": changed} if loader.components().prefetcher is None else None,
         )
     yield from _uint8(loader, forecast, images)
-    if not isinstance(loader.dataset, MixedDataset):  # a command packs one dataset
+    if not isinstance(loader.dataset, DatasetMixture):  # a command packs one dataset
         yield from _smaller(forecast, spec, images, shards)
     yield from _caches(loader, forecast, shards)
 
@@ -172,7 +172,7 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         machine=replace(forecast.machine, storage=None) if part == 1 else None,
         note=f"{size}, of which {part:.0%} fit into memory",
     )
-    if transform.spec.resize in FORMS and not isinstance(loader.dataset, MixedDataset):
+    if transform.spec.resize in FORMS and not isinstance(loader.dataset, DatasetMixture):
         yield forecast.remedy(
             "memmap arrays",
             "images decoded and resized once, into an array on disk",

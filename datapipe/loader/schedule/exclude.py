@@ -11,8 +11,8 @@ import numpy as np
 from datapipe.declared import Refused, shorten, take_int
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
+from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.find_keys import find_keys
-from datapipe.index.mixed_dataset import MixedDataset
 from datapipe.loader.schedule.plan_view import StepView
 from datapipe.loader.schedule.state import differences
 from datapipe.plan.steps import Exclusion
@@ -110,7 +110,7 @@ def _range(item: Any) -> tuple[int, int, int]:
 def _numbers(keys: list[str], dataset: Dataset) -> list[int]:
     if not keys:
         return []
-    if isinstance(dataset, MixedDataset):
+    if isinstance(dataset, DatasetMixture):
         return _numbers_of_mixture(keys, dataset)
     found = find_keys(dataset.columns, keys)
     if missing := [key for key in keys if key not in found]:
@@ -121,7 +121,7 @@ def _numbers(keys: list[str], dataset: Dataset) -> list[int]:
     return list(found.values())
 
 
-def _numbers_of_mixture(keys: list[str], dataset: MixedDataset) -> list[int]:
+def _numbers_of_mixture(keys: list[str], dataset: DatasetMixture) -> list[int]:
     """Return the samples with some keys, each "dataset:key", or a key that one dataset has."""
     names = {part.name: number for number, part in enumerate(dataset.parts)}
     anywhere: list[str] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.files.joined_array import split_by_part
+from datapipe.index.files.mixture_column import split_by_part
 from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
 from datapipe.loader.schedule.mixture_part import PartSource, key_of
 from datapipe.loader.schedule.sample_source import Origin

@@ -13,8 +13,8 @@ import numpy as np
 from datapipe.errors import DatapipeError
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.files.sealed_json import seal, unseal
-from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import replace_file
+from datapipe.index.mixture_columns import ColumnCounts
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ import numpy as np
 from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.index.joined_columns import ColumnCounts
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
-from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, mixed_origin
 from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
@@ -70,7 +71,7 @@ class OpenedMixture:
             open_part = partial(_open_part, self._notes, remote, len(mixture.datasets))
             parts = list(pool.map(open_part, mixture.datasets))
         self._notes.save()
-        self.dataset = MixedDataset.of(parts)
+        self.dataset = DatasetMixture.of(parts)
 
     @property
     def own_images(self) -> list[ImageSpec | None]:

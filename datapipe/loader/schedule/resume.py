@@ -9,8 +9,10 @@ from typing import Any
 
 from datapipe.loader.schedule.mixture_draws import MixedOrigin
 from datapipe.loader.schedule.mixture_resume import resume_mixture, saved_edges
+from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run, parse_state
+from datapipe.plan.options import PlanOptions
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +54,19 @@ def _saved_mixture(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return saved if isinstance(saved, Mapping) and "fingerprint" in state else None
 
 
-def warn_of_uneven_steps(group: int, unit: str, units_per_rank: int, world_size: int) -> None:
-    """Warn that steps of this launch do not divide those that the run was planned for."""
-    units = f"{unit}e" if unit == "batch" else unit
-    fitting = [size for size in range(1, group + 1) if group % (size * units_per_rank) == 0]
-    remedy = f"world sizes that divide them: {', '.join(map(str, fitting))}"
+def warn_of_uneven_steps(plan: PlanOptions, options: LoaderOptions) -> None:
+    """Warn on rank 0 if the steps of this launch do not divide the groups of equal cost."""
+    group, size, ranks = plan.group, options.units_per_rank, options.world_size
+    if options.rank > 0 or ranks == 1 or group == 1 or group % options.share == 0:
+        return
+    units = "batches" if plan.unit == "batch" else f"{plan.unit}s"
+    fitting = [count for count in range(1, group + 1) if group % (count * size) == 0]
+    remedy = f"world sizes that do: {', '.join(map(str, fitting))}"
     if not fitting:
         remedy = f"give a batch_size that divides {group}"
     logger.warning(
-        "the work of the ranks will be less equal: the run was planned for steps of %d %ss over "
-        "all ranks, and %d on each of %d ranks do not divide them; order and resume stay as they "
-        "were; %s",
-        *(group, units, units_per_rank, world_size, remedy),
+        "the work of the ranks is less equal: %d %s of equal cost follow each other, and the %d of "
+        "a step (%d on each of %d ranks) do not divide them; %s; or begin a run with group=%d, "
+        "which has another order",
+        *(group, units, options.share, size, ranks, remedy, options.share),
     )

@@ -78,7 +78,7 @@ class Tier(Protocol):
         return None
 
     def get(self, use: Use) -> UInt8 | None:
-        """Return the entry of a sample, if it is there and whole, for reading."""
+        """Return the entry of a sample, if it is there and whole, in memory that is writable."""
         ...
 
     def room(self, use: Use, size: int) -> UInt8 | None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.normalize import ImageMoves
@@ -65,7 +64,7 @@ class ImageSlots:
         self._transforms = [context.transforms[0]] * len(samples)
         if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
-        self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        self._fixed = all(each.spec.one_size for each in context.transforms)
         # Images of fixed size are planned alike, whatever their kind.
         self._forms: ImageTransform | MixedForms = context.transforms[0]
         if kinds is not None and not self._fixed:
@@ -204,7 +203,6 @@ class ImageSlots:
 
     def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
         transform = self._context.transforms[kind]
-        assert isinstance(transform, FixedTransform)
         return transform.finish_many(moves, self.pixels, interleaved=source.interleaved)
 
     def restore(

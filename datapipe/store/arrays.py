@@ -134,6 +134,7 @@ class ImageArray:
         self._files = files
         self._folder, self.height, self.width = folder, height, width
         self.size = height * width * 3
+        self._path = str(folder / IMAGES)
         images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
         self._sums = files.array(IMAGE_CRC32)
@@ -175,7 +176,7 @@ class ImageArray:
         return HEADER + image * self.size
 
     def _file(self) -> io.FileIO:
-        return io.FileIO(self._folder / IMAGES)
+        return io.FileIO(self._path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from datapipe.cache.memory import FixedEntries
 from datapipe.cache.next_use_planner import MOST_SAMPLES
 from datapipe.cache.sample_cache import KEY, SampleCache
 from datapipe.cache.spec import CacheSpec
+from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
@@ -47,9 +48,7 @@ def kept_transform(
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
     if reason is None:
-        fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
-        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0, mrope=False)
-        return make_transform(kept)
+        return make_transform(replace(unnormalized(image), flip=0.0, mrope=False))
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
@@ -154,7 +153,7 @@ def make_device_rows(
             "cache device=... keeps decoded images, which this loader has none of: image=None, "
             "keep='encoded', transform=, random_crop and decoder='dali' have none"
         )
-    if image.resize in ("shortest", "dynamic"):
+    if kept.padded:
         raise PlanError(
             f"cache device=... keeps rows of one shape, and resize={image.resize!r} pads them to "
             "the largest of a batch; give CacheSpec(memory=...)"

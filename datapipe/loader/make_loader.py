@@ -23,7 +23,6 @@ from datapipe.loader.distributed import check_agreement, default_workers, resolv
 from datapipe.loader.factories import make_context
 from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
-from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
 from datapipe.loader.schedule.mixture.opened import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
@@ -57,7 +56,6 @@ logger = logging.getLogger(__name__)
 _DEFAULT_IMAGE = ImageSpec()
 
 
-@accept_old_names
 @short_interrupts
 @checked(PlanError)
 def make_loader(

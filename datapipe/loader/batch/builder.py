@@ -19,7 +19,7 @@ from datapipe.errors import DecodeError, MissingMember, SampleError, TransformEr
 from datapipe.index.members import SampleParts
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import BatchTextMembers, CachedSource, DecodedSource
+from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
@@ -186,7 +186,7 @@ class BatchBuilder:
         numbers: list[int] = slots.tolist()
         # Texts whose tokens are in arrays are not read.
         stored = tokens is not None and all(map(tokens.is_stored, numbers))
-        if stored and not self._metadata.wanted and not isinstance(decoded, CachedSource):
+        if stored and not self._metadata.wanted and not decoded.behind_texts:
             members = BatchTextMembers.none(len(slots))
         else:
             members = BatchTextMembers.of(self._rows, slots)

@@ -98,22 +98,15 @@ def text_of(
             not known.
     """
     specs = [entry.text or text for entry in mixture.datasets]
-    with_text = [spec for spec in specs if spec is not None]
-    if with_text and len(with_text) < len(specs):
-        having, lacking = (
-            next(
-                entry
-                for entry, spec in zip(mixture.datasets, specs, strict=True)
-                if (spec is None) is lacks
-            )
-            for lacks in (False, True)
-        )
+    pairs = reversed([*zip(mixture.datasets, specs, strict=True)])
+    having = {spec is not None: entry for entry, spec in pairs}  # the first of each kind
+    if len(having) == 2:
+        lacking = having[False]
         raise PlanError(
             f"{lacking.place}dataset {shorten(lacking.name)} of the mixture has no text, and "
-            f"{shorten(having.name)} has; give text=TextSpec(...) to make_loader, or text: to the "
-            "whole mixture"
+            f"{shorten(having[True].name)} has; give text=TextSpec(...) to make_loader, or text: "
+            "to the whole mixture"
         )
-
     sized = [
         _sized(entry, spec, image and (entry.image or image))
         for entry, spec in zip(mixture.datasets, specs, strict=True)

@@ -83,7 +83,7 @@ class BatchBuilder:
         self._images: ImageSlots | None = None
         if context.images:
             self._images = ImageSlots(
-                *(context.images, samples, self._counts, step.drawn_by, resident)
+                *(context.images, samples, self._counts, step.keys.of, resident)
             )
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
@@ -299,7 +299,7 @@ class BatchBuilder:
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
-        epoch, number = self.step.drawn_by(slot)
+        epoch, number = self.step.keys.of(slot)
         made, self._metadata.text[slot] = apply_transform(
             self._context.transform,
             images,

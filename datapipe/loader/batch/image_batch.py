@@ -39,7 +39,7 @@ class ImageSlots:
     Args:
         samples: int64 [B], their numbers.
         images: int64 [B], number of images of each; of truncated samples the first ones.
-        drawn_by: returns the epoch and the number that the random numbers of a slot depend on.
+        drawn_by: returns the pass and the number that the random numbers of a slot depend on.
         resident: bool [B], samples whose images are on the device: there are no rows for them.
 
     Attributes:

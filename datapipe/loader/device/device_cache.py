@@ -154,7 +154,7 @@ class DeviceCache:
             int(part.images[slot]) + number
             for slot in range(len(part.samples))
             for number in range(int(part.counts[slot]))
-            if image_draw(self._seed, *part.step.drawn_by(slot), number).mirrors(self._flip)
+            if image_draw(self._seed, *part.step.keys.of(slot), number).mirrors(self._flip)
         ]
 
     def _complete_geometry(

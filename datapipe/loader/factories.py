@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_together, kept_transform, make_cache, make_device_rows
+from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
 from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import KERNEL
@@ -52,17 +52,16 @@ def make_context(
     kept = rows = cache = images = device_cache = None
     forms = None if path.made is None else ImageKinds.of(origin, dataset)
     if work.cache is not None:
-        specs = [path.made] if forms is None else [form.spec for form in forms.transforms]
-        each = [
-            kept_transform(
-                work.cache,
-                spec,
-                decoder=path.decoder is not None,
-                transform=work.transform is not None,
-            )
-            for spec in specs
-        ]
-        kept = kept_together(work.cache, each, [""] if forms is None else forms.names)
+        specs = {"": path.made}
+        if forms is not None:
+            each = zip(forms.names, forms.transforms, strict=True)
+            specs = {name: form.spec for name, form in each}
+        kept = kept_transform(
+            work.cache,
+            specs,
+            decoder=path.decoder is not None,
+            transform=work.transform is not None,
+        )
         rows = make_device_rows(
             work.cache,
             dataset,

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 import datapipe
 from datapipe import CacheSpec, ImageSpec, Loader, PlanError
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_together, kept_transform
+from datapipe.cache.factory import kept_transform
 from datapipe.decode import normalize
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import check_together
@@ -347,14 +347,15 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
         for flip, name in zip((1.0, 0.3), names, strict=True)
     ]
     cache = CacheSpec(memory=1 << 30, keep="decoded")
-    kept = [kept_transform(cache, spec, decoder=False, transform=False) for spec in specs]
+    named = dict(zip(("one", "other"), specs, strict=True))
+    kept = kept_transform(cache, named, decoder=False, transform=False)
     plain = [make(image=spec) for spec in specs]
     cached = [make(image=spec, cache=cache) for spec in specs]
     context = together(cached)
     assert context.images is not None
     context = replace(
         context,
-        images=replace(context.images, kept=kept_together(cache, kept, ("one", "other"))),
+        images=replace(context.images, kept=kept),
     )
     expected = build(together(plain), job(plain, SAMPLES))["pixel_values"]
     assert torch.equal(build(context, job(cached, SAMPLES))["pixel_values"], expected)
@@ -372,16 +373,12 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
 
 
 def test_caches_refuse_decoded_images_of_two_forms() -> None:
-    specs = [ImageSpec(size=24), ImageSpec(size=24, resize="crop")]
-    for keep in ("auto", "decoded"):
-        cache = CacheSpec(memory=1 << 30, keep=keep)
-        kept = [kept_transform(cache, spec, decoder=False, transform=False) for spec in specs]
-        if keep == "auto":
-            assert kept_together(cache, kept, ("one", "other")) is None
-            assert kept_together(cache, [kept[0], None], ("one", "other")) is None
-            continue
-        with pytest.raises(PlanError, match="one and other differ"):
-            kept_together(cache, kept, ("one", "other"))
+    specs = {"one": ImageSpec(size=24), "other": ImageSpec(size=24, resize="crop")}
+    cache = CacheSpec(memory=1 << 30, keep="auto")
+    assert kept_transform(cache, specs, decoder=False, transform=False) is None
+    cache = CacheSpec(memory=1 << 30, keep="decoded")
+    with pytest.raises(PlanError, match="one and other differ"):
+        kept_transform(cache, specs, decoder=False, transform=False)
 
 
 @pytest.mark.parametrize(

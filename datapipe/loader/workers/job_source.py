@@ -49,7 +49,7 @@ class JobSource:
         self._device_cache = device_cache
         self._pool = WorkerPool(context, options) if options.in_processes else None
         self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.policy == "next-use":
+        if context.cache is not None and context.cache.plans_ahead:
             self._next_uses = NextUses(
                 blocks,
                 samples=len(context.dataset),

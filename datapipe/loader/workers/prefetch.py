@@ -52,7 +52,8 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
         whole = images == rows.counts if context.images is not None else True
         held = context.cache.holds(samples) & whole
         if resident is not None:
-            held = np.where(resident, context.cache.holds_text(samples), held)
+            assert context.cache.texts is not None
+            held = np.where(resident, context.cache.texts.holds(samples), held)
             images = np.where(resident, 0, images)
         skipped = skipped | held
     reads: list[list[Member]] = []

@@ -28,8 +28,8 @@ from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
@@ -233,7 +233,7 @@ class _Conversion:
                     recipe = ConvertContext(
                         columns=self.dataset.columns,
                         store=store,
-                        transform=None if self.spec is None else FixedTransform(self.spec),
+                        transform=None if self.spec is None else make_transform(self.spec),
                         encoder=self.encoder,
                     )
                     self._write(recipe, pool, files, journal, work)

@@ -33,6 +33,14 @@ class FixedTransform(ImageTransform):
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         return np.full(len(widths), self._patch_tokens(self.spec.width, self.spec.height), np.int64)
 
+    def sufficient_side(self, aspect: float) -> float:
+        spec = self.spec
+        if spec.resize == "pad":
+            return float(max(self._size))
+        side = max(*self._size, spec.crop_from or 0) * aspect
+        # The smallest part is shown at full size.
+        return side if spec.random_crop is None else side / spec.random_crop[0] ** 0.5
+
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return self._shape
 
@@ -42,7 +50,6 @@ class FixedTransform(ImageTransform):
     def finish_many(
         self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
     ) -> bool:
-        """Do `finish` for many images at once, if a kernel can; see `Normalizer.gather`."""
         return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
 from datapipe.decode.normalize import ImageMoves
@@ -22,9 +21,9 @@ from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.files.random_read import gather
 from datapipe.index.rows import ImageSize
-from datapipe.loader.batch.decoded_source import DecodedSource, grouped
+from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.batch.image_context import ImageContext, image_draw
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, grouped, places
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of the placement of each image: float64 [I, 6], see `ImageSlots`."""
@@ -65,7 +64,7 @@ class ImageSlots:
         self._transforms = [context.transforms[0]] * len(samples)
         if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
-        self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        self._fixed = all(each.spec.one_size for each in context.transforms)
         # Images of fixed size are planned alike, whatever their kind.
         self._forms: ImageTransform | MixedForms = context.transforms[0]
         if kinds is not None and not self._fixed:
@@ -204,7 +203,6 @@ class ImageSlots:
 
     def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
         transform = self._context.transforms[kind]
-        assert isinstance(transform, FixedTransform)
         return transform.finish_many(moves, self.pixels, interleaved=source.interleaved)
 
     def restore(

@@ -269,13 +269,14 @@ class _Conversion:
             shard, samples = chunk
             return len(samples), make_chunk(recipe, shard, samples)
 
+        def write(images: tuple[UInt8, int]) -> None:
+            files.put(*images)
+
         with (
             closing(
                 ThreadPool(make, self.workers, name="datapipe-convert", initializer=work_alone)
             ) as makers,
-            closing(
-                ThreadPool(lambda images: files.put(*images), self.workers, name="datapipe-write")
-            ) as writers,
+            closing(ThreadPool(write, self.workers, name="datapipe-write")) as writers,
             Progress("converting", unit="sample", total=source.samples) as progress,
         ):
             progress.advance(begun)

@@ -44,9 +44,10 @@ class ThreadPool(Generic[J, R]):
         initializer: called once in each thread; `run` returns when all have called it.
 
     Examples:
-        >>> with closing(ThreadPool(abs, 2)) as pool:
-        ...     print(list(pool.run([3, -1])))
+        >>> pool = ThreadPool(abs, 2)
+        >>> list(pool.run([3, -1]))
         [3, 1]
+        >>> pool.close()
     """
 
     def __init__(

@@ -119,7 +119,7 @@ class SharedMemoryTier(Tier):
 
     def put(self, use: Use, entry: UInt8) -> bool:
         index = self.layout.index(use.position)
-        if index < 0:
+        if index < 0 or self._compared[index]:
             return False
         whole = self._at(index)
         if not np.may_share_memory(whole, entry):

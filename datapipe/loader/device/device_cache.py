@@ -69,7 +69,7 @@ class DeviceCache:
             hits=self._hits,
             bytes=self._bytes,
             kept=int(np.count_nonzero(self._present)),
-            expected=self._rows.layout.kept / max(len(self._columns.sample_image) - 1, 1),
+            expected=self._rows.layout.share,
         )
 
     def begin(

@@ -1,4 +1,4 @@
-"""What the index says about the samples of a batch, read from each dataset at once."""
+"""Rows of the index for the samples of a batch, read from each dataset at once."""
 
 from __future__ import annotations
 

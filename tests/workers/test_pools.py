@@ -2,6 +2,8 @@
 
 import itertools
 import threading
+import time
+import weakref
 from contextlib import closing
 
 import pytest
@@ -144,3 +146,30 @@ def test_an_error_in_one_part_of_a_job_is_that_of_the_job():
         assert [next(results), next(results)] == [0, 1]
         with pytest.raises(LookupError, match="part 1 of job 2"):
             next(results)
+
+
+def running(name):
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dropped_it():
+    # Python code runs when a `Thread` is deleted; a Ctrl-C that arrives in it would be lost.
+    deadline = time.monotonic() + 60
+
+    def jobs():
+        try:
+            yield from itertools.count()
+        finally:  # while the run is dropped
+            while running("left") and time.monotonic() < deadline:
+                time.sleep(0.002)
+
+    deleted_in = []
+    results = ThreadPool(abs, 2, name="left").run(jobs())
+    next(results)
+    for thread in running("left"):
+        weakref.finalize(thread, lambda: deleted_in.append(threading.get_ident()))
+    del thread, results
+    while len(deleted_in) < 2 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert len(deleted_in) == 2
+    assert threading.get_ident() not in deleted_in

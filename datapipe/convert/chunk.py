@@ -10,8 +10,8 @@ import pyarrow as pa
 import torch
 
 from datapipe.array_types import Int32, UInt8
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.image import check_indexed
+from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -37,7 +37,7 @@ class ConvertContext:
 
     columns: Columns
     store: Store
-    transform: FixedTransform | None
+    transform: ImageTransform | None
     encoder: TextEncoder | None
 
 

@@ -28,8 +28,8 @@ from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
@@ -80,6 +80,7 @@ def convert_dataset(
     workers: PackWorkers | None = None,
     max_rejects: Word | int = "5%",
     space_check: bool = True,
+    lock_check: bool = True,
 ) -> ConvertReport:
     """Decode every image of a packed dataset once, into arrays that `make_loader` maps.
 
@@ -97,6 +98,7 @@ def convert_dataset(
         workers: threads; one per available CPU where None.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
         space_check: refuse to start where the disk has not enough room.
+        lock_check: refuse to start where files cannot be locked against a second conversion.
 
     Raises:
         PlanError: images would have many sizes, or differ from epoch to epoch.
@@ -128,6 +130,7 @@ def convert_dataset(
         workers=workers or available_cpus(),
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
+        lock_check=lock_check,
     )
     done = job.finished()
     report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
@@ -175,6 +178,7 @@ class _Conversion:
     workers: int
     max_rejects: MaxRejects
     space_check: bool
+    lock_check: bool
     reasons: Counter[str] = field(default_factory=Counter)
     examples: list[Reject] = field(default_factory=list)
 
@@ -209,7 +213,7 @@ class _Conversion:
         source = self.dataset.manifest
         if not source.samples:
             raise PackError(f"{self.dataset.folder} holds no samples")
-        with working_folder(self.out) as work, writing(self.out):
+        with working_folder(self.out, lock_check=self.lock_check) as work, writing(self.out):
             take_back(self.out, work)
             journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
             if self.space_check and not journal.parts:
@@ -229,7 +233,7 @@ class _Conversion:
                     recipe = ConvertContext(
                         columns=self.dataset.columns,
                         store=store,
-                        transform=None if self.spec is None else FixedTransform(self.spec),
+                        transform=None if self.spec is None else make_transform(self.spec),
                         encoder=self.encoder,
                     )
                     self._write(recipe, pool, files, journal, work)

@@ -55,7 +55,7 @@ class ThreadPool(Generic[J, R]):
 
     def __init__(
         self,
-        work: Callable[..., R],
+        work: Callable[[J], R] | Callable[[J, int], R],
         workers: int,
         *,
         ahead: int = 2,
@@ -66,7 +66,8 @@ class ThreadPool(Generic[J, R]):
     ) -> None:
         self.window = ahead * workers if parts is None else ahead
         self.parts = parts or _one
-        self._args = work if parts else _Whole(work), workers, name, initializer, on_end
+        whole: Any = work
+        self._args = whole if parts else _Whole(whole), workers, name, initializer, on_end
         self._crew: _Crew | None = None
         self._results: weakref.ref[ThreadResults[J, R]] | None = None
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
-from datapipe.diagnosis.loader_rules import Limit, find_limit
+from datapipe.diagnosis.loader_rules import find_limit
 from datapipe.loader.metrics.meter import Stage
-from datapipe.profile.measure.usage import UsageMeter
 
 
 def stage(seconds: float, cpu: float) -> Stage:
@@ -118,44 +113,3 @@ def test_threads_that_hand_the_lock_to_each_other_are_no_memory_bandwidth() -> N
     few = seen(1.0, samples=1000.0, workers=1, gil=0.7)
     many = seen(1.2, samples=800.0, gil=0.85)
     assert find_limit(many, few).resource == "lock"
-
-
-def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None) -> Limit:
-    """What is concluded of two threads that do some work for about a second."""
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.is_set():
-            work()
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    with UsageMeter(probe_gil=True) as meter:
-        time.sleep(1.0)
-    ended.set()
-    for thread in threads:
-        thread.join()
-    # As on a machine with no more cores than these threads take.
-    usage = replace(meter.usage, cores=2)
-    return find_limit(
-        LoaderFigures(
-            usage=usage, seconds=usage.seconds, samples=1.0, workers=2, stages=stages or {}
-        )
-    )
-
-
-def test_real_python_code_in_threads_is_limited_by_the_lock() -> None:
-    assert measured(lambda: [None for _ in range(1000)] and None).resource == "lock"
-
-
-def test_real_kernels_that_release_the_lock_are_limited_by_cores() -> None:
-    data = np.random.default_rng(0).random(1 << 18)
-    assert measured(lambda: np.sort(data) is None and None).resource == "cpu"
-
-
-def test_real_waiting_for_what_is_read_is_limited_by_storage() -> None:
-    # What the meter of a loader says whose reads sleep.
-    limit = measured(lambda: time.sleep(0.05), stages={"read": stage(2.0, 0.01)})
-    # On a machine that others keep busy, it is their cores that are seen first.
-    assert limit.resource == "storage" or limit.figures["others"] > 1

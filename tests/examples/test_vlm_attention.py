@@ -113,6 +113,7 @@ def assert_flex_is_plain(inputs: Sequence[Tensor], segments: Segments) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.campaign
 @needs_a_compiler
 @pytest.mark.usefixtures("fresh_compiler")
 def test_flex_agrees_with_plain_and_compiles_once_for_all_lengths_of_a_row() -> None:

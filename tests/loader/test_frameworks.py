@@ -255,11 +255,17 @@ def test_a_dataloader_that_is_left_early_starts_over(make: Make) -> None:
         ({"batch_size": 8}, r"give DataLoader\(loader, batch_size=None\), or, with the"),
         ({"batch_size": 8, "shuffle": True}, "return iter.loader. from its method get_train"),
         ({"batch_size": None, "sampler": [3, 1]}, r"loader\[3\]: batches come in the loader's own"),
-        (
+        # torch waits 5 s for a worker that it has forked.
+        pytest.param(
             {"batch_size": None, "num_workers": 1},
             "a DataLoader with num_workers=1 would make every",
+            marks=pytest.mark.campaign,
         ),
-        ({"batch_size": 8, "num_workers": 1}, "a DataLoader with a batch_size would put batches"),
+        pytest.param(
+            {"batch_size": 8, "num_workers": 1},
+            "a DataLoader with a batch_size would put batches",
+            marks=pytest.mark.campaign,
+        ),
     ],
     ids=str,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
 from datapipe.loader.workers.executor import StepExecutor
-from datapipe.loader.workers.prefetch import read_ahead
+from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
 from datapipe.loader.workers.thread_steps import InlineSteps, ThreadSteps
 
@@ -50,7 +49,7 @@ class JobSource:
         self._device_cache = device_cache
         self._processes = self._make_processes() if options.in_processes else None
         self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.policy == "next-use":
+        if context.cache is not None and context.cache.plans_ahead:
             self._next_uses = NextUses(
                 blocks,
                 samples=len(context.dataset),
@@ -84,6 +83,8 @@ class JobSource:
                 ),
                 options.stall_warning,
             )
+        if self._device_cache is None:  # else a step is made from what the ones before it keep
+            steps = with_rows(steps, context)
         steps = read_ahead(steps, context, options.read_ahead)
         workers, on_end = options.num_workers, context.store.close
         return StepExecutor(
@@ -126,18 +127,16 @@ class JobSource:
                 rank=options.rank,
                 world_size=options.world_size,
             )
-            epoch, keys = step.start.epoch, schedule.origin.random_keys(share.units)
-            samples = share.units.numbers
-            share = replace(share, units=replace(share.units, samples=samples))
+            epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,
                 epoch=epoch,
                 run_after=run,
+                keys=schedule.origin.random_keys(share.units),
                 labels=step.labels,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
-                keys=keys,
             )
             if over:
                 return

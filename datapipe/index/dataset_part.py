@@ -1,26 +1,26 @@
-"""Several datasets as one: samples are numbered through, and each dataset is opened when needed."""
+"""One dataset of a mixture, opened when it is needed."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import Columns
-from datapipe.index.dataset import Dataset
-from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
-from datapipe.index.manifest import Arrays, Manifest
+from datapipe.index.manifest import Arrays
+from datapipe.index.mixture_columns import ColumnCounts
+from datapipe.remote.folder import RemoteFolder
+
+if TYPE_CHECKING:
+    from datapipe.index.dataset import Dataset
 
 
 class DatasetPart:
     """One dataset of a mixture. It is opened when it is first needed, in any thread or process.
+
+    A dataset alone is the only part of a mixture of one, see `part_of`.
 
     Args:
         name: in the mixture.
@@ -29,6 +29,7 @@ class DatasetPart:
         counts, fingerprint: that it had when the mixture was opened.
         is_remote: whether its shards are behind a URL.
         arrays: None where there are shards.
+        is_named: whether messages name it; false for a dataset alone.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class DatasetPart:
         of: int,
         is_remote: bool,
         arrays: Arrays | None = None,
+        is_named: bool = True,
     ) -> None:
         self.name = name
         self.counts = counts
@@ -48,13 +50,25 @@ class DatasetPart:
         self.is_remote = is_remote
         self.arrays = arrays
         self.of = of
+        self.is_named = is_named
         self._open_it = open_it
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(DatasetPart, of=self.of, is_remote=self.is_remote, arrays=self.arrays)
+        make = partial(
+            DatasetPart,
+            of=self.of,
+            is_remote=self.is_remote,
+            arrays=self.arrays,
+            is_named=self.is_named,
+        )
         return make, (self.name, self._open_it, self.counts, self.fingerprint)
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of messages about the dataset."""
+        return f"dataset {self.name!r} of the mixture: " if self.is_named else ""
 
     def dataset(self) -> Dataset:
         """Return the dataset.
@@ -95,62 +109,19 @@ class DatasetPart:
         return dataset
 
 
-@dataclass(frozen=True, kw_only=True)
-class MixedDataset(Dataset):
-    """Datasets of a mixture as one. Its manifest is empty.
+def part_of(dataset: Dataset) -> DatasetPart:
+    """Return a dataset alone as the part of a mixture of one."""
+    return DatasetPart(
+        dataset.name,
+        partial(_itself, dataset),
+        ColumnCounts.of(dataset.columns),
+        dataset.fingerprint,
+        of=1,
+        is_remote=isinstance(dataset.folder, RemoteFolder),
+        arrays=dataset.manifest.arrays,
+        is_named=False,
+    )
 
-    Attributes:
-        parts: the datasets.
-    """
 
-    parts: tuple[DatasetPart, ...] = field(repr=False)
-
-    @staticmethod
-    def of(parts: Sequence[DatasetPart]) -> MixedDataset:
-        """Join datasets."""
-        return MixedDataset(
-            folder=Path(),
-            home=Path(),
-            manifest=Manifest(shards=()),
-            columns=JoinedColumns(
-                [part.columns for part in parts], [part.counts for part in parts]
-            ),
-            parts=tuple(parts),
-        )
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return int(self.sample_edges[-1])
-
-    @property
-    def sample_edges(self) -> Int64:
-        """Number of the first sample of each dataset, and of all samples: int64 [datasets + 1]."""
-        assert isinstance(self.columns, JoinedColumns)
-        return self.columns.sample_edges
-
-    @property
-    def fingerprint(self) -> str:
-        digest = hashlib.sha256()
-        for part in self.parts:
-            digest.update(f"{part.name}\0{part.fingerprint}\0".encode())
-        return digest.hexdigest()
-
-    @property
-    def bytes(self) -> int:
-        return sum(part.dataset().bytes for part in self.parts)
-
-    @property
-    def title(self) -> str:
-        return f"a mixture of {len(self.parts)} datasets"
-
-    def check_unchanged(self) -> None:
-        """Do nothing: each dataset is compared when it is opened."""
-
-    def kinds(self, samples: Int64) -> Int64:
-        """Return the number of the dataset of each sample: int64 [n] in and out."""
-        found: Int64 = np.searchsorted(self.sample_edges, samples, side="right") - 1
-        return found
-
-    def dataset_names(self, samples: Int64) -> list[str]:
-        """Return the name of the dataset of each sample; `samples` is int64 [n]."""
-        return [self.parts[number].name for number in self.kinds(samples).tolist()]
+def _itself(dataset: Dataset, of: int) -> Dataset:
+    return dataset

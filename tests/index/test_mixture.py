@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,15 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.dataset import open_dataset
-from datapipe.index.files import block_checksums, joined_array
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.files import block_checksums
 from datapipe.index.files.block_checksums import CheckedColumn, CheckedFiles
-from datapipe.index.files.joined_array import JoinedArray, split_by_part
+from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
 from datapipe.index.files.npy import NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.find_keys import find_keys
-from datapipe.index.joined_columns import ColumnCounts, JoinedColumns
-from datapipe.index.mixed_dataset import DatasetPart, MixedDataset
+from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
 
 
 def edges_of(parts: Sequence[Any]) -> Int64:
@@ -37,19 +38,8 @@ def as_parts(arrays: Sequence[Any]) -> list[Callable[[], Any]]:
     return [lambda array=array: array for array in arrays]
 
 
-def joined(arrays: Sequence[Any], **options: Any) -> JoinedArray:
-    return JoinedArray(as_parts(arrays), edges_of(arrays), **options)
-
-
-@pytest.fixture(params=["each", "kernel"], autouse=True, scope="module")
-def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways of reading, whatever the tests before have loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joined_array.KERNEL, "module", None)
-        patch.setattr(joined_array.KERNEL, "after", 1 << 60)
-        if request.param == "kernel":
-            joined_array.KERNEL.load()
-        yield
+def joined(arrays: Sequence[Any], **options: Any) -> MixtureColumn:
+    return MixtureColumn(as_parts(arrays), edges_of(arrays), **options)
 
 
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
@@ -95,7 +85,7 @@ def test_offsets_lead_into_the_concatenation(lengths: list[int], data: st.DataOb
     parts = [np.concatenate(([0], np.cumsum(part))).astype(np.int64) for part in counts]
     shifts = np.concatenate(([0], np.cumsum([part[-1] for part in parts])))
     bounds = edges_of(counts)
-    array = JoinedArray(as_parts(parts), bounds, shifts=shifts[:-1])
+    array = MixtureColumn(as_parts(parts), bounds, shifts=shifts[:-1])
     flat = np.concatenate(counts)
     expected = np.concatenate(([0], np.cumsum(flat)))
     if not len(flat):  # there is no part to ask
@@ -136,10 +126,9 @@ def test_values_of_any_type_are_read(dtype: str) -> None:
     limits = np.iinfo(dtype)
     parts = [np.array([limits.min, limits.max, 1], dtype), np.array([3, limits.min], dtype)]
     array = joined(parts, dtype=dtype)
-    for _ in range(2):  # the second time by their addresses
-        found = array[np.array([0, 4, 1, 2, 3])]
-        assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
-        assert found.dtype == dtype
+    found = array[np.array([0, 4, 1, 2, 3])]
+    assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
+    assert found.dtype == dtype
 
 
 def test_blocks_are_compared_before_they_are_read(
@@ -154,8 +143,8 @@ def test_blocks_are_compared_before_they_are_read(
     column = CheckedFiles(tmp_path, {"a.npy": "<i8"}, sums, remedy="remove it").array("a.npy")
     assert isinstance(column, CheckedColumn)
     bounds, shifts = np.array([0, 2, 5001]), np.array([0, 2])
-    array = JoinedArray(as_parts([np.array([5, 6]), column]), bounds)
-    offsets = JoinedArray(as_parts([np.arange(3), column]), bounds - [0, 0, 1], shifts=shifts)
+    array = MixtureColumn(as_parts([np.array([5, 6]), column]), bounds)
+    offsets = MixtureColumn(as_parts([np.arange(3), column]), bounds - [0, 0, 1], shifts=shifts)
     first, last = np.array([1, 40]), np.array([1, 4990])
     for _ in range(2):
         assert array[first].tolist() == [6, 38 * 3]
@@ -179,7 +168,7 @@ def test_keys_of_large_columns_are_compared_before_they_are_read(
     monkeypatch.setattr(block_checksums, "_WHOLE", -1)
     parts = [open_dataset(folder).columns for folder in folders]
     assert isinstance(parts[0].key_bytes, CheckedColumn)
-    columns = JoinedColumns(as_parts(parts), [ColumnCounts.of(part) for part in plain])
+    columns = MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in plain])
     samples = np.arange(15)[::-1]
     expected = [key for part in plain for key in part.keys(np.arange(len(part.text_bytes)))][::-1]
     assert columns.keys(samples) == columns.keys(samples) == expected
@@ -204,7 +193,7 @@ def test_a_part_is_asked_for_when_it_is_needed() -> None:
 
         return ask
 
-    array = JoinedArray([part(n) for n in range(4)], np.array([0, 3, 3, 6, 9]))
+    array = MixtureColumn([part(n) for n in range(4)], np.array([0, 3, 3, 6, 9]))
     assert len(array) == 9
     array[4]
     assert asked == [2]
@@ -215,7 +204,7 @@ def test_a_part_is_asked_for_when_it_is_needed() -> None:
 def test_codes_are_those_of_the_joined_names() -> None:
     parts = [np.array([0, 1], np.uint16), np.array([1, 0, 2], np.uint16)]
     codes = [np.array([5, 7], np.uint16), np.array([7, 9, 5], np.uint16)]
-    array = JoinedArray(as_parts(parts), edges_of(parts), np.uint16, codes=codes)
+    array = MixtureColumn(as_parts(parts), edges_of(parts), np.uint16, codes=codes)
     assert array[:].tolist() == [5, 7, 9, 7, 5]
     assert array[:].dtype == np.uint16
 
@@ -278,11 +267,11 @@ def parts(request: Any, folders: list[Path]) -> list[Columns]:
 
 
 @pytest.fixture
-def columns(parts: list[Columns]) -> JoinedColumns:
-    return JoinedColumns(as_parts(parts), [ColumnCounts.of(part) for part in parts])
+def columns(parts: list[Columns]) -> MixtureColumns:
+    return MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in parts])
 
 
-def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: JoinedColumns) -> None:
+def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: MixtureColumns) -> None:
     offsets = {"sample_member": "member_size", "sample_image": "image_width"}
     for name in DTYPES:
         if name.endswith(("_key", "_source")) or name.startswith(("key_", "source_")):
@@ -302,7 +291,7 @@ def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: Joined
 
 
 def test_samples_have_their_keys_members_and_shards(
-    parts: list[Columns], columns: JoinedColumns
+    parts: list[Columns], columns: MixtureColumns
 ) -> None:
     keys, sources, members, shards, before = [], [], [], [], 0
     for part in parts:
@@ -327,7 +316,7 @@ def test_samples_have_their_keys_members_and_shards(
     assert columns.key(9) == keys[9]
 
 
-def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: JoinedColumns) -> None:
+def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: MixtureColumns) -> None:
     keys = columns.keys(np.arange(15))
     assert len(set(keys)) < 15  # some are those of another dataset
     found = find_keys(columns, [*keys, "none"])
@@ -357,7 +346,7 @@ class Opener:
         return open_dataset(self._folder)
 
 
-def mixed(folders: Sequence[Path]) -> MixedDataset:
+def mixed(folders: Sequence[Path]) -> DatasetMixture:
     parts = []
     for folder in folders:
         dataset = open_dataset(folder)
@@ -372,7 +361,7 @@ def mixed(folders: Sequence[Path]) -> MixedDataset:
                 is_remote=False,
             )
         )
-    return MixedDataset.of(parts)
+    return DatasetMixture.of(parts)
 
 
 def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Path]) -> None:

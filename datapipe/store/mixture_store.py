@@ -1,4 +1,4 @@
-"""Stores of several datasets as one."""
+"""Stores of the datasets of a mixture as one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datapipe.index.rows import Member
 from datapipe.store.protocol import Fetch, Store
 
 
-class JoinedStore(Store):
+class MixtureStore(Store):
     """Reader of the samples of several datasets, whose shards are numbered one after the other.
 
     Args:
@@ -31,7 +31,7 @@ class JoinedStore(Store):
         self._stores: dict[int, Store] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        return JoinedStore, (self._open_part, self._edges, self._is_remote)
+        return MixtureStore, (self._open_part, self._edges, self._is_remote)
 
     def name(self, shard: int) -> str:
         store, own = self._at(shard)
@@ -56,7 +56,7 @@ class JoinedStore(Store):
             if fetch is not None:
                 size += fetch.bytes
                 fetches |= {number: (fetch, at) for at, number in enumerate(numbers)}
-        return JoinedFetch(fetches, size)
+        return MixtureFetch(fetches, size)
 
     def part(self, number: int) -> Store:
         """Return the store of a dataset, by its number."""
@@ -82,7 +82,7 @@ class JoinedStore(Store):
         return parts.tolist(), own.tolist()
 
 
-class JoinedFetch(Fetch):
+class MixtureFetch(Fetch):
     """Members of samples of several datasets on their way."""
 
     def __init__(self, fetches: dict[int, tuple[Fetch, int]], size: int) -> None:

@@ -17,7 +17,7 @@ from datapipe.errors import StoreError
 from datapipe.index.dataset import open_dataset
 from datapipe.index.rows import Member
 from datapipe.remote.folder import RemoteFolder, RemoteOptions
-from datapipe.store.joined import JoinedStore
+from datapipe.store.mixture_store import MixtureStore
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 
@@ -56,10 +56,10 @@ def edges_of(folders: Sequence[Path]) -> Any:
 
 
 @pytest.fixture(params=["here", "there", "mixed"])
-def store(request: Any, folders: list[Path], servers: list[Server]) -> Iterator[JoinedStore]:
+def store(request: Any, folders: list[Path], servers: list[Server]) -> Iterator[MixtureStore]:
     remote = {"here": (), "there": (0, 1, 2, 3), "mixed": (1, 3)}[request.param]
     places = [servers[n].url if n in remote else folder for n, folder in enumerate(folders)]
-    made = JoinedStore(
+    made = MixtureStore(
         partial(opened, places), edges_of(folders), [n in remote for n in range(len(folders))]
     )
     yield made
@@ -84,7 +84,7 @@ def samples(folders: list[Path]) -> list[tuple[Sample, list[bytes]]]:
     return found
 
 
-def test_samples_are_those_of_each_dataset(store: JoinedStore, samples: Any) -> None:
+def test_samples_are_those_of_each_dataset(store: MixtureStore, samples: Any) -> None:
     for (shard, members), contents in samples:
         data = store.read(shard, members)
         assert [bytes(part) for part in data] == contents
@@ -92,7 +92,7 @@ def test_samples_are_those_of_each_dataset(store: JoinedStore, samples: Any) -> 
 
 
 def test_shards_have_the_names_that_they_have_alone(
-    store: JoinedStore, folders: list[Path]
+    store: MixtureStore, folders: list[Path]
 ) -> None:
     names = [shard.name for folder in folders for shard in open_dataset(folder).manifest.shards]
     assert [store.name(shard) for shard in range(len(names))] == names
@@ -100,7 +100,7 @@ def test_shards_have_the_names_that_they_have_alone(
 
 @pytest.mark.parametrize("order", [1, -1, 7])
 def test_reads_that_have_begun_are_those_of_remote_datasets(
-    store: JoinedStore, samples: Any, order: int, folders: list[Path]
+    store: MixtureStore, samples: Any, order: int, folders: list[Path]
 ) -> None:
     numbers = [(order * at) % len(samples) for at in range(len(samples))]
     wanted = [samples[number] for number in numbers]
@@ -123,7 +123,7 @@ def test_a_read_of_no_remote_sample_asks_for_nothing(
     folders: list[Path], servers: list[Server], samples: Any
 ) -> None:
     places = [servers[0].url, *folders[1:]]
-    store = JoinedStore(partial(opened, places), edges_of(folders), [True, False, False, False])
+    store = MixtureStore(partial(opened, places), edges_of(folders), [True, False, False, False])
     fetch = store.begin([sample for sample, _ in samples[7:]])
     assert fetch is None or (fetch.bytes == 0 and fetch.contents(3) == [])
     assert store.begin([]) is None or store.begin([]).bytes == 0  # type: ignore[union-attr]
@@ -140,7 +140,7 @@ def test_a_dataset_is_opened_when_its_first_sample_is_read(
         asked.append(number)
         return opened(folders, number)
 
-    store = JoinedStore(open_part, edges_of(folders), [False] * 4)
+    store = MixtureStore(open_part, edges_of(folders), [False] * 4)
     store.name(0)
     for (shard, members), _ in samples[-5:]:
         store.read(shard, members)
@@ -148,14 +148,14 @@ def test_a_dataset_is_opened_when_its_first_sample_is_read(
     store.close()
 
 
-def test_a_store_is_closed_and_opened_again(store: JoinedStore, samples: Any) -> None:
+def test_a_store_is_closed_and_opened_again(store: MixtureStore, samples: Any) -> None:
     (shard, members), contents = samples[-1]
     for _ in range(2):
         assert [bytes(part) for part in store.read(shard, members)] == contents
         store.close()
 
 
-def test_another_process_opens_the_parts_itself(store: JoinedStore, samples: Any) -> None:
+def test_another_process_opens_the_parts_itself(store: MixtureStore, samples: Any) -> None:
     (shard, members), contents = samples[8]
     store.read(shard, members)
     again = pickle.loads(pickle.dumps(store))
@@ -172,7 +172,7 @@ def test_a_shard_that_is_gone_is_named(
     dataset = open_dataset(out)
     places = [folders[0], out]
     bounds = edges_of(places)
-    store = JoinedStore(partial(opened, places), bounds, [False, False])
+    store = MixtureStore(partial(opened, places), bounds, [False, False])
     store.name(int(bounds[1]))
     next(iter(out.glob("*.tar"))).unlink()
     with pytest.raises(StoreError, match=r"shard-000000\.tar cannot be opened"):

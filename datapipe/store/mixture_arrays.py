@@ -1,0 +1,120 @@
+"""The datasets of arrays of a mixture."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from datapipe.array_types import Bools, Int64
+from datapipe.errors import IndexMismatch
+from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.files.block_checksums import as_one_of
+from datapipe.index.mixture_columns import edges_of
+from datapipe.store.arrays import IMAGES, ArrayDataset, ArrayStore, open_images
+from datapipe.store.mixture_store import MixtureStore
+
+
+class MixtureArrays:
+    """Datasets of arrays in a mixture, each mapped when it is first needed.
+
+    Args:
+        parts: datasets of the mixture.
+        store: of its samples.
+        images: whether images are wanted.
+
+    Attributes:
+        image_edges: int64 [parts + 1], number of the first image of each part, and of all.
+        size: values of an image, of all datasets; 0 if they are not wanted.
+    """
+
+    def __init__(self, parts: Sequence[DatasetPart], store: MixtureStore, *, images: bool) -> None:
+        self._parts, self._store, self._images = parts, store, images
+        self._is_array = np.array([part.arrays is not None for part in parts], bool)
+        sides = [part.arrays.image["size"] for part in parts if part.arrays and part.arrays.image]
+        self.size = 3 * math.prod(map(int, sides[0])) if images and sides else 0
+        self._opened: dict[int, ArrayDataset] = {}
+        self._lock = threading.Lock()
+        self.image_edges = edges_of([part.counts.images for part in parts])
+        # Compared ones, of all parts. Memory is only taken where a value is written.
+        self._good_images = np.zeros(self.image_edges[-1], bool)
+        self._good_texts = np.zeros(sum(part.counts.members for part in parts), bool)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _arrays, (self._parts, self._store, self._images)
+
+    def hold(self, parts: Int64) -> Bools:
+        """Return which parts are arrays: bool [n], of their numbers int64 [n]."""
+        found: Bools = self._is_array[parts]
+        return found
+
+    def part(self, number: int) -> ArrayDataset:
+        """Return a dataset of arrays, by its number in the mixture.
+
+        Raises:
+            IndexMismatch: it has changed since the mixture was opened.
+        """
+        opened = self._opened.get(number)
+        if opened is None:
+            with self._lock:
+                opened = self._opened.get(number)
+                if opened is None:
+                    opened = self._opened[number] = self._open(number)
+        return opened
+
+    def damaged_images(self, images: Int64) -> list[int]:
+        """Return the images that are not what was written, by their indices in `images`.
+
+        Each is compared once in a process.
+
+        Args:
+            images: int64 [n], their numbers in the mixture.
+        """
+        parts = (self.image_edges.searchsorted(images, side="right") - 1).tolist()
+
+        def is_whole(index: int) -> bool:
+            held = self.part(parts[index]).images
+            assert held is not None
+            return held.is_whole(int(images[index] - self.image_edges[parts[index]]))
+
+        return _damaged(images, self._good_images, is_whole)
+
+    def damaged_texts(self, members: Int64, is_whole: Callable[[int], bool]) -> list[int]:
+        """Return the texts that are not what was written, by their indices in `members`.
+
+        Each is compared once in a process.
+
+        Args:
+            members: int64 [n], their numbers among the members of the mixture.
+            is_whole: compares a text with its checksum, by its index.
+        """
+        return _damaged(members, self._good_texts, is_whole)
+
+    def _open(self, number: int) -> ArrayDataset:
+        part = self._parts[number]
+        with as_one_of(part.of):
+            dataset, store = part.unchanged(), self._store.part(number)
+            assert isinstance(store, ArrayStore)
+            images = open_images(dataset) if self._images else None
+        if images is not None and len(images.placements) != part.counts.images:
+            raise IndexMismatch(
+                f"{dataset.folder}: {IMAGES} holds {len(images.placements):,} images, and the "
+                f"index {part.counts.images:,}; restore all from one copy of the dataset"
+            )
+        return ArrayDataset(texts=store, images=images)
+
+
+def _damaged(numbers: Int64, good: Bools, is_whole: Callable[[int], bool]) -> list[int]:
+    bad = []
+    for index in np.flatnonzero(~good[numbers]).tolist():
+        if is_whole(index):
+            good[numbers[index]] = True
+        else:
+            bad.append(index)
+    return bad
+
+
+def _arrays(parts: Sequence[DatasetPart], store: MixtureStore, images: bool) -> MixtureArrays:
+    return MixtureArrays(parts, store, images=images)

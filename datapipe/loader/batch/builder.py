@@ -98,7 +98,7 @@ class BatchBuilder:
 
     @property
     def pieces(self) -> int:
-        return -(-len(self._samples) // self._piece)
+        return max(1, -(-len(self._samples) // self._piece))
 
     def run(self, piece: int, watch: Watch) -> None:
         """Do one piece: read all its samples, then decode one after the other."""
@@ -128,7 +128,7 @@ class BatchBuilder:
             for slot, failure in self._tokens.fill(texts, self._valid).items():
                 self._fail(slot, self._located(failure, slot))
         if next(self._done) == self.pieces:
-            if self._together:
+            if self._together and len(self._samples):
                 # The worker that reads last decodes for all.
                 assert self._images is not None
                 watch.at(self, 0, "decode")

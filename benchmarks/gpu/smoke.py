@@ -37,7 +37,7 @@ from examples.vlm.attention import KERNELS, attend, prepare, why_not
 SAMPLES = 64
 COMPILED = (
     *("datapipe.decode.kernels.write", "datapipe.decode.kernels.stream"),
-    *("datapipe.plan.packing_kernel", "datapipe.index.files.joined_kernel"),
+    "datapipe.plan.packing_kernel",
 )
 """Modules whose kernels numba compiles."""
 

@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
+
 from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.index.dataset_part import DatasetPart, part_of
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.manifest import (
     MANIFEST,
@@ -29,6 +32,7 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     replace_file,
 )
+from datapipe.index.mixture_columns import edges_of
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
@@ -59,7 +63,17 @@ class Dataset:
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self.manifest.samples
+        return int(self.sample_edges[-1])
+
+    @functools.cached_property
+    def parts(self) -> tuple[DatasetPart, ...]:
+        """The datasets of a mixture; a dataset alone is a mixture of one."""
+        return (part_of(self),)
+
+    @functools.cached_property
+    def sample_edges(self) -> Int64:
+        """Number of the first sample of each part, and of all samples: int64 [parts + 1]."""
+        return edges_of([part.counts.samples for part in self.parts])
 
     @property
     def fingerprint(self) -> str:
@@ -95,13 +109,14 @@ class Dataset:
         path = os.path.normpath(self.folder) if isinstance(self.folder, Path) else self.folder.url
         return path.rsplit("/", 1)[-1] or path
 
-    def dataset_names(self, samples: Int64) -> list[str]:
-        """Return the name of the dataset of each sample: here the folder's, for all.
+    def kinds(self, samples: Int64) -> Int64:
+        """Return the number of the part of each sample: int64 [n] in and out."""
+        found: Int64 = np.searchsorted(self.sample_edges, samples, side="right") - 1
+        return found
 
-        Args:
-            samples: int64 [n], numbers of samples.
-        """
-        return [self.name] * len(samples)
+    def dataset_names(self, samples: Int64) -> list[str]:
+        """Return the name of the part of each sample; `samples` is int64 [n]."""
+        return [self.parts[number].name for number in self.kinds(samples).tolist()]
 
 
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:

@@ -19,6 +19,7 @@ from datapipe.cache.factory import kept_together, kept_transform
 from datapipe.decode import normalize
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import check_together
+from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import make_transform
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
@@ -358,11 +359,9 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
     calls: list[int] = []
     finish_many = FixedTransform.finish_many
 
-    def counted(
-        transform: Any, source: Any, out: Any, starts: Int64, *rest: Any, **way: Any
-    ) -> bool:
-        calls.append(len(starts))
-        return finish_many(transform, source, out, starts, *rest, **way)
+    def counted(transform: Any, moves: list[ImageMoves], out: Any, **way: Any) -> bool:
+        calls.extend(len(each.starts) for each in moves)
+        return finish_many(transform, moves, out, **way)
 
     monkeypatch.setattr(FixedTransform, "finish_many", counted)
     again = build(context, job(cached, SAMPLES))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.array_types import Int64
 from datapipe.decode.image import Decoded, Encoded, decode_for
-from datapipe.decode.normalize import Normalizer
+from datapipe.decode.normalize import ImageMoves, Normalizer
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError
@@ -132,14 +133,7 @@ class ImageTransform(ABC):
         self._normalizer.write_planes(values, out.view(values.shape))
 
     def finish_many(
-        self,
-        source: UInt8,
-        out: Tensor,
-        starts: Int64,
-        rows: Int64,
-        mirrored: Bools,
-        *,
-        interleaved: bool = False,
+        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
     ) -> bool:
         """Do `finish` for many images at once, see `Normalizer.gather`; return False if not."""
         return False

@@ -14,9 +14,8 @@ from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
-from datapipe.loader.batch.joined_source import JoinedSource
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.loader.batch.decoded_source import ArraySource, CachedSource, DecodedSource
+from datapipe.loader.batch.sample_rows import SampleRows
 
 _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
@@ -51,15 +50,18 @@ class SampleReader:
     """Reader of the samples of one batch, for any thread.
 
     Args:
+        rows: of the samples.
         images: int64 [B], number of images of each sample that are wanted.
         whole: bool [B], samples of which all images are wanted.
 
     Attributes:
-        encoded: bool [B], samples that have to be read. Others are in arrays, or decoded in the
-            memory of a cache.
+        decoded: samples that are in arrays, or decoded in the memory of a cache; None if all have
+            to be read.
     """
 
-    def __init__(self, context: BatchContext, step: StepJob, images: Int64, whole: Bools) -> None:
+    def __init__(
+        self, context: BatchContext, step: StepJob, rows: SampleRows, images: Int64, whole: Bools
+    ) -> None:
         self._store = context.store
         self._cache = cache = context.cache
         self._fetch = step.fetch
@@ -68,14 +70,14 @@ class SampleReader:
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
         self._resident = None if step.resident is None else step.resident.tolist()
-        self._counts = images
-        self._arrays = context.arrays
-        self._cached: CachedSource | None = None
-        included, columns = ~step.share.excluded, context.dataset.columns
-        self.encoded = np.ones(len(samples), bool)
+        self.decoded: DecodedSource | None = None
+        included = ~step.share.excluded
         if context.arrays is not None:
             slots = included if step.resident is None else included & ~step.resident
-            self.encoded = ~(slots & context.arrays.hold(samples))
+            self.decoded = ArraySource(
+                *(slots & context.arrays.hold(rows.parts), rows, images),
+                *(context.arrays, context.verify),
+            )
         elif (
             cache is not None
             and self._uses is not None
@@ -83,31 +85,7 @@ class SampleReader:
             and (data := cache.buffer) is not None
         ):
             starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
-            self._cached = CachedSource(starts >= 0, columns, samples, data, starts)
-            self.encoded = starts < 0
-
-    def decoded(self, start: int, stop: int) -> list[DecodedSource]:
-        """Return the sources of the slots from `start` to `stop` that are not encoded."""
-        if self._cached is not None:
-            return [self._cached]
-        if self._arrays is None:
-            return []
-        samples, counts, slots = self._samples, self._counts, np.zeros(len(self._samples), bool)
-        slots[start:stop] = ~self.encoded[start:stop]
-        if isinstance(self._arrays, MixtureArrays):
-            joined = JoinedSource.of(self._arrays, samples, slots, counts, verify=self._verify)
-            if joined is not None:
-                return [joined]
-        sources: list[DecodedSource] = []
-        for held, there in self._arrays.split(samples, slots):
-            array = held.images
-            data, own = None if array is None else array.data, samples - held.first
-            sources.append(
-                MappedSource(
-                    *(there, held.columns, own, data, counts, array, held.texts, self._verify)
-                )
-            )
-        return sources
+            self.decoded = CachedSource(starts >= 0, rows, data, starts)
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
         """Read one sample, which has `total` images.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.dataset_mixture import DatasetPart
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.loader.schedule.mixture_notes import MixtureNotes
 from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes

@@ -18,7 +18,8 @@ import numpy as np
 from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts

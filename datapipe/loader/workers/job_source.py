@@ -15,7 +15,7 @@ from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
-from datapipe.loader.workers.prefetch import read_ahead
+from datapipe.loader.workers.prefetch import read_ahead, with_rows
 from datapipe.loader.workers.process_executor import ProcessExecutor, RemoteJob
 from datapipe.loader.workers.process_pool import WorkerPool
 from datapipe.loader.workers.thread_executor import ThreadExecutor
@@ -81,6 +81,8 @@ class JobSource:
                 stall_warning=options.stall_warning,
                 meter=meter,
             )
+        if self._device_cache is None:  # else a step is made from what the ones before it keep
+            steps = with_rows(steps, self._context)
         steps = read_ahead(steps, self._context, options.read_ahead)
         return ThreadExecutor(
             self._jobs(steps, partial(BatchBuilder, self._context), meter),

@@ -248,7 +248,7 @@ def make_loader(
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
-    image_path = work.choose_path(options, checksums=dataset.columns.checksums)
+    image_path = work.choose_path(options)
     image_transform = work.fitting(image_path)
     if opened is None:
         rule = None

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from datapipe.array_types import Int32, Int64
-from datapipe.cache.next_use import AHEAD, NEVER
+from datapipe.cache.policy import AHEAD, NEVER
 from datapipe.plan.units import Units
 
 MOST_SAMPLES = 50_000_000

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -39,6 +39,7 @@ from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder, is_remote
+from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -269,11 +270,12 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
 
 
 def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
+    fetch = functools.partial(_fetch_one, folder, home)
     with (
         Progress("fetching the index", unit="shard", total=len(shards)) as progress,
-        ThreadPoolExecutor(_AT_ONCE, "datapipe-fetch") as pool,
+        closing(ThreadPool(fetch, _AT_ONCE, name="datapipe-fetch")) as pool,
     ):
-        for _ in pool.map(lambda shard: _fetch_one(folder, home, shard), shards):
+        for _ in pool.run(shards):
             progress.advance()
 
 

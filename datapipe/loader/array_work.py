@@ -42,7 +42,7 @@ def on_arrays(
         image = spec_of(forms[0])
     elif not image_given and len(held) == len(dataset.parts):
         image = None
-    if work.cache is not None and (work.cache.memory, work.cache.disk) != (None, None):
+    if work.cache is not None and work.cache.keeps_on_host:
         raise PlanError(
             f"{held[0][0].prefix}cache: arrays are decoded, and the page cache keeps what was read "
             "of them; leave it out, or give CacheSpec(device=...)"

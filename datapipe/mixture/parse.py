@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from datapipe.declared import shorten
+from datapipe.declared import check_value, shorten
 from datapipe.errors import PlanError
 from datapipe.index.where import parse_where
 from datapipe.mixture.located import Located, located
@@ -169,7 +169,11 @@ class _Parser:
     def name(self, key: str, item: Located, entries: dict[str, Located]) -> str:
         """Return the name of a dataset or group, which is new."""
         at = entries.get("name", item)
-        name: str = at.take(Name) if "name" in entries else _name_of(key, entries)
+        name = _name_of(key, entries)
+        if "name" in entries:
+            name = at.take(Name)
+        else:
+            _at(at, lambda: check_value("name", name, Name, PlanError))
         if name in self.names:
             first = self.names[name].removesuffix(": ")
             at.refuse(

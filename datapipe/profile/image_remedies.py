@@ -18,7 +18,6 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, make_transform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
@@ -63,7 +62,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
             changes={"image": changed} if loader.components().prefetcher is None else None,
         )
     yield from _uint8(loader, forecast, images)
-    if not isinstance(loader.dataset, DatasetMixture):  # a command packs one dataset
+    if loader.components().schedule.origin.is_alone:  # a command packs one dataset
         yield from _smaller(forecast, spec, images, shards)
     yield from _caches(loader, forecast, shards)
 
@@ -157,7 +156,8 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         | {"resize": share * cost.cpu.get("resize", 0.0) + values / each},
         wait={name: value for name, value in cost.wait.items() if name != "read"},
     )
-    samples = loader.components().schedule.origin.source.count
+    origin = loader.components().schedule.origin
+    samples = origin.source.count
     need, free = samples * values, free_memory()
     part = min(1.0, FITS * free / max(need, 1.0))
     mixed = _mixed(cached, cost, part)
@@ -171,7 +171,7 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         machine=replace(forecast.machine, storage=None) if part == 1 else None,
         note=f"{size}, of which {part:.0%} fit into memory",
     )
-    if transform.spec.one_size and not isinstance(loader.dataset, DatasetMixture):
+    if transform.spec.one_size and origin.is_alone:
         yield forecast.remedy(
             "memmap arrays",
             "images decoded and resized once, into an array on disk",

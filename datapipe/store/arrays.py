@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,19 +155,17 @@ class ImageArray:
         Args:
             images: int64 [n], their numbers.
         """
-        with self._file() as file:
+        with suppress(OSError), self._file() as file:  # the map outlives a file that is removed
             for image in np.unique(images).tolist():
                 os.posix_fadvise(file.fileno(), self._start(image), self.size, _WILL_NEED)
         return len(images) * self.size
 
     def is_cached(self, image: int) -> bool:
         """Return whether the middle of an image is in the page cache, if the system tells."""
-        with self._file() as file:
-            try:
-                middle = self._start(image) + self.size // 2
-                return os.preadv(file.fileno(), [bytearray(1)], middle, os.RWF_NOWAIT) == 1
-            except OSError:  # it is not, or the file system cannot tell
-                return False
+        middle = self._start(image) + self.size // 2
+        with suppress(OSError), self._file() as file:  # as when it would have to wait for the disk
+            return os.preadv(file.fileno(), [bytearray(1)], middle, os.RWF_NOWAIT) == 1
+        return False
 
     def _start(self, image: int) -> int:
         return HEADER + image * self.size

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
+from datapipe.errors import IndexMismatch
 from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.mixture_columns import edges_of
-from datapipe.store.arrays import ArrayDataset, ArrayStore, open_images
+from datapipe.store.arrays import IMAGES, ArrayDataset, ArrayStore, open_images
 from datapipe.store.mixture_store import MixtureStore
 
 
@@ -96,7 +97,13 @@ class MixtureArrays:
         with as_one_of(part.of):
             dataset, store = part.unchanged(), self._store.part(number)
             assert isinstance(store, ArrayStore)
-            return ArrayDataset(texts=store, images=open_images(dataset) if self._images else None)
+            images = open_images(dataset) if self._images else None
+        if images is not None and len(images.placements) != part.counts.images:
+            raise IndexMismatch(
+                f"{dataset.folder}: {IMAGES} holds {len(images.placements):,} images, and the "
+                f"index {part.counts.images:,}; restore all from one copy of the dataset"
+            )
+        return ArrayDataset(texts=store, images=images)
 
 
 def _damaged(numbers: Int64, good: Bools, is_whole: Callable[[int], bool]) -> list[int]:

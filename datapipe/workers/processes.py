@@ -15,7 +15,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -44,7 +44,7 @@ _CLOSED = "the workers were closed while their next result was awaited"
 
 
 class ProcessPool(Generic[J, R]):
-    """Pool of processes, which start with the first run and stay for the next ones.
+    """Pool of processes, which start with the first job and stay for the next runs.
 
     The function that a factory returns may be a generator. Then each value that it yields is a
     result, and comes as soon as it is yielded.
@@ -64,7 +64,7 @@ class ProcessPool(Generic[J, R]):
 
     def __init__(
         self,
-        factory: Callable[[], Callable[[J], R]],
+        factory: Callable[[], Callable[[J], R | Iterator[R]]],
         workers: int,
         *,
         ahead: int = 2,
@@ -91,16 +91,10 @@ class ProcessPool(Generic[J, R]):
         return [worker.process for worker in self._workers if worker.process]
 
     def run(self, jobs: Iterable[J]) -> ProcessResults[J, R]:
-        """Return the results of jobs, and start the workers, but for those that did not end.
-
-        Raises:
-            WorkerError: a worker cannot be started.
-        """
+        """Return the results of jobs; the workers start with the first one."""
         self._close_results()
         if any(worker.has_ended() for worker in self._workers):
             self.close()
-        if not self._workers:
-            self._start()
         self.drop()
         results = ProcessResults(self, jobs)
         self._results = weakref.ref(results)
@@ -112,7 +106,13 @@ class ProcessPool(Generic[J, R]):
         self._end()
 
     def send(self, job: J) -> int:
-        """Send a job to the worker that has the fewest; return its number."""
+        """Send a job to the worker that has the fewest; return its number.
+
+        Raises:
+            WorkerError: a worker ended, or cannot be started.
+        """
+        if not self._workers:
+            self._start()
         worker = min(self._workers, key=lambda worker: len(worker.jobs))
         number = self._jobs
         content = message(JOB, number, job)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.cache.next_use import AHEAD, NEVER
 from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.policy import AHEAD, NEVER
 from datapipe.plan.units import Units
 
 SAMPLES = 12

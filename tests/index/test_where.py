@@ -67,6 +67,13 @@ def kept(expression: str, columns: Columns = COLUMNS) -> list[int]:
         ("images == 0 or text_bytes / images < 1", [1, 2]),
         ("width >= 336 and (\n  height >= 336\n)  # large both ways", [0, 1]),
         ("width >= 336\n  and height >= 336", [0, 1]),
+        ("text_bytes / images > 3", [0, 3, 5]),
+        ("not text_bytes / images > 3", [1, 4]),
+        ("text_bytes % images == 0", [0, 1, 3, 4]),
+        ("1 // images is None", [2]),
+        ("'a' == 'b' or 'a' in ('a', 'b') and width in ()", []),
+        ("1e308 * 10 * width > 3", [0, 1, 3, 5]),
+        ("text_bytes * 1000000000000001 > 1e18 + 0.5", [3]),
     ],
 )
 def test_an_expression_keeps_the_samples_it_says(expression: str, samples: list[int]) -> None:
@@ -115,22 +122,20 @@ COMPARISONS = st.tuples(numbers(), COMPARED, numbers()).map(" ".join) | st.tuple
 @settings(deadline=None, max_examples=300)
 @given(expression=conditions(COMPARISONS))
 def test_python_keeps_the_same_samples(expression: str) -> None:
-    columns = columns_of(KNOWN)
-    expected = []
+    expected, undefined = [], set()
     for number, (_, _, sizes, text) in enumerate(KNOWN):
         row = dict(zip(NAMES, (*sizes[0], len(sizes), text), strict=True))
         try:
             if eval(expression, {}, row):
                 expected.append(number)
         except ZeroDivisionError:
-            with pytest.raises(PlanError, match="divides by zero at sample"):
-                kept(expression, columns)
-            return
-    assert kept(expression, columns) == expected
+            undefined.add(number)
+    found = kept(expression, columns_of(KNOWN))
+    assert [number for number in found if number not in undefined] == expected
 
 
 SQL_LEAVES = st.tuples(
-    st.sampled_from(["width", "height", "images", "width + height"]),
+    st.sampled_from(["width", "height", "images", "width + height", "text_bytes * 1.0 / images"]),
     COMPARED,
     st.sampled_from(["336", "height", "0", "text_bytes * 2"]),
 ).map(" ".join) | st.sampled_from(
@@ -193,53 +198,54 @@ def test_spaces_quotes_and_needless_parentheses_make_no_other_expression() -> No
         ("key == 'a' or label_tokens > 0", 15, r"label_tokens needs text=TextSpec\("),
         ("'a' in tags", 8, "no column 'tags'"),
         ("tags.startswith('a')", 1, "no column 'tags'"),
-        ('width > "a"', 1, r"width \(a number\) is compared with 'a' \(a string\)"),
-        ("source == 3", 1, r"source \(a string\) is compared with 3"),
-        ("width in (1, 'a')", 1, "is compared with 'a'"),
-        ("source in (1, 2)", 1, "is compared with 1"),
-        ("source + 'a' == 'b'", 1, "source .* is no number; only numbers"),
-        ("-source == 'b'", 2, "is no number"),
-        ("(width > 3) + 1 > 2", 2, "is no number"),
-        ("(width > 3) == (height > 3)", 2, "join conditions with and, or, not"),
-        ("width", 1, r"width \(a number\) is no condition; compare it"),
-        ("width and height > 3", 1, "is no condition"),
-        ("not source", 5, "is no condition"),
+        ('width > "a"', 9, "'a' is a string, and no number; compare numbers"),
+        (
+            "source == 3",
+            11,
+            "3 is a number, and no string; compare `key` and `source` with strings",
+        ),
+        ("width in (1, 'a')", 14, "'a': give a number here"),
+        ("source in (1, 2)", 12, "1: give a string here"),
+        ("source + 'a' == 'b'", 1, "source is a string, and no number"),
+        ("-source == 'b'", 2, "source is a string, and no number"),
+        ("(width > 3) + 1 > 2", 2, "is a condition, and no number"),
+        ("(width > 3) == (height > 3)", 2, "width > 3 is a condition, and no number or string"),
+        ("width", 1, "width is a number, and no condition; compare it"),
+        ("width and height > 3", 1, "width is a number, and no condition"),
+        ("not source", 5, "source is a string, and no condition"),
         ("width > 3 & images == 1", 9, "write `and`"),
         ("(width > 3) | (images == 1)", 1, "write `or`"),
         ("~(width > 3)", 1, "write `not`"),
         ("width ** 2 > 3", 1, "write the product out"),
         ("width @ 2 > 3", 1, "MatMult is not known here"),
-        ("width == None", 10, "write `is None`"),
+        ("width == None", 10, "None: give a number or string here, or write `is None`"),
         ("width is 3", 10, "`is` is only for None"),
-        ("key is None", 1, "never None"),
-        ("width == True", 10, "True is not known here"),
-        ("width == 1j", 10, "not known here"),
-        ("key == b'a'", 8, "not known here"),
-        ("'a' == 'b'", 1, "one must be a column"),
-        ("'a' in ('a', 'b')", 1, "name a column"),
-        ("width in ()", 10, "empty list"),
-        ("width in (height, 3)", 11, "numbers or strings, nothing else"),
-        ("width in height", 10, "needs a list"),
-        ("'a' in 'abc'", 8, "needs a list"),
-        ("source in key", 1, "write a string before `in key`"),
-        ("(1, 2) == width", 1, "only stand after `in`"),
-        ("key[0] == 'a'", 1, "cannot be indexed"),
-        ("key.size == 3", 1, "have no attributes"),
-        ("len(key) == 3", 1, "can be called"),
-        ("key.upper() == 'A'", 1, "can be called"),
-        ("width.startswith('3')", 1, "is a number and has no .startswith"),
-        ("'a'.startswith('a')", 1, "needs a column of strings"),
-        ("key.startswith(3)", 16, ".startswith takes a string"),
-        ("key.startswith(())", 1, ".startswith takes a string"),
-        ("key.startswith()", 1, ".startswith takes a string"),
-        ("key.startswith('a', 1)", 1, ".startswith takes a string"),
-        ("key.startswith(prefix='a')", 1, ".startswith takes a string"),
-        ("width > 3 if images else 1", 1, "join conditions"),
-        ("(lambda: 1)() > 3", 1, "can be called"),
+        ("key is None", 1, "key is a string, and no number"),
+        ("width == True", 10, "True: give a number or string"),
+        ("width == 1j", 10, "1j: give a number or string"),
+        ("key == b'a'", 8, "b'a': give a number or string"),
+        ("width in (height, 3)", 11, "height: give a number here"),
+        ("width in height", 10, "height is a number, and no string"),
+        ("'a' in 'abc'", 8, "name `key` or `source` here, or give a list"),
+        ("source in key", 1, "source: give a string here"),
+        ("(1, 2) == width", 1, "Tuple is not known here"),
+        ("key[0] == 'a'", 1, "Subscript is not known here; there are comparisons, and, or"),
+        ("key.size == 3", 1, "Attribute is not known here"),
+        ("len(key) == 3", 1, "Call is not known here; .*, .endswith"),
+        ("key.upper() == 'A'", 1, "Call is not known here; .*, .endswith"),
+        ("width.startswith('3')", 1, "width is a number, and no string"),
+        ("'a'.startswith('a')", 1, "name `key` or `source`"),
+        ("key.startswith(3)", 16, "3: give a string"),
+        ("key.startswith(())", 16, "give a string"),
+        ("key.startswith()", 1, "Call is not known here"),
+        ("key.startswith('a', 1)", 1, "Call is not known here"),
+        ("key.startswith(prefix='a')", 1, "Call is not known here"),
+        ("width > 3 if images else 1", 1, "IfExp is not known here"),
+        ("(lambda: 1)() > 3", 1, "Call is not known here; .*, .endswith"),
         ("[width for width in (1,)] > 3", 1, "ListComp is not known here"),
         ("f'{key}' == 'a'", 1, "JoinedStr is not known here"),
         ("(x := 3) > 2", 2, "NamedExpr is not known here"),
-        ("__import__('os').system('true') == 0", 1, "can be called"),
+        ("__import__('os').system('true') == 0", 1, "Call is not known here; .*, .endswith"),
         ("width > 9223372036854775808", 9, "the number is too large"),
         ("width > 1e999", 9, "the number is too large"),
         (f"width in (1, {'9' * 400})", 14, "the number is too large"),
@@ -251,13 +257,9 @@ def test_spaces_quotes_and_needless_parentheses_make_no_other_expression() -> No
         ("width > 3; height > 3", 10, "write it as in Python"),
         ("images > 0 and\nsource == 'abc", 26, "unterminated"),
         ("images > 0 and\nfoo > 3", 16, "no column 'foo'"),
-        ("text_bytes / images > 3", 1, "divides by zero at sample 002; put `images != 0 and`"),
-        ("text_bytes % images > 3", 1, "divides by zero at sample 002"),
-        ("width > 3 and 1 // (images - 1) > 3", 15, r"zero at sample 000; put `images - 1 != 0"),
-        ("(width + 1) * 9000000000000000000 > 3", 1, "exceeds 64 bits at sample 000"),
-        ("text_bytes + 9223372036854775807 > 3", 1, "exceeds 64 bits at sample 000"),
-        ("-9223372036854775807 - text_bytes > 3", 1, "exceeds 64 bits at sample 000"),
-        ("1e308 * 10 * width > 3", 1, "exceeds 64 bits"),
+        ("(width + 1) * 9000000000000000000 > 3", 1, "exceeds 64 bits"),
+        ("text_bytes + 9223372036854775807 > 3", 1, "exceeds 64 bits"),
+        ("-9223372036854775807 - text_bytes > 3", 1, "exceeds 64 bits"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -282,8 +284,6 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
         "-" * 90_000 + "width > 3",
         "not " * 20_000 + "width > 3",
         "width > 1" + " + 1" * 20_000,
-        "width > " + "(" * 150 + "1 + " * 150 + "1" + ")" * 150,
-        "width > 3 " + "and width > 3 " * 20_000,
         "a." * 40_000 + "b > 3",
         "lambda: " * 10_000 + "1",
         "width > 3 if width > 3 else " * 3000 + "1",
@@ -306,12 +306,11 @@ def test_long_lists_and_long_chains_are_no_deep_ones() -> None:
     assert kept("<=".join(["0"] * 500) + " < width < 340") == [1, 5]
 
 
-def test_an_error_at_samples_that_are_decided_already_is_none() -> None:
+def test_a_sample_that_would_be_divided_by_zero_is_not_kept() -> None:
     assert kept("images > 0 and text_bytes / images >= 10") == [0, 3, 5]
     assert kept("not (images == 0 or text_bytes / images < 10)") == [0, 3, 5]
     assert kept("0 < images <= text_bytes / images") == [0, 3, 4, 5]
-    with pytest.raises(PlanError, match="divides by zero"):
-        kept("text_bytes / images >= 10 and images > 0")
+    assert kept("text_bytes / images >= 10 and images > 0") == [0, 3, 5]
 
 
 def test_an_extra_column_gives_one_integer_a_sample() -> None:

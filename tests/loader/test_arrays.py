@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -297,6 +298,19 @@ def test_images_that_are_not_in_memory_are_asked_for(
         converted["stretch"], batch_size=4, remote=datapipe.RemoteSpec(read_ahead="10KB")
     )
     assert len(list(loader)) == len(loader)
+
+
+def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(
+    converted: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(converted["stretch"], tmp_path / "arrays")
+    loader = datapipe.make_loader(tmp_path / "arrays", batch_size=4, num_workers=0)
+    iterator = iter(loader)
+    batches = [next(iterator)]
+    shutil.rmtree(tmp_path / "arrays")
+    batches.extend(iterator)
+    expected = datapipe.make_loader(converted["stretch"], batch_size=4, num_workers=0)
+    assert_same_batches(batches, expected)
 
 
 def test_processes_map_them_themselves(

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -30,16 +31,15 @@ def pool():
 
 def ended(process):
     """True if a process ends within a minute."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            with open(f"/proc/{process}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.01)
-    return False
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    gone = bool(poll.poll(60_000))
+    os.close(descriptor)
+    return gone
 
 
 def test_workers_stay_for_the_next_run(pool):
@@ -49,7 +49,7 @@ def test_workers_stay_for_the_next_run(pool):
     assert set(pool.run([(n, "pid") for n in range(20)])) == workers
 
 
-def test_no_worker_starts_before_a_run_and_none_stays_after_close(pool):
+def test_no_worker_starts_before_the_first_job_and_none_stays_after_close(pool):
     assert pool.processes == []
     (worker,) = pool.run([(0, "pid")])
     pool.close()

@@ -11,8 +11,7 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
 from datapipe.index.files.read_at import read_at
+from datapipe.workers.threads import ThreadPool
 
 SUMS = "checksums.npy"
 """File of a folder's checksums: uint32, one for each block, file after file."""
@@ -104,8 +104,8 @@ class CheckedFiles:
             for name in dtypes:
                 self._compare(name)
         elif self._is_small:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._compare, dtypes))
+            with closing(ThreadPool(self._compare, _THREADS, name="datapipe-sums")) as pool:
+                list(pool.run(dtypes))
 
     def array(self, name: str) -> Any:
         """Return the values of a file: an array, or a `CheckedColumn` if the files are large.

@@ -123,10 +123,9 @@ def map_values(
     path: str | os.PathLike[str], dtype: npt.DTypeLike, start: int, shape: tuple[int, ...]
 ) -> Any:
     """Map values of a file for reading, from byte `start` on. The file does not stay open."""
-    buffer: Any = map_file(path)
     # The class by which `gather` and other processes find the file again.
-    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), buffer, start)
-    values.filename, values.offset, values.mode, values._mmap = path, start, "r", buffer
+    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), map_file(path), start)
+    values.filename, values.offset, values.mode = path, start, "r"
     # A plain array over the map: indexing numpy's memmap subclass costs several times more.
     return np.asarray(values)
 

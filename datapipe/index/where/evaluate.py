@@ -1,205 +1,231 @@
-"""Vectorised evaluation of a `where` over ranges of samples.
+"""Vectorised evaluation of a `where` over ranges of samples, with the functions of Arrow.
 
-Conditions have three values, as in SQL: what compares a number that a sample does not have is
-neither true nor false, and only samples for which the condition is true take part.
+Conditions have three values, as in SQL: a comparison with a number that a sample does not have, or
+that divides by zero, is null, and only samples for which the condition is true take part.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
+import difflib
+import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from datapipe.array_types import Bools
+from datapipe.declared import shorten
+from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.where.syntax import STRINGS, Where, check_tree, fault, literal
-from datapipe.index.where.values import ExtraColumns, Numbers, Span
-
-_TOO_LARGE = 2.0**63
-
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.true_divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.mod,
-}
-_COMPARISONS: dict[type[ast.cmpop], tuple[Callable[[Any, Any], Any], str]] = {
-    ast.Eq: (operator.eq, "equal"),
-    ast.NotEq: (operator.ne, "not_equal"),
-    ast.Lt: (operator.lt, "less"),
-    ast.LtE: (operator.le, "less_equal"),
-    ast.Gt: (operator.gt, "greater"),
-    ast.GtE: (operator.ge, "greater_equal"),
-}
+from datapipe.index.where.syntax import Where, clip, fault, parse_syntax
+from datapipe.index.where.values import NEED_TEXT, ExtraColumns, Span, no_samples
 
 
-class Truth(NamedTuple):
-    """Samples of which a condition is true, and of which it is false: bool [n] or []."""
+def parse_where(expression: Any) -> Where:
+    """Parse an expression such as `width >= 336 and text_tokens < 4096`, in Python's syntax.
 
-    true: Bools
-    false: Bools
+    There are comparisons (chained too), `and`, `or`, `not`, `+ - * / // %`, parentheses, numbers,
+    strings, `in (...)`, `"part" in source`, `source.startswith("coco/")`, `.endswith` and
+    `is None`. Columns that need a tokenizer are missed when it is evaluated.
+
+    Raises:
+        PlanError: it is not such an expression, or mixes numbers and strings.
+    """
+    where = parse_syntax(expression)
+    try:
+        holds(where, where.tree, no_samples())
+    except RecursionError:
+        raise fault(where.written, where.tree, "nested too deeply; use fewer levels") from None
+    return where
 
 
 def evaluate(where: Where, columns: Columns, extra: ExtraColumns, start: int, stop: int) -> Bools:
     """Return whether the condition holds for each of the samples `start` to `stop`: bool [n].
 
-    See `Span` for `extra`.
-
     Raises:
-        PlanError: the expression names a column that is not there, divides by zero or exceeds 64
-            bits at a sample that its other terms leave undecided.
+        PlanError: it names a column that is not there, or a number exceeds 64 bits.
     """
-    check_tree(where.written, where.tree, extra=extra.keys())
     return holds(where, where.tree, Span(columns, extra, start, stop))
 
 
-def holds(where: Where, tree: ast.expr, span: Span, *, lenient: bool = False) -> Bools:
-    """Return whether `tree`, a checked part of `where`, is true of each sample: bool [n].
+def holds(where: Where, tree: ast.expr, span: Span) -> Bools:
+    """Return whether `tree`, a part of `where`, is true of each sample of a span: bool [n]."""
+    evaluator = _Evaluator(where, span)
+    true = pc.fill_null(evaluator.operand(tree, "condition"), False)
+    return true.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
-    With `lenient`, numbers that cannot be computed count as missing.
-    """
-    asked = np.full(span.size, not lenient)
-    with np.errstate(all="ignore"):  # checked here, where the position in the expression is known
-        true = _Evaluator(where, span).truth(tree, asked).true
-    return np.broadcast_to(true, asked.shape)
+
+def _divide(function: Any, a: pa.Array, b: pa.Array) -> pa.Array:
+    """Divide as Python does, and not as Arrow; null where the divisor is 0."""
+    divisors = pc.fill_null(b, 0).to_numpy()
+    with np.errstate(all="ignore"):
+        values = function(pc.fill_null(a, 0).to_numpy(), np.where(divisors == 0, 1, divisors))
+    null = a.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(values, mask=null | (divisors == 0))
+
+
+_FUNCTIONS: dict[type[ast.AST], Callable[..., pa.Array]] = {
+    ast.And: pc.and_kleene,
+    ast.Or: pc.or_kleene,
+    ast.Add: pc.add_checked,
+    ast.Sub: pc.subtract_checked,
+    ast.Mult: pc.multiply_checked,
+    ast.Div: partial(_divide, np.true_divide),
+    ast.FloorDiv: partial(_divide, np.floor_divide),
+    ast.Mod: partial(_divide, np.mod),
+    ast.Eq: pc.equal,
+    ast.NotEq: pc.not_equal,
+    ast.Lt: pc.less,
+    ast.LtE: pc.less_equal,
+    ast.Gt: pc.greater,
+    ast.GtE: pc.greater_equal,
+}
+_METHODS = {"startswith": pc.starts_with, "endswith": pc.ends_with}
+_KNOWN = "comparisons, and, or, not, + - * / // %, in, is None, .startswith(...), .endswith(...)"
+_REMEDIES = {
+    ast.BitAnd: "write `and`",
+    ast.BitOr: "write `or`",
+    ast.Invert: "write `not`",
+    ast.Pow: "write the product out",
+}
+
+
+_COMPARED = {
+    "condition": "compare it with a number or string",
+    "number": "compare numbers with numbers",
+    "string": "compare `key` and `source` with strings in quotes",
+}
 
 
 class _Evaluator:
-    """Evaluator of one span; `asked` marks the samples for which a value matters.
-
-    Only there is a number that cannot be computed an error.
-    """
+    """Evaluator of the parts of one expression: bool, int64, double or large_string [n]."""
 
     def __init__(self, where: Where, span: Span) -> None:
         self._where = where
         self._span = span
 
-    def truth(self, node: ast.expr, asked: Bools) -> Truth:
+    def operand(self, node: ast.expr, *kinds: str) -> pa.Array:
+        """Return the value of a node of one of these kinds: condition, number, string."""
+        value = self._value(node)
+        if (kind := _kind(value)) not in kinds:
+            problem = f"{clip(node)} is a {kind}, and no {' or '.join(kinds)}"
+            raise self._fault(node, f"{problem}; {_COMPARED[kinds[0]]}")
+        return value
+
+    def _value(self, node: ast.expr) -> pa.Array:
         match node:
-            case ast.BoolOp(op=ast.And(), values=values):
-                return _all([partial(self.truth, value) for value in values], asked)
-            case ast.BoolOp(op=ast.Or(), values=values):
-                return _negated(_all([partial(self._untruth, value) for value in values], asked))
+            case ast.BoolOp(op=op, values=parts):
+                conditions = [self.operand(part, "condition") for part in parts]
+                return reduce(_FUNCTIONS[type(op)], conditions)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return self._untruth(operand, asked)
-            case ast.Call(func=ast.Attribute(attr=method, value=ast.Name(id=name))):
-                affix = node.args[0]
-                choices = affix.elts if isinstance(affix, ast.Tuple) else [affix]
-                found = pc.starts_with if method == "startswith" else pc.ends_with
-                strings = self._span.strings(name)
-                hits = [_as_bools(found(strings, literal(choice))) for choice in choices]
-                return _certain(np.logical_or.reduce(hits))
-        assert isinstance(node, ast.Compare)
-        sides = [node.left, *node.comparators]
-        pairs = zip(sides, node.ops, sides[1:], strict=False)
-        return _all([partial(self._pair, *pair) for pair in pairs], asked)
+                return pc.invert(self.operand(operand, "condition"))
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.operand(operand, "number")
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self._apply(node, pc.negate_checked, self.operand(operand, "number"))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _FUNCTIONS:
+                numbers = self.operand(left, "number"), self.operand(right, "number")
+                return self._apply(node, _FUNCTIONS[type(op)], *numbers)
+            case ast.Compare(ops=ops):
+                sides = [node.left, *node.comparators]
+                pairs = zip(sides, ops, sides[1:], strict=False)
+                return reduce(pc.and_kleene, [self._compare(*pair) for pair in pairs])
+            case ast.Call(func=ast.Attribute(value=column, attr=method), args=[affix], keywords=[]):
+                if method in _METHODS:
+                    strings = self._strings(column)
+                    affixes = affix.elts if isinstance(affix, ast.Tuple) and affix.elts else [affix]
+                    texts = [self._literal(each, "string") for each in affixes]
+                    return reduce(pc.or_, [_METHODS[method](strings, text) for text in texts])
+            case ast.Name(id=name):
+                return self._column(node, name)
+            case ast.Constant():
+                value = self._literal(node, "number", "string")
+                return pa.repeat(pa.scalar(value, _type([value])), self._span.size)
+        part: Any = type(getattr(node, "op", node))
+        remedy = _REMEDIES.get(part, f"there are {_KNOWN}")
+        raise self._fault(node, f"{clip(node)}: {part.__name__} is not known here; {remedy}")
 
-    def _untruth(self, node: ast.expr, asked: Bools) -> Truth:
-        return _negated(self.truth(node, asked))
-
-    def _pair(self, left: ast.expr, compared: ast.cmpop, right: ast.expr, asked: Bools) -> Truth:
+    def _compare(self, left: ast.expr, compared: ast.cmpop, right: ast.expr) -> pa.Array:
         match compared:
             case ast.Is() | ast.IsNot():
-                known = self.numbers(left, asked).known
-                return _certain(~known if isinstance(compared, ast.Is) else known)
+                if not (isinstance(right, ast.Constant) and right.value is None):
+                    raise self._fault(right, "`is` is only for None; write == or !=")
+                number = self.operand(left, "number")
+                return number.is_null() if isinstance(compared, ast.Is) else number.is_valid()
             case ast.In():
-                return self._within(left, right, asked)
+                return self._within(left, right)
             case ast.NotIn():
-                return _negated(self._within(left, right, asked))
-        of_numbers, of_strings = _COMPARISONS[type(compared)]
-        if _is_string(left):
-            compare = getattr(pc, of_strings)
-            return _certain(_as_bools(compare(self._strings(left), self._strings(right))))
-        a, b = self.numbers(left, asked), self.numbers(right, asked)
-        known, hit = a.known & b.known, of_numbers(a.values, b.values)
-        return Truth(known & hit, known & ~hit)
+                return pc.invert(self._within(left, right))
+        a = self.operand(left, "number", "string")
+        b = self.operand(right, _kind(a))
+        return self._apply(left, _FUNCTIONS[type(compared)], a, b)
 
-    def _within(self, left: ast.expr, right: ast.expr, asked: Bools) -> Truth:
-        if isinstance(right, ast.Name):
-            strings = self._span.strings(right.id)
-            return _certain(_as_bools(pc.match_substring(strings, literal(left))))
-        assert isinstance(right, ast.Tuple | ast.List | ast.Set)
-        choices = [literal(element) for element in right.elts]
-        if _is_string(left):
-            wanted = pa.array(choices, pa.large_string())
-            return _certain(_as_bools(pc.is_in(self._strings(left), wanted)))
-        numbers = self.numbers(left, asked)
-        hit = np.isin(numbers.values, np.array(choices))
-        return Truth(numbers.known & hit, numbers.known & ~hit)
+    def _within(self, left: ast.expr, right: ast.expr) -> pa.Array:
+        if not isinstance(right, ast.Tuple | ast.List | ast.Set):
+            return pc.match_substring(self._strings(right), self._literal(left, "string"))
+        value = self.operand(left, "number", "string")
+        choices = [self._literal(choice, _kind(value)) for choice in right.elts]
+        kind = pa.float64() if value.type == pa.float64() else _type(choices)
+        hit = pc.is_in(value.cast(kind, safe=False), pa.array(choices, kind))
+        return pc.if_else(value.is_valid(), hit, None)
 
-    def _strings(self, node: ast.expr) -> pa.Array | pa.Scalar:
-        if isinstance(node, ast.Name):
-            return self._span.strings(node.id)
-        return pa.scalar(literal(node), pa.large_string())
+    def _strings(self, node: ast.expr) -> pa.Array:
+        if not isinstance(node, ast.Name):
+            raise self._fault(node, f"{clip(node)}: name `key` or `source` here, or give a list")
+        return self.operand(node, "string")
 
-    def numbers(self, node: ast.expr, asked: Bools) -> Numbers:
-        match node:
-            case ast.Name(id=name):
-                return self._span.numbers(name)
-            case ast.Constant(value=value):
-                return Numbers(values=np.asarray(value), known=np.asarray(True))
-            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-                return self.numbers(operand, asked)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                zero = Numbers(values=np.asarray(0), known=np.asarray(True))
-                return self._computed(node, ast.Sub, zero, self.numbers(operand, asked), asked)
-        assert isinstance(node, ast.BinOp)
-        a, b = self.numbers(node.left, asked), self.numbers(node.right, asked)
-        return self._computed(node, type(node.op), a, b, asked)
+    def _literal(self, node: ast.expr, *kinds: str) -> Any:
+        """Return the number or string that is written at a node."""
+        try:
+            value: Any = ast.literal_eval(node)
+        except ValueError:
+            value = None
+        if {int: "number", float: "number", str: "string"}.get(type(value)) not in kinds:
+            remedy = ", or write `is None`" if clip(node) == "None" else ""
+            raise self._fault(node, f"{clip(node)}: give a {' or '.join(kinds)} here{remedy}")
+        if isinstance(value, str):
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise self._fault(node, f"{value!r} is half a character; write the whole one")
+        elif not (abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)):
+            raise self._fault(node, "the number is too large; write one of 64 bits")
+        return value
 
-    def _computed(
-        self, node: ast.expr, kind: type[ast.operator], a: Numbers, b: Numbers, asked: Bools
-    ) -> Numbers:
-        known = a.known & b.known
-        if kind in (ast.Div, ast.FloorDiv, ast.Mod):
-            assert isinstance(node, ast.BinOp)
-            zero = known & (b.values == 0)
-            remedy = f"put `{ast.unparse(node.right)} != 0 and` before it"
-            self._refuse(node, zero & asked, "divides by zero", remedy)
-            known = known & ~zero
-        values = _ARITHMETIC[kind](a.values, b.values)
-        # Integers wrap around in silence; computed in floating point they do not.
-        large = _ARITHMETIC[kind](a.values.astype(np.float64), b.values.astype(np.float64))
-        bound = _TOO_LARGE if values.dtype.kind == "i" else np.inf
-        over = known & ~(np.abs(large) < bound)
-        self._refuse(node, over & asked, "exceeds 64 bits", "compare with smaller numbers")
-        return Numbers(values=np.asarray(values), known=known & ~over)
+    def _column(self, node: ast.expr, name: str) -> pa.Array:
+        there = self._span.names
+        if name in there:
+            return self._span.column(name)
+        if name in NEED_TEXT:
+            needed = "text=TextSpec(tokenizer=..., template=...)"
+            raise self._fault(
+                node, f"no column {name!r} without a tokenizer; {name} needs {needed}"
+            )
+        near = sorted(there, key=lambda other: -difflib.SequenceMatcher(None, name, other).ratio())
+        raise self._fault(node, f"no column {shorten(name)}; there are {', '.join(near)}")
 
-    def _refuse(self, node: ast.expr, wrong: Bools, problem: str, remedy: str) -> None:
-        if wrong.any():
-            key = self._span.key(int(np.flatnonzero(wrong)[0]))
-            what = f"{ast.unparse(node)} {problem} at sample {key}; {remedy}"
-            raise fault(self._where.written, node, what)
+    def _apply(self, node: ast.expr, function: Callable[..., pa.Array], *of: pa.Array) -> pa.Array:
+        if any(value.type == pa.float64() for value in of):  # Arrow refuses integers above 2 ** 53
+            of = tuple(value.cast(pa.float64(), safe=False) for value in of)
+        try:
+            return function(*of)
+        except pa.ArrowInvalid as error:
+            problem = f"{clip(node)} exceeds 64 bits ({error}); compare with smaller numbers"
+            raise self._fault(node, problem) from None
+
+    def _fault(self, node: ast.expr, problem: str) -> PlanError:
+        return fault(self._where.written, node, problem)
 
 
-def _all(parts: list[Callable[[Bools], Truth]], asked: Bools) -> Truth:
-    true, false = np.ones_like(asked), np.zeros_like(asked)
-    for part in parts:
-        found = part(asked)
-        true, false = true & found.true, false | found.false
-        asked = asked & ~found.false
-    return Truth(true, false)
+def _kind(value: pa.Array) -> str:
+    kinds = {pa.bool_(): "condition", pa.large_string(): "string"}
+    return kinds.get(value.type, "number")
 
 
-def _negated(truth: Truth) -> Truth:
-    return Truth(truth.false, truth.true)
-
-
-def _certain(true: Bools) -> Truth:
-    return Truth(true, ~true)
-
-
-def _as_bools(found: pa.Array) -> Bools:
-    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _is_string(node: ast.expr) -> bool:
-    return isinstance(literal(node), str) or (isinstance(node, ast.Name) and node.id in STRINGS)
+def _type(choices: list[Any]) -> pa.DataType:
+    """Return Arrow's type of numbers or strings that a user wrote."""
+    if any(isinstance(choice, str) for choice in choices):
+        return pa.large_string()
+    return pa.float64() if any(isinstance(choice, float) for choice in choices) else pa.int64()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,26 +15,27 @@ import numpy as np
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.files.derived import cache_folder, new_folder, open_or_build
+from datapipe.index.files.crc32 import crc32
+from datapipe.index.files.derived import (
+    cache_folder,
+    new_folder,
+    open_or_build,
+    read_about,
+    write_about,
+)
 from datapipe.index.files.npy import map_plain, npy_files
-from datapipe.index.where.evaluate import holds
-from datapipe.index.where.syntax import Where, check_tree
+from datapipe.index.where.evaluate import evaluate, holds
+from datapipe.index.where.syntax import Where, clip
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
-
-logger = logging.getLogger(__name__)
-
 
 BLOCK = 512
 """Samples between two entries of the directory; `plan.selection` reads it so."""
 
 _CHUNK = 1 << 18  # samples at a time; whole blocks
 _ABOUT = "where.json"
-_BITS, _RANKS = "bits.npy", "ranks.npy"
-_FILES = {_BITS: "|u1", _RANKS: "<i8"}
-_VERSION = 1
+_VERSION = 2
 _MOST_TERMS = 8  # shown in a message
-_TERM_WIDTH = 60
 
 
 class Selected(NamedTuple):
@@ -66,7 +66,7 @@ def select_where(
     """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
     The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
-    compares its digests; a damaged one is found anew. Several processes may do all this at once.
+    compares its checksums; a damaged one is found anew. Several processes may do all this at once.
 
     Args:
         where: None for all samples.
@@ -82,7 +82,7 @@ def select_where(
         PlanError: no sample is left, or the expression cannot be evaluated.
     """
     if where is not None:
-        check_tree(where.written, where.tree, extra=extra.keys())
+        evaluate(where, columns, extra, 0, 0)
     scan = _Scan(where=where, columns=columns, extra=extra, keep=keep)
     asked = json.dumps([_VERSION, fingerprint, where and str(where), identity])
     name = sha256(asked.encode()).hexdigest()[:32]
@@ -90,7 +90,7 @@ def select_where(
         folder / name,
         lambda: cache_folder() / fingerprint[:32] / folder.name / name,
         "selections",
-        open_at=lambda home: _open(home, scan.samples),
+        open_at=_open,
         build=lambda home: _build(home, scan),
     )
 
@@ -118,9 +118,7 @@ class _Scan:
         chosen = np.ones(span.size, np.bool_)
         if self.where is not None:
             chosen &= holds(self.where, self.where.tree, span)
-        if self.keep is not None:
-            chosen &= self.keep(slice(span.start, span.start + span.size), chosen)
-        return chosen
+        return chosen if self.keep is None else chosen & self.keep(span.slice, chosen)
 
     def nothing(self) -> PlanError:
         """Return the error of a selection without samples; it says how many each term keeps."""
@@ -131,14 +129,14 @@ class _Scan:
                 "limits of their size, or change the template"
             )
         tree = self.where.tree
-        terms = _terms(tree)
+        terms = [tree]
+        if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+            terms = tree.values
         counts = np.zeros(1 + len(terms), np.int64)
         for span in self.spans():
-            for number, term in enumerate([tree, *terms]):
-                counts[number] += holds(self.where, term, span, lenient=True).sum()
+            counts += [holds(self.where, term, span).sum() for term in (tree, *terms)]
         shown = [
-            f"`{_clipped(ast.unparse(term))}` keeps {count:,}"
-            for term, count in zip(terms, counts[1:], strict=True)
+            f"`{clip(term)}` keeps {count:,}" for term, count in zip(terms, counts[1:], strict=True)
         ]
         if len(shown) > _MOST_TERMS:
             shown[_MOST_TERMS:] = [f"and {len(shown) - _MOST_TERMS} more terms"]
@@ -149,16 +147,20 @@ class _Scan:
 
 
 def _build(folder: Path, scan: _Scan) -> Selected:
-    with new_folder(folder, lambda: _open(folder, scan.samples) is not None) as temporary:
+    with new_folder(folder, lambda: _open(folder) is not None) as temporary:
         count = _write(temporary, scan)
         if not count:
             raise scan.nothing()
-        about = {"version": _VERSION, "expression": scan.where and str(scan.where)}
-        about |= {"samples": scan.samples, "selected": count}
-        for name, dtype in _FILES.items():
-            about[f"{name}_sha256"] = sha256(map_plain(temporary / name, dtype).data).hexdigest()
-        (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
-    found = _open(folder, scan.samples)
+        files = {path.name: path.read_bytes() for path in temporary.iterdir()}
+        about = {
+            "version": _VERSION,
+            "expression": scan.where and str(scan.where),
+            "selected": count,
+            "bits_sha256": sha256(map_plain(temporary / "bits.npy", "|u1").data).hexdigest(),
+            "crc32_of": {name: crc32(content) for name, content in files.items()},
+        }
+        write_about(temporary / _ABOUT, about, indent=1)
+    found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
 
@@ -176,35 +178,10 @@ def _write(folder: Path, scan: _Scan) -> int:
     return count
 
 
-def _open(folder: Path, samples: int) -> Selected | None:
+def _open(folder: Path) -> Selected | None:
     """Return the selection in a folder; None where it is missing, torn or damaged."""
-    try:
-        about = json.loads((folder / _ABOUT).read_bytes())
-        bits, ranks = (map_plain(folder / name, dtype) for name, dtype in _FILES.items())
-        digest = sha256(bits.data).hexdigest()
-        if (
-            about["version"] == _VERSION
-            and (bits.dtype.str, bits.shape) == ("|u1", (-(-samples // 8),))
-            and (ranks.dtype.str, ranks.shape) == ("<i8", (-(-samples // BLOCK) + 1,))
-            and (digest, sha256(ranks.data).hexdigest())
-            == (about[f"{_BITS}_sha256"], about[f"{_RANKS}_sha256"])
-        ):
-            return Selected(bits, ranks, digest)
-    except FileNotFoundError:
-        if not folder.exists():
-            return None
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
-    logger.warning("%s is damaged or of an older version; its samples are selected anew", folder)
-    return None
-
-
-def _terms(tree: ast.expr) -> list[ast.expr]:
-    """Return the terms that a condition joins with `and`, or the condition itself."""
-    if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
-        return tree.values
-    return [tree]
-
-
-def _clipped(term: str) -> str:
-    return term if len(term) <= _TERM_WIDTH else term[: _TERM_WIDTH - 1] + "…"
+    about = read_about(folder / _ABOUT, _VERSION)
+    if about is None:
+        return None
+    bits, ranks = map_plain(folder / "bits.npy", "|u1"), map_plain(folder / "ranks.npy", "<i8")
+    return Selected(bits, ranks, about["bits_sha256"])

@@ -19,7 +19,7 @@ from datapipe.errors import DecodeError, MissingMember, SampleError, TransformEr
 from datapipe.index.members import SampleParts
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import BatchTextMembers, CachedSource, DecodedSource
+from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
@@ -90,8 +90,7 @@ class BatchBuilder:
         # and they should end together.
         ahead = 1 if step.last else context.ahead
         pieces, most = 4 if step.last else 2, _PIECE
-        decoded = self._reader.decoded
-        if decoded is not None and decoded.slots.all():
+        if not self._reader.encoded.any():
             pieces, most = pieces // 2, 4 * _PIECE  # copied, which all workers do equally fast
         part = size * ahead // (pieces * max(1, context.workers))
         self._piece = max(1, min(part, most)) if context.images else _TEXT_PIECE
@@ -107,13 +106,11 @@ class BatchBuilder:
         stop = min(start + self._piece, len(self._samples))
         watch.at(self, start, "read")
         texts: dict[int, SampleText] = {}
-        slots = list(range(start, stop))
-        source = self._reader.decoded
-        if source is not None:
-            there = source.slots[start:stop]
-            slots = (start + np.flatnonzero(~there)).tolist()
-            if there.any():
-                texts |= self._restore(source, start + np.flatnonzero(there), watch)
+        for source in self._reader.decoded:
+            there = start + np.flatnonzero(source.slots[start:stop])
+            if len(there):
+                texts |= self._restore(source, there, watch)
+        slots = (start + np.flatnonzero(self._reader.encoded[start:stop])).tolist()
         # All are read before any is decoded: Python's work for a sample takes three times as long
         # right after a decoder has emptied the processor's caches.
         read = self._read(slots, watch) if slots else {}
@@ -186,7 +183,7 @@ class BatchBuilder:
         numbers: list[int] = slots.tolist()
         # Texts whose tokens are in arrays are not read.
         stored = tokens is not None and all(map(tokens.is_stored, numbers))
-        if stored and not self._metadata.wanted and not isinstance(decoded, CachedSource):
+        if stored and not self._metadata.wanted and not decoded.behind_texts:
             members = BatchTextMembers.none(len(slots))
         else:
             members = BatchTextMembers.of(self._rows, slots)

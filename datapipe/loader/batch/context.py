@@ -78,7 +78,7 @@ class StepJob:
         last: no step follows.
         next_use: int64 [n], next use of each sample, for a cache that evicts by it.
         resident: bool [n], samples whose images are on the device already.
-        keys: what random numbers depend on; None if that is `epoch` and the number of a sample.
+        keys: what random numbers depend on.
         rows: what the index says about the samples, if it was read ahead; not sent to processes.
         fetch: reads of the samples that have begun; likewise.
     """
@@ -86,19 +86,19 @@ class StepJob:
     share: Share
     epoch: int
     run_after: Run
+    keys: RandomKeys
     labels: int | None = None
     last: bool = False
     next_use: Int64 | None = None
     resident: Bools | None = None
-    keys: RandomKeys | None = None
     rows: SampleRows | None = None
     fetch: Fetch | None = None
 
     @property
     def samples(self) -> Int64:
         """Numbers of its samples: int64 [n]."""
-        return self.share.units.samples
+        return self.share.units.numbers
 
     def drawn_by(self, slot: int) -> tuple[int, int]:
-        """Return the epoch and the number that the random numbers of a sample depend on."""
-        return (self.epoch, int(self.samples[slot])) if self.keys is None else self.keys.of(slot)
+        """Return the pass and the number that the random numbers of a sample depend on."""
+        return self.keys.of(slot)

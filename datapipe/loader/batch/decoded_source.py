@@ -6,7 +6,6 @@ samples that have to be decoded, would take Python longer.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +18,7 @@ from datapipe.cache.entries import FACTS
 from datapipe.errors import SampleError
 from datapipe.index.members import Kind, SampleParts, member_kind
 from datapipe.loader.batch.sample_rows import SampleRows
-from datapipe.plan.ragged import edges, places, ranges
+from datapipe.plan.ragged import edges, grouped, places, ranges
 from datapipe.store.arrays import IMAGES, TEXTS
 from datapipe.store.mixture_arrays import MixtureArrays
 
@@ -98,12 +97,14 @@ class DecodedSource:
         rows: of all samples of the batch.
         before: bytes before each image, with facts about it.
         interleaved: whether red, green and blue of a pixel are adjacent.
+        behind_texts: whether images are found by the sizes of the texts before them.
     """
 
     slots: Bools
     rows: SampleRows
     before: ClassVar[int]
     interleaved: ClassVar[bool]
+    behind_texts: ClassVar[bool]
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         """Return the content of each text of the samples in some slots."""
@@ -145,6 +146,7 @@ class CachedSource(DecodedSource):
     starts: Int64
     before = FACTS
     interleaved = False
+    behind_texts = True
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         ends: Int64 = texts.edges[texts.bounds]
@@ -176,6 +178,7 @@ class ArraySource(DecodedSource):
     verify: bool
     before = 0
     interleaved = True
+    behind_texts = False
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         return map(self._text, texts.members.tolist(), self._parts_of(slots, texts))
@@ -230,13 +233,3 @@ class ArraySource(DecodedSource):
         start = int(self.rows.offsets[member])
         stop = start + int(self.rows.sizes[member])
         return self.arrays.part(part).texts.texts[start:stop].data
-
-
-def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
-    """Yield each of some values, ascending, with the indices that it is at."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    bounds = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    ends = [0, *bounds.tolist(), len(values)] if len(values) else [0]
-    for start, stop in itertools.pairwise(ends):
-        yield int(ordered[start]), order[start:stop]

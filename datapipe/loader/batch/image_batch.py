@@ -20,9 +20,9 @@ from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.files.random_read import gather
-from datapipe.loader.batch.decoded_source import DecodedSource, grouped
+from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.batch.image_context import ImageContext, image_draw
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, grouped, places
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of the placement of each image: float64 [I, 6], see `ImageSlots`."""

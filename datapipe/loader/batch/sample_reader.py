@@ -9,6 +9,7 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import cut_entry, fill_members
+from datapipe.cache.stats import SOURCE
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
@@ -55,8 +56,8 @@ class SampleReader:
         whole: bool [B], samples of which all images are wanted.
 
     Attributes:
-        decoded: samples that are in arrays, or decoded in the memory of a cache; None if all have
-            to be read.
+        decoded: sources of samples that are in arrays, or decoded in the memory of a cache.
+        encoded: bool [B], samples that have to be read.
     """
 
     def __init__(
@@ -70,22 +71,23 @@ class SampleReader:
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
         self._resident = None if step.resident is None else step.resident.tolist()
-        self.decoded: DecodedSource | None = None
+        self.decoded: list[DecodedSource] = []
         included = ~step.share.excluded
         if context.arrays is not None:
             slots = included if step.resident is None else included & ~step.resident
-            self.decoded = ArraySource(
+            array_source = ArraySource(
                 *(slots & context.arrays.hold(rows.parts), rows, images),
                 *(context.arrays, context.verify),
             )
-        elif (
-            cache is not None
-            and self._uses is not None
-            and cache.keep_decoded
-            and (data := cache.buffer) is not None
-        ):
-            starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
-            self.decoded = CachedSource(starts >= 0, rows, data, starts)
+            self.decoded.append(array_source)
+        elif cache is not None and self._uses is not None and cache.keep_decoded:
+            self.decoded += [
+                CachedSource(found.starts >= 0, rows, found.buffer, found.starts)
+                for found in cache.in_place(self._uses, whole & included)
+            ]
+        self.encoded = np.ones(len(samples), bool)
+        for source in self.decoded:
+            self.encoded &= ~source.slots
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
         """Read one sample, which has `total` images.
@@ -96,16 +98,17 @@ class SampleReader:
         """
         count = 0 if self._images is None else self._images[slot]
         wanted = wanted_members(members, count)
-        if self._resident is not None and self._resident[slot]:
-            return ReadBytes(wanted, self._texts(slot, shard, wanted))
-        # Of truncated samples a part is read, and entries are whole.
-        cache = self._cache if self._images is None or count == total else None
+        cache = self._cache
+        if cache is not None and self._resident is not None and self._resident[slot]:
+            cache = cache.texts
+        elif self._images is not None and count != total:
+            cache = None  # of truncated samples a part is read, and entries are whole
         if cache is None or self._uses is None:
             return ReadBytes(wanted, self._bytes(slot, shard, wanted))
         use = self._uses[slot]
         decoded = cache.keep_decoded and count > 0
         kept = [m for m in wanted if member_kind(m.ext) != "image"] if decoded else wanted
-        entry = cache.find(use)
+        entry = cache.get(use)
         if entry is not None:
             contents, rest = cut_entry(entry, kept)
             return ReadBytes(kept, contents, ready=rest if decoded else None)
@@ -117,7 +120,7 @@ class SampleReader:
         rest = fill_members(room, [by_member[id(member)] for member in kept])
         if decoded:
             return ReadBytes(wanted, contents, room=rest, entry=room)
-        cache.keep(use, room)
+        cache.put(use, room)
         return ReadBytes(wanted, contents)
 
     def keep(self, slot: int, found: ReadBytes) -> None:
@@ -125,19 +128,7 @@ class SampleReader:
         assert self._cache is not None
         assert self._uses is not None
         assert found.entry is not None
-        self._cache.keep(self._uses[slot], found.entry)
-
-    def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
-        """Return the texts of a sample whose images are on the device."""
-        cache = self._cache
-        if cache is None or self._uses is None:
-            return self._bytes(slot, shard, members)
-        entry = cache.find_text(self._uses[slot])
-        if entry is not None:
-            return cut_entry(entry, members)[0]
-        contents = self._bytes(slot, shard, members)
-        cache.keep_text(self._uses[slot], contents)
-        return contents
+        self._cache.put(self._uses[slot], found.entry)
 
     def _bytes(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
         contents: list[memoryview] = []
@@ -146,7 +137,7 @@ class SampleReader:
             contents = self._fetch.contents(slot)
             waited = time.perf_counter_ns() - asked
             if waited > _STALL and self._cache is not None:
-                self._cache.counter.count("source", stalls=1, stalled=waited)
+                self._cache.counter.count(SOURCE, stalls=1, stalled=waited)
         if len(contents) != len(members):
             # It was not fetched ahead: a cache held it then, and has evicted it since.
             contents = self._store.read(shard, members)

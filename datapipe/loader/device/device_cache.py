@@ -184,7 +184,7 @@ class _BatchRows:
 
     def __init__(self, step: StepJob, columns: Columns, transform: ImageTransform) -> None:
         units = step.share.units
-        self.samples = units.samples
+        self.samples = step.samples
         self.step = step
         first, every = spans(columns.sample_image, self.samples)
         self.counts: Int64 = every if units.sizes is None else units.sizes.images

@@ -7,24 +7,35 @@ from collections.abc import Callable
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.columns import Columns
+from datapipe.index.dataset import Dataset
 from datapipe.index.files.random_read import gather
 from datapipe.index.tokens.columns import TokenColumns
-from datapipe.plan.epoch import Source
+from datapipe.plan.units import Sizes
 
 _SHARE = 0.01
 # Runs of neighbours, since single samples of a large dataset would each cost a read.
 _RUNS, _RUN = 64, 64
 
 
-def without_labels(source: Source, columns: Columns, tokens: TokenColumns) -> str | None:
+def without_labels(
+    count: int,
+    select: Callable[[Int64], Int64] | None,
+    measure: Callable[[Int64], Sizes],
+    dataset: Dataset,
+    tokens: TokenColumns,
+) -> str | None:
     """Return a warning if more than 1 % of the samples that take part have no label, else None.
 
     Up to 4,096 samples are looked at, evenly spread over a larger dataset.
+
+    Args:
+        count: number of samples that take part.
+        select: maps indices among these to sample numbers; None if all samples take part.
+        measure: maps sample numbers to sizes.
     """
-    assert source.measure is not None
-    samples = _looked_at(source.count, source.select)
-    without = samples[source.measure(samples).labels == 0]
+    columns = dataset.columns
+    samples = _looked_at(count, select)
+    without = samples[measure(samples).labels == 0]
     if len(without) <= _SHARE * len(samples):
         return None
     cut = gather(tokens.label_tokens, without) > 0
@@ -48,7 +59,7 @@ def without_labels(source: Source, columns: Columns, tokens: TokenColumns) -> st
         for chosen, what in kinds
         if chosen.any()
     )
-    spread = "" if len(samples) == source.count else f" (spread over all {source.count:,})"
+    spread = "" if len(samples) == count else f" (spread over all {count:,})"
     return (
         f"{100 * len(without) / len(samples):.1f}% of {len(samples):,} samples{spread} have no "
         f"label, so the model learns nothing from them: {'; '.join(counts)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -50,7 +49,7 @@ class JobSource:
         self._device_cache = device_cache
         self._pool = WorkerPool(context, options) if options.in_processes else None
         self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.policy == "next-use":
+        if context.cache is not None and context.cache.plans_ahead:
             self._next_uses = NextUses(
                 blocks,
                 samples=len(context.dataset),
@@ -118,18 +117,16 @@ class JobSource:
                 rank=options.rank,
                 world_size=options.world_size,
             )
-            epoch, keys = step.start.epoch, schedule.origin.random_keys(share.units)
-            samples = share.units.numbers
-            share = replace(share, units=replace(share.units, samples=samples))
+            epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,
                 epoch=epoch,
                 run_after=run,
+                keys=schedule.origin.random_keys(share.units),
                 labels=step.labels,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
-                keys=keys,
             )
             if over:
                 return

@@ -13,9 +13,8 @@ from datapipe.array_types import Int64
 from datapipe.index.members import wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import grouped
 from datapipe.loader.batch.sample_rows import SampleRows
-from datapipe.plan.ragged import edges, ranges
+from datapipe.plan.ragged import edges, grouped, ranges
 from datapipe.store.arrays import Advised, ImageArray
 from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch
@@ -53,7 +52,8 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
         whole = images == rows.counts if context.images is not None else True
         held = context.cache.holds(samples) & whole
         if resident is not None:
-            held = np.where(resident, context.cache.holds_text(samples), held)
+            assert context.cache.texts is not None
+            held = np.where(resident, context.cache.texts.holds(samples), held)
             images = np.where(resident, 0, images)
         skipped = skipped | held
     reads: list[list[Member]] = []

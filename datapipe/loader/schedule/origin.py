@@ -1,20 +1,19 @@
-"""Draws of a mixture: the samples of any stretch of a run, and their sizes.
+"""Samples of a run: the parts of its mixture, and the order in which they are drawn.
 
-A run whose mixture was changed has a leg for each mixture since the epoch in which it was changed.
+One dataset is a mixture of one part, of which each epoch is a pass. A run whose mixture was changed
+has a leg for each mixture since the epoch in which it was changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.index.files.mixture_column import split_by_part
-from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
-from datapipe.loader.schedule.mixture_part import PartSource, key_of
-from datapipe.loader.schedule.sample_source import Origin
+from datapipe.loader.schedule.mixture.legs import Leg, Legs
+from datapipe.loader.schedule.mixture.part import MixturePart, key_of
 from datapipe.plan.epoch import Source
 from datapipe.plan.mixture import Cursor, DatasetOrder, Interleaving
 from datapipe.plan.options import PlanOptions
@@ -23,32 +22,59 @@ from datapipe.plan.random_keys import Identities, RandomKeys
 from datapipe.plan.rng import derive
 from datapipe.plan.units import PASS_BIT, Sizes, Units
 
-_TIMES, _ORDERS = 1, 2  # purposes of derived keys
-_MIXTURE = 7
+_MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
 
-class Draws:
-    """Draws of a mixture over all epochs of a run.
+class Origin:
+    """Samples of a run over all of its epochs.
 
     Args:
         parts: the datasets that are there.
-        edges: int64 [datasets + 1], number of the first sample of each.
+        edges: int64 [parts + 1], number of the first sample of each.
         legs: of the run.
+        plan: options of the order.
 
     Attributes:
-        identities: of samples.
+        source: of the plan.
+        identities: of samples, for random numbers.
     """
 
     def __init__(
-        self, parts: Sequence[PartSource], edges: Int64, legs: Legs, plan: PlanOptions
+        self, parts: Sequence[MixturePart], edges: Int64, legs: Legs, plan: PlanOptions
     ) -> None:
         self.parts = parts
         self.legs = legs
         self.edges = edges
         self.identities = Identities(edges, np.array([part.key for part in parts], np.uint64))
+        self._plan = plan
         self._drawn = [_DrawnLeg(leg, parts, edges, plan) for leg in legs.legs]
+        sized = any(part.rule is not None for part in parts)
+        self.source = Source(
+            count=legs.legs[-1].epoch,
+            draw=self._draw,
+            bounds=legs.bounds,
+            measure=self._measure if sized else None,
+        )
 
-    def draw(self, epoch: int, start: int, stop: int) -> Int64:
+    def with_legs(self, legs: Legs) -> Origin:
+        """Return the samples of these parts in a run of other legs."""
+        return Origin(self.parts, self.edges, legs, self._plan)
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the data are one dataset that was given alone, which has no name."""
+        return not self.parts[0].data.is_named
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about samples that teach nothing, or are left out."""
+        return [warning for part in self.parts for warning in part.warnings]
+
+    def random_keys(self, units: Units) -> RandomKeys:
+        """Return what random numbers of samples depend on."""
+        return RandomKeys(units, self.identities)
+
+    def _draw(self, epoch: int, start: int, stop: int) -> Int64:
         """Return the samples at some positions of an epoch, with their passes: int64 [n].
 
         The positions are of one leg.
@@ -56,9 +82,11 @@ class Draws:
         before, _ = self.legs.span(epoch)
         return self._drawn[self.legs.at(before + start)].draw(before + start, before + stop)
 
-    def measure(self, samples: Int64) -> Sizes:
+    def _measure(self, samples: Int64) -> Sizes:
         """Return the sizes of samples, which may have their passes: int64 [n]."""
         numbers = samples & ((1 << PASS_BIT) - 1)
+        if len(self.parts) == 1:
+            return self.parts[0].measure(numbers)
         sizes = Sizes(*np.empty((5, len(numbers)), np.int64))
         for number, chosen, own in split_by_part(self.edges, numbers):
             found = self.parts[number].measure(own)
@@ -67,13 +95,13 @@ class Draws:
         return sizes
 
     def places(self, epoch: int, position: int) -> dict[str, Cursor]:
-        """Return the place of each dataset in its own order, before a position of an epoch."""
+        """Return the place of each part in its own order, before a position of an epoch."""
         draw = self.legs.span(epoch)[0] + position
         last = max(draw - 1, self.legs.legs[0].start)
         return self._drawn[self.legs.at(last)].places(draw)
 
     def counts(self, epoch: int) -> dict[str, int]:
-        """Return how often each dataset is drawn from in an epoch."""
+        """Return how often each part is drawn from in an epoch."""
         counts = {part.name: 0 for part in self.parts}
         for leg, start, stop in self._stretches(epoch):
             for name, count in leg.counts(start, stop).items():
@@ -81,7 +109,7 @@ class Draws:
         return counts
 
     def asked(self, epoch: int) -> dict[str, float]:
-        """Return how often the rates ask for each dataset in an epoch."""
+        """Return how often the rates ask for each part in an epoch."""
         asked = {part.name: 0.0 for part in self.parts}
         for leg, start, stop in self._stretches(epoch):
             for name, draws in leg.asked(start, stop).items():
@@ -102,18 +130,18 @@ class _DrawnLeg:
     """Draws of one leg."""
 
     def __init__(
-        self, leg: Leg, parts: Sequence[PartSource], starts: Int64, plan: PlanOptions
+        self, leg: Leg, parts: Sequence[MixturePart], starts: Int64, plan: PlanOptions
     ) -> None:
         self._leg = leg
         self._plan = plan
         there = {part.name: (number, part) for number, part in enumerate(parts)}
-        # A leg is only followed as long as its datasets are there.
-        found = [there[name] for name in leg.datasets if name in there]
+        # A leg is only followed as long as its parts are there.
+        found = [there[name] for name in leg.parts if name in there]
         self._parts = [part for _, part in found]
         self._firsts: Int64 = starts[[number for number, _ in found]]
-        keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.datasets]
+        keys = [derive(plan.seed, _MIXTURE, _TIMES, key_of(name)) for name in leg.parts]
         self._interleaving = Interleaving(leg.rates, keys)
-        self._entrants = list(leg.datasets.values())
+        self._states = list(leg.parts.values())
         self._orders: dict[int, DatasetOrder] = {}
 
     def draw(self, start: int, stop: int) -> Int64:
@@ -134,79 +162,29 @@ class _DrawnLeg:
     def places(self, draw: int) -> dict[str, Cursor]:
         turns = self._interleaving.counts(draw - self._leg.start).tolist()
         return {
-            name: DatasetOrder(entrant.samples, 0, start=entrant.start).cursor(turn)
-            for (name, entrant), turn in zip(self._leg.datasets.items(), turns, strict=True)
+            name: DatasetOrder(state.samples, self._plan, start=state.start).cursor(turn)
+            for (name, state), turn in zip(self._leg.parts.items(), turns, strict=True)
         }
 
     def counts(self, start: int, stop: int) -> dict[str, int]:
         first = self._leg.start
         drawn = self._interleaving.counts(stop - first) - self._interleaving.counts(start - first)
-        return dict(zip(self._leg.datasets, drawn.tolist(), strict=True))
+        return dict(zip(self._leg.parts, drawn.tolist(), strict=True))
 
     def asked(self, start: int, stop: int) -> dict[str, float]:
         first = self._leg.start
         asked = self._interleaving.ideal(start - first, stop - first)
-        return dict(zip(self._leg.datasets, asked.tolist(), strict=True))
+        return dict(zip(self._leg.parts, asked.tolist(), strict=True))
 
-    def _order(self, number: int, part: PartSource) -> DatasetOrder:
+    def _order(self, number: int, part: MixturePart) -> DatasetOrder:
         order = self._orders.get(number)
         if order is None:
-            plan, entrant = self._plan, self._entrants[number]
+            state = self._states[number]
             order = self._orders[number] = DatasetOrder(
-                entrant.samples,
-                derive(plan.seed, _MIXTURE, _ORDERS, part.key),
-                shuffle=plan.shuffle,
-                shards=part.shards() if plan.shuffle == "shards" else None,
-                shards_mixed=plan.shards_mixed,
-                start=entrant.start,
+                state.samples,
+                self._plan,
+                key=part.key,
+                shards=part.shards() if self._plan.shuffle == "shards" else None,
+                start=state.start,
             )
         return order
-
-
-def continues(entrant: Entrant, part: PartSource) -> bool:
-    """Return whether the samples that took part are there still: all, or the first of more."""
-    now = Entrant.of(part)
-    if entrant == replace(now, start=entrant.start):
-        return True
-    # The digest of a selection is that of all samples, so it changes as they become more.
-    before, here = ({**each.identity, "selection": None} for each in (entrant, now))
-    return before == here and "limit" not in before and part.has_grown(entrant.fingerprint)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixedOrigin(Origin):
-    """Source of the plan of a mixture, and its parts.
-
-    Attributes:
-        draws: of its datasets.
-    """
-
-    draws: Draws = field(repr=False)
-
-    @property
-    def begins_run(self) -> bool:
-        return self.draws.legs.begins_run
-
-    def random_keys(self, units: Units) -> RandomKeys:
-        return RandomKeys(units, self.draws.identities)
-
-
-def mixed_origin(draws: Draws, *, sized: bool, warnings: tuple[str, ...] = ()) -> MixedOrigin:
-    """Return the source of a plan of these draws; `sized` says whether tokens were counted."""
-    return MixedOrigin(
-        source=Source(
-            count=draws.legs.legs[-1].epoch,
-            measure=draws.measure if sized else None,
-            draw=draws.draw,
-            bounds=draws.legs.bounds,
-        ),
-        text=None,
-        identity={
-            "where": None,
-            "selection": None,
-            "text": None,
-            "mixture": draws.legs.to_dict(),
-        },
-        warnings=warnings,
-        draws=draws,
-    )

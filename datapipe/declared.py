@@ -71,6 +71,13 @@ class Say:
     what: str
 
 
+@dataclass(frozen=True)
+class Given:
+    """Type that a value is given as, in an annotation; what follows converts it."""
+
+    hint: Any
+
+
 Count = Annotated[int, Within(1)]
 Natural = Annotated[int, Within(0)]
 Share = Annotated[float, Within(0, 1)]
@@ -239,6 +246,9 @@ def _annotated(rule: _Rule | None, metadata: Iterable[Any]) -> _Rule:
     for more in metadata:
         if isinstance(more, Say):
             what = more.what
+        elif isinstance(more, Given):
+            given = _rule(more.hint)
+            steps = [given.take] if given else []
         else:
             steps.append(more)
             what += str(more) if isinstance(more, Within) else ""

@@ -122,7 +122,7 @@ class DiskTier(Tier):
 
     def put(self, use: Use, entry: UInt8) -> bool:
         index = self.layout.index(use.position)
-        if self._broken or index < 0:
+        if self._broken or index < 0 or self._words[index]:
             return False
         start, stop = self.layout.offsets[index : index + 2].tolist()
         padded = np.zeros(stop - start, np.uint8)

@@ -6,8 +6,6 @@ import logging
 import mmap
 import os
 import weakref
-from multiprocessing.reduction import DupFd
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +14,7 @@ from datapipe.cache.entries import checksum_mark
 from datapipe.cache.layout import EntryLayout
 from datapipe.cache.tier import InPlace, Tier, TierRequest, Use, Uses
 from datapipe.errors import DatapipeError
+from datapipe.workers.messages import Descriptor
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +44,7 @@ class SharedBytes:
             ) from error
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Only while a process is being started, which inherits the descriptor.
-        return _receive, (DupFd(self._descriptor), len(self.bytes))
+        return _receive, (Descriptor(self._descriptor), len(self.bytes))
 
     def _open(self, descriptor: int, size: int) -> None:
         self.bytes: UInt8 = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
@@ -54,9 +52,9 @@ class SharedBytes:
         weakref.finalize(self, os.close, descriptor).atexit = False
 
 
-def _receive(duplicate: Any, size: int) -> SharedBytes:
+def _receive(descriptor: Descriptor, size: int) -> SharedBytes:
     shared = SharedBytes.__new__(SharedBytes)
-    shared._open(duplicate.detach(), size)
+    shared._open(descriptor.number, size)
     return shared
 
 
@@ -119,7 +117,7 @@ class SharedMemoryTier(Tier):
 
     def put(self, use: Use, entry: UInt8) -> bool:
         index = self.layout.index(use.position)
-        if index < 0:
+        if index < 0 or self._compared[index]:
             return False
         whole = self._at(index)
         if not np.may_share_memory(whole, entry):

@@ -86,7 +86,10 @@ class Tier(Protocol):
         ...
 
     def put(self, use: Use, entry: UInt8) -> bool:
-        """Keep an entry, which may be in the memory that `room` returned; return whether it is."""
+        """Keep an entry, which may be in the memory that `room` returned.
+
+        Return False if it is not kept, or already there.
+        """
         ...
 
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
@@ -62,10 +61,10 @@ from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
-from datapipe.torch_threads import single_threads
+from datapipe.torch_threads import default_kept, work_alone
+from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 16  # samples that a thread takes at a time
-_AHEAD = 2  # chunks begun for each thread
 _EXAMPLES = 10
 _WORTH_SAYING = 10 << 30  # bytes from which on the size is said where no terminal shows progress
 
@@ -226,17 +225,14 @@ class _Conversion:
                 noted=journal.noted,
             )
             try:
-                with (
-                    closing(open_store(self.dataset)) as store,
-                    single_threads(self.workers, "datapipe-convert") as pool,
-                ):
+                with closing(open_store(self.dataset)) as store:
                     recipe = ConvertContext(
                         columns=self.dataset.columns,
                         store=store,
                         transform=None if self.spec is None else make_transform(self.spec),
                         encoder=self.encoder,
                     )
-                    self._write(recipe, pool, files, journal, work)
+                    self._write(recipe, files, journal, work)
                 return self._publish(journal, files.finish(), work)
             finally:
                 files.abandon()
@@ -263,34 +259,38 @@ class _Conversion:
             print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
 
     def _write(
-        self,
-        recipe: ConvertContext,
-        pool: ThreadPoolExecutor,
-        files: ArrayFiles,
-        journal: ConvertJournal,
-        work: Path,
+        self, recipe: ConvertContext, files: ArrayFiles, journal: ConvertJournal, work: Path
     ) -> None:
         source = self.dataset.manifest
         edges = self.dataset.columns.shard_sample.tolist()
         begun = edges[len(journal.parts)]
-        with Progress("converting", unit="sample", total=source.samples) as progress:
+
+        def make(chunk: tuple[int, range]) -> tuple[int, Made]:
+            shard, samples = chunk
+            return len(samples), make_chunk(recipe, shard, samples)
+
+        def write(images: tuple[UInt8, int]) -> None:
+            files.put(*images)
+
+        with (
+            closing(
+                ThreadPool(make, self.workers, name="datapipe-convert", initializer=work_alone)
+            ) as makers,
+            closing(ThreadPool(write, self.workers, name="datapipe-write")) as writers,
+            Progress("converting", unit="sample", total=source.samples) as progress,
+        ):
             progress.advance(begun)
             for shard in range(len(journal.parts), len(source.shards)):
                 rows = PartRows(self.dataset, shard, edges[shard])
-                chunks = self._chunks(recipe, pool, shard, edges[shard], edges[shard + 1])
-                writes: deque[Future[None]] = deque()
-                with closing(chunks):
-                    for samples, made in chunks:
-                        if made.images is not None and len(made.images):
-                            writes.append(pool.submit(files.put, made.images, files.images))
-                        rows.add(made, files.texts)
-                        files.append(made, [self._images(sample) for sample in made.samples])
-                        self._refuse(made, journal, samples)
-                        while len(writes) > _AHEAD * self.workers:
-                            writes.popleft().result()
-                        progress.advance(samples)
-                for write in writes:
-                    write.result()
+                first, stop = edges[shard : shard + 2]
+                chunks = (
+                    (shard, range(start, min(start + _CHUNK, stop)))
+                    for start in range(first, stop, _CHUNK)
+                )
+                with default_kept():
+                    made = makers.run(chunks)
+                for _ in writers.run(self._images_of(made, rows, files, journal, progress)):
+                    pass
                 self._judge(journal, at_end=shard + 1 == len(source.shards))
                 table = rows.table()
                 name = f"part-{shard:06d}.parquet"
@@ -311,24 +311,23 @@ class _Conversion:
         images = self.dataset.columns.sample_image
         return int(images[sample + 1] - images[sample])
 
-    def _chunks(
-        self, recipe: ConvertContext, pool: ThreadPoolExecutor, shard: int, first: int, stop: int
-    ) -> Generator[tuple[int, Made], None, None]:
-        """Yield the number of samples of each chunk of a shard and what came of it, in order."""
-        begun: deque[tuple[int, Future[Made]]] = deque()
-        starts = iter(range(first, stop, _CHUNK))
-        try:
-            while True:
-                for start in islice(starts, _AHEAD * self.workers + 1 - len(begun)):
-                    samples = range(start, min(start + _CHUNK, stop))
-                    begun.append((len(samples), pool.submit(make_chunk, recipe, shard, samples)))
-                if not begun:
-                    return
-                count, future = begun.popleft()
-                yield count, future.result()
-        finally:
-            for _, future in begun:
-                future.cancel()
+    def _images_of(
+        self,
+        results: Iterable[tuple[int, Made]],
+        rows: PartRows,
+        files: ArrayFiles,
+        journal: ConvertJournal,
+        progress: Progress,
+    ) -> Iterator[tuple[UInt8, int]]:
+        """Take what came of each chunk, in order; yield its images with the number of the first."""
+        for samples, made in results:
+            first = files.images
+            rows.add(made, files.texts)
+            files.append(made, [self._images(sample) for sample in made.samples])
+            self._refuse(made, journal, samples)
+            progress.advance(samples)
+            if made.images is not None and len(made.images):
+                yield made.images, first
 
     def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
         columns = self.dataset.columns

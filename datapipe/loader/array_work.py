@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -31,7 +30,7 @@ def on_arrays(
     Raises:
         PlanError: the work cannot be done on arrays, or they hold other images.
     """
-    given = itertools.zip_longest(dataset.parts, own)
+    given = zip(dataset.parts, own, strict=True)
     held = [(part, part.arrays, image) for part, image in given if part.arrays is not None]
     if not held:
         return work

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from datapipe.declared import shorten
 from datapipe.errors import PlanError
-from datapipe.mixture.spec import Mixture, MixtureDataset
+from datapipe.mixture.spec import Mixture
 from datapipe.text.spec import TextSpec, with_image_tokens
 
 if TYPE_CHECKING:  # imports torch, which planning does not need
@@ -97,37 +97,24 @@ def text_of(
         PlanError: some datasets have text options, and others none; or the tokens of an image are
             not known.
     """
-    specs = [entry.text or text for entry in mixture.datasets]
-    with_text = [spec for spec in specs if spec is not None]
-    if with_text and len(with_text) < len(specs):
-        having, lacking = (
-            next(
-                entry
-                for entry, spec in zip(mixture.datasets, specs, strict=True)
-                if (spec is None) is lacks
-            )
-            for lacks in (False, True)
-        )
+    having = [entry for entry in mixture.datasets if entry.text or text]
+    lacking = [entry for entry in mixture.datasets if not (entry.text or text)]
+    if having and lacking:
         raise PlanError(
-            f"{lacking.place}dataset {shorten(lacking.name)} of the mixture has no text, and "
-            f"{shorten(having.name)} has; give text=TextSpec(...) to make_loader, or text: to the "
-            "whole mixture"
+            f"{lacking[0].place}dataset {shorten(lacking[0].name)} of the mixture has no text, and "
+            f"{shorten(having[0].name)} has; give text=TextSpec(...) to make_loader, or text: to "
+            "the whole mixture"
         )
-
-    sized = [
-        _sized(entry, spec, image and (entry.image or image))
-        for entry, spec in zip(mixture.datasets, specs, strict=True)
-        if spec is not None
-    ]
+    specs = []
+    for entry in having:
+        spec = entry.text or text
+        assert spec is not None
+        try:
+            specs.append(with_image_tokens(spec, image and (entry.image or image)))
+        except PlanError as error:
+            raise PlanError(f"{entry.prefix}{error}") from None
 
     def tokens(spec: TextSpec) -> int:
         return spec.image_tokens if isinstance(spec.image_tokens, int) else 0
 
-    return min(sized, key=tokens, default=None)
-
-
-def _sized(entry: MixtureDataset, text: TextSpec, image: ImageSpec | None) -> TextSpec:
-    try:
-        return with_image_tokens(text, image)
-    except PlanError as error:
-        raise PlanError(f"{entry.prefix}{error}") from None
+    return min(specs, key=tokens, default=None)

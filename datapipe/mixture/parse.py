@@ -3,48 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial, reduce
+from operator import or_
+from typing import Any, get_args
 
-from datapipe.declared import check_value, shorten
+from datapipe.declared import declared_types, shorten
 from datapipe.errors import PlanError
 from datapipe.index.where import parse_where
 from datapipe.mixture.located import Located, located
-from datapipe.mixture.raw_records import refuse_json, refuse_records
 from datapipe.mixture.spec import (
+    ALIASES,
     Child,
     DatasetPath,
-    Limit,
     Mixture,
     MixtureDataset,
     MixtureGroup,
-    Name,
+    Weight,
     WeightChange,
-    WeightsBy,
     check_changed,
-    mixed_message,
 )
-from datapipe.mixture.spec_fields import SpecFields, from_folder, make_image, make_text
-from datapipe.mixture.written import (
-    ShortForm,
-    WrittenAmount,
-    WrittenEpoch,
-    WrittenRepeat,
-    WrittenWeight,
-)
+from datapipe.mixture.spec_fields import SpecFields, from_folder
 from datapipe.mixture.yaml_file import read_file
-from datapipe.quantities import Amount
 
-T = TypeVar("T")
-Entry = tuple[str, Located, dict[str, Located]]
-"""A dataset or group before its checks: its key or path, the whole of it, and its options."""
+_SPECS = ("text", "image")
 
-VALIDATION_KEYS = ("datasets", "weights", "epoch", "text", "image")
-MIXTURE_KEYS = (*VALIDATION_KEYS, "schedule", "validation")
-GROUP_KEYS = ("name", "weight", "repeat", "datasets", "text", "image")
-DATASET_KEYS = ("name", "path", "weight", "repeat", "limit", "where", "text", "image")
+
+def _keys(kind: type[Any]) -> tuple[str, ...]:
+    """Return the options that a part of a mixture may have, in files and dicts."""
+    names = [ALIASES.get(item.name, item.name) for item in fields(kind) if item.compare]
+    return tuple(dict.fromkeys([*names, *_SPECS]))
+
+
+DATASET_KEYS, GROUP_KEYS, MIXTURE_KEYS = map(_keys, (MixtureDataset, MixtureGroup, Mixture))
+VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
 CHANGE_KEYS = ("from", "weights", "over")
 
 
@@ -59,7 +52,7 @@ def parse_mapping(mixture: Any) -> Mixture:
             f"mixture {shorten(mixture)}: give a Mixture or a dict, such as "
             '{"captions/": 0.7, "chats/": 0.3}'
         )
-    return _Parser(None).mixture(located(mixture), MIXTURE_KEYS)
+    return _mixture(located(mixture), MIXTURE_KEYS, _Specs())
 
 
 def parse_file(path: str | os.PathLike[str]) -> Mixture:
@@ -69,119 +62,53 @@ def parse_file(path: str | os.PathLike[str]) -> Mixture:
         PlanError: the file cannot be read, holds raw data, or a value is wrong, with its line.
     """
     name = os.fspath(path)
-    if name.endswith(".json"):  # raw records of a gigabyte would take YAML minutes
-        refuse_json(name)
-    root = read_file(name)
-    refuse_records(name, root.plain())
-    return _Parser(os.path.dirname(name)).mixture(root, MIXTURE_KEYS)
+    return _mixture(read_file(name), MIXTURE_KEYS, _Specs(folder=os.path.dirname(name)))
 
 
-@dataclass
-class _Parser:
-    """State of parsing: the file's folder, and the names so far with their locations.
+@dataclass(frozen=True, kw_only=True)
+class _Specs:
+    """Options that the datasets of a mixture or group have unless they give their own.
 
     Attributes:
         folder: relative paths are relative to it; None leaves them as they are.
-        names: place of each name of the mixture or its validation.
+        text, image: fields of their specs.
     """
 
-    folder: str | None
-    names: dict[str, str] = field(default_factory=dict)
+    folder: str | None = None
+    text: SpecFields = field(default_factory=partial(SpecFields, "text"))
+    image: SpecFields = field(default_factory=partial(SpecFields, "image"))
 
-    def mixture(
-        self,
-        root: Located,
-        known: tuple[str, ...],
-        text: SpecFields | None = None,
-        image: SpecFields | None = None,
-    ) -> Mixture:
-        """Return a mixture or its validation; `known` are the options that it may have."""
-        if not isinstance(root.value, dict):
-            root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
-        entries = _full_form(root, known)
-        text = (text or SpecFields()).text(entries.get("text"))
-        image = (image or SpecFields()).image(entries.get("image"))
-        children = self.children(entries["datasets"], text, image)
-        options: dict[str, Any] = {}
-        if "weights" in entries:
-            options["weights"] = entries["weights"].take(WeightsBy)
-        if "epoch" in entries:
-            options["epoch"] = entries["epoch"].take(WrittenEpoch)
-        if "validation" in entries:
-            parser = _Parser(self.folder)
-            validation = parser.mixture(entries["validation"], VALIDATION_KEYS, text, image)
-            options["validation"] = validation
-        made = Mixture(children=children, **options)
-        if "schedule" in entries:
-            made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
-        return made
+    def within(self, entries: Mapping[str, Located]) -> _Specs:
+        """Return them with the options of a group or dataset."""
+        text, image = (entries.get(name) for name in _SPECS)
+        return replace(self, text=self.text.extended(text), image=self.image.extended(image))
 
-    def children(self, at: Located, text: SpecFields, image: SpecFields) -> tuple[Child, ...]:
-        """Return the datasets and groups of `datasets`; `text` and `image` are their defaults."""
-        if not isinstance(at.value, dict | list):
-            raise PlanError(
-                f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
-                "`captions/: 0.7`"
-            )
-        read = [_entry(key, item) for key, item in at.items()]
-        if not read:
-            at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
-        _check_shares(read)
-        weighted = "weight" in read[0][2]
-        return tuple(
-            self.child(key, item, entries, weighted, text, image) for key, item, entries in read
-        )
 
-    def child(
-        self,
-        key: str,
-        item: Located,
-        entries: dict[str, Located],
-        weighted: bool,
-        text: SpecFields,
-        image: SpecFields,
-    ) -> Child:
-        """Return a dataset or group with a weight, or with a repeat."""
-        name = self.name(key, item, entries)
-        share: dict[str, Any] = {} if weighted else {"repeat": 1.0}
-        if weighted:
-            at = entries["weight"]
-            share["weight"] = at.take(ShortForm if at is item else WrittenWeight)
-        elif "repeat" in entries:
-            share["repeat"] = entries["repeat"].take(WrittenRepeat)
-        text = text.text(entries.get("text"))
-        image = image.image(entries.get("image"))
-        if "datasets" in entries:
-            children = self.children(entries["datasets"], text, image)
-            return _at(item, lambda: MixtureGroup(name=name, children=children, **share))
-        path = entries["path"].take(DatasetPath) if "path" in entries else key
-        if "limit" in entries:
-            share["limit"] = entries["limit"].take(Limit)
-        if "where" in entries:
-            where = share["where"] = entries["where"].take(str)
-            _at(entries["where"], lambda: parse_where(where))
-        share |= {"text": make_text(text, self.folder), "image": make_image(image)}
-        path = from_folder(path, self.folder)
-        if self.folder is not None:
-            share["place"] = item.place  # keys of a dict lead to the name, which errors have
-        return _at(item, lambda: MixtureDataset(name=name, path=path, **share))
+def _take(kind: type[Any], entries: Mapping[str, Located], *names: str) -> dict[str, Any]:
+    """Return the values of some fields of a class, of those that were given."""
+    taken = {}
+    for name, hint in declared_types(kind).items():
+        at = entries.get(ALIASES.get(name, name))
+        if name in names and at is not None:
+            given = [each for each in get_args(hint) if each is not type(None)]
+            taken[name] = at.take(reduce(or_, given) if type(None) in get_args(hint) else hint)
+    return taken
 
-    def name(self, key: str, item: Located, entries: dict[str, Located]) -> str:
-        """Return the name of a dataset or group, which is new."""
-        at = entries.get("name", item)
-        name = _name_of(key, entries)
-        if "name" in entries:
-            name = at.take(Name)
-        else:
-            _at(at, lambda: check_value("name", name, Name, PlanError))
-        if name in self.names:
-            first = self.names[name].removesuffix(": ")
-            at.refuse(
-                f"the name {shorten(name)} is given twice, first in {first}; give one of them a "
-                "name of its own with name:"
-            )
-        self.names[name] = at.place
-        return name
+
+def _mixture(root: Located, known: tuple[str, ...], specs: _Specs) -> Mixture:
+    """Return a mixture or its validation; `known` are the options that it may have."""
+    if not isinstance(root.value, dict):
+        root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
+    entries = _full_form(root, known)
+    specs = specs.within(entries)
+    children = _children(entries["datasets"], specs)
+    options = _take(Mixture, entries, "weights", "epoch")
+    if "validation" in entries:
+        options["validation"] = _mixture(entries["validation"], VALIDATION_KEYS, specs)
+    made = Mixture(children=children, **options)
+    if "schedule" in entries:
+        made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
+    return made
 
 
 def _full_form(root: Located, known: tuple[str, ...]) -> dict[str, Located]:
@@ -197,42 +124,56 @@ def _full_form(root: Located, known: tuple[str, ...]) -> dict[str, Located]:
     return {"datasets": root}
 
 
-def _entry(key: str | None, item: Located) -> Entry:
-    """Return a dataset or group of a mapping or list: its key or path, and its options."""
+def _children(at: Located, specs: _Specs) -> tuple[Child, ...]:
+    """Return the datasets and groups of `datasets`."""
+    if not isinstance(at.value, dict | list):
+        raise PlanError(
+            f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
+            "`captions/: 0.7`"
+        )
+    if not at.value:
+        at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
+    return tuple(_child(key, item, specs) for key, item in at.items())
+
+
+def _child(key: str | None, item: Located, specs: _Specs) -> Child:
+    """Return a dataset or group of a mapping, or of a list, where it has no key."""
+    entries = _entries(key, item)
+    kind = MixtureGroup if "datasets" in entries else MixtureDataset
+    if key is None:
+        needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
+        if needed not in entries:
+            item.refuse(f"{what} in a list has no {needed}; add {needed}:")
+        key = entries[needed].take(DatasetPath)
+    options = _take(kind, entries, "name", "path", "weight", "repeat", "limit", "where")
+    options = {"name": key.rstrip("/") or key, "place": item.place} | options
+    if "weight" not in options:
+        options.setdefault("repeat", 1.0)
+    specs = specs.within(entries)
+    if kind is MixtureGroup:
+        return MixtureGroup(children=_children(entries["datasets"], specs), **options)
+    if "where" in options:
+        try:
+            parse_where(options["where"])
+        except PlanError as error:
+            entries["where"].refuse(str(error))
+    options["path"] = from_folder(options.get("path", key), specs.folder)
+    options |= {name: getattr(specs, name).make(specs.folder) for name in _SPECS}
+    return MixtureDataset(**options)
+
+
+def _entries(key: str | None, item: Located) -> dict[str, Located]:
+    """Return the options of a dataset or group, in full or in short form."""
     value = item.value
     if isinstance(value, dict):
-        group = "datasets" in value
-        what, needed = ("a group", "name") if group else ("a dataset", "path")
-        entries = item.mapping(GROUP_KEYS if group else DATASET_KEYS, what)
-        if key is None and needed not in entries:
-            item.refuse(f"{what} in a list has no {needed}; add {needed}:")
-        return key if key is not None else entries[needed].take(DatasetPath), item, entries
+        if "datasets" in value:
+            return item.mapping(GROUP_KEYS, "a group")
+        return item.mapping(DATASET_KEYS, "a dataset")
     if key is None:
-        return item.take(DatasetPath), item, {}
+        return {"path": item}
     if value is None:
-        return key, item, {}
-    if isinstance(value, str) and value.strip().endswith("x"):
-        return key, item, {"repeat": item}
-    return key, item, {"weight": item}
-
-
-def _check_shares(read: list[Entry]) -> None:
-    """Refuse a weight beside a repeat."""
-    for key, item, entries in read:
-        if "weight" in entries and "repeat" in entries:
-            item.refuse(f"{shorten(key)} has a weight and a repeat; give one of them")
-    weighted = next((one for one in read if "weight" in one[2]), None)
-    repeated = next((one for one in read if "weight" not in one[2]), None)
-    if weighted and repeated:
-        names = (_name_of(key, entries) for key, _, entries in (weighted, repeated))
-        later = max(weighted, repeated, key=read.index)
-        later[1].refuse(mixed_message(*names))
-
-
-def _name_of(key: str, entries: dict[str, Located]) -> str:
-    """Return the name that a dataset or group was given, or its key or path without a slash."""
-    given = entries["name"].value if "name" in entries else None
-    return given if isinstance(given, str) else key.rstrip("/") or key
+        return {}
+    return {"repeat" if isinstance(value, str) and value.strip().endswith("x") else "weight": item}
 
 
 def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange, ...]:
@@ -245,8 +186,7 @@ def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange
         entries = item.mapping(CHANGE_KEYS, "a change of a schedule")
         if number and "from" not in entries:
             item.refuse("only the first change may be without from:; add the amount it begins at")
-        start = entries["from"].take(WrittenAmount) if "from" in entries else Amount(0, "samples")
-        over = entries["over"].take(WrittenAmount) if "over" in entries else None
+        amounts = {"start": 0} | _take(WeightChange, entries, "start", "over")
         weights = entries.get("weights")
         if weights is None or not isinstance(weights.value, dict) or not weights.value:
             (weights or item).refuse(
@@ -255,11 +195,11 @@ def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange
         taken: dict[str, float] = {}
         for key, weight in weights.value.items():
             name = key if key in has_weight else key.rstrip("/")
-            _at(weight, partial(check_changed, name, has_weight))
+            check_changed(name, has_weight, weight.place)
             if name in taken:
                 weight.refuse(f"{shorten(name)} is given twice; leave one out")
-            taken[name] = weight.take(WrittenWeight)
-        change = WeightChange(start=start, weights=taken, over=over)
+            taken[name] = weight.take(Weight)
+        change = WeightChange(weights=taken, **amounts)
         before = changes[-1].start if changes else None
         if before and before.unit == change.start.unit and before.number >= change.start.number:
             entries["from"].refuse(
@@ -268,11 +208,3 @@ def _schedule(at: Located, has_weight: Mapping[str, bool]) -> tuple[WeightChange
             )
         changes.append(change)
     return tuple(changes)
-
-
-def _at(at: Located, make: Callable[[], T]) -> T:
-    """Return what `make` returns; its errors begin with the location."""
-    try:
-        return make()
-    except PlanError as error:
-        raise PlanError(f"{at.place}{error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PlanError
@@ -13,28 +12,10 @@ from datapipe.index.images.header import is_image_name
 from datapipe.index.manifest import MANIFEST
 from datapipe.index.raw_data import pack_first
 
-MOST_BYTES = 64 * 2**20
-"""Bytes of the file of a mixture at most."""
-
 _LOOKED_AT = 20  # records
 _WORDS = 3  # of a text that is no weight, repeat or amount
-_OPTIONS = frozenset({"name", "path", "weight", "repeat", "limit", "where", "text", "image"})
-_OPTIONS_OF_ALL = frozenset({"weights", "epoch", "text", "image", "schedule", "validation"})
-
-
-def refuse_json(path: str) -> None:
-    """Refuse a JSON file of raw records, or a manifest, before it is parsed as a mixture.
-
-    Raises:
-        PlanError: it is one.
-    """
-    try:
-        if Path(path).stat().st_size > MOST_BYTES:
-            raise PlanError(pack_first(path, f"more than {MOST_BYTES:,} bytes"))
-        text = Path(path).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return  # the parser of mixtures says so
-    refuse_records(path, _parsed(text))
+_OPTIONS = {"name", "path", "weight", "repeat", "limit", "where", "text", "image", "datasets"}
+_OPTIONS_OF_ALL = {"weights", "epoch", "text", "image", "schedule", "validation"}
 
 
 def refuse_records(path: str, value: Any) -> None:
@@ -82,7 +63,7 @@ def _is_record(item: Any) -> bool:
     if isinstance(item, str):
         return is_image_name(item)
     if isinstance(item, dict):
-        return not item.keys() <= _OPTIONS | {"datasets"} or _names_image(item)
+        return not item.keys() <= _OPTIONS or _names_image(item)
     return isinstance(item, list)
 
 
@@ -90,12 +71,8 @@ def _names_image(item: dict[str, Any]) -> bool:
     return any(isinstance(value, str) and is_image_name(value) for value in item.values())
 
 
-def _parsed(text: str) -> Any:
-    """Return the value of a JSON text, or its first records if it is JSON Lines or damaged."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
+def json_start(text: str) -> Any:
+    """Return the value of a JSON text, or the first record of a list or of JSON Lines."""
     start = text.lstrip()
     in_list = start.startswith("[")
     start = start[in_list:].lstrip()
@@ -103,5 +80,7 @@ def _parsed(text: str) -> Any:
         first, end = json.JSONDecoder().raw_decode(start)
     except (ValueError, RecursionError):
         return None
-    # Damage behind a mixture's own mapping does not make it a record.
-    return [first] if in_list or start[end:].lstrip().startswith("{") else None
+    rest = start[end:].lstrip()
+    if in_list or rest.startswith("{"):
+        return [first]
+    return None if rest else first

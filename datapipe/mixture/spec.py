@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from datapipe.declared import Refused, Say, Word, check_fields, check_value, shorten
+from datapipe.declared import Given, Refused, Say, Word, check_fields, check_value, shorten
 from datapipe.errors import PlanError
-from datapipe.quantities import Amount, take_amount, take_percent
+from datapipe.quantities import Amount, take_amount, take_percent, take_times
 from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:
     from datapipe.decode.spec import ImageSpec
 
-Epoch = Literal["longest", "shortest"] | Amount
+
+def _weight(value: float | str) -> float:
+    number = take_percent(value) if isinstance(value, str) else value
+    return 0.0 if number == 0 else _repeat(float(number))
 
 
-def _weight(number: float) -> float:
-    return 0.0 if number == 0 else _repeat(number)
-
-
-def _repeat(number: float) -> float:
+def _repeat(value: float | str) -> float:
+    number = take_times(value) if isinstance(value, str) else value
     # Rates are quotients and products of these numbers, which must neither vanish nor overflow.
     if not 1e-9 <= number <= 1e9:
         raise Refused
     return float(number)
+
+
+def _epoch(value: int | str | Amount) -> Amount | str:
+    if value in ("longest", "shortest"):
+        return str(value)
+    amount = take_amount(value)
+    if amount.unit == "steps" or amount.number < 1:
+        raise Refused
+    return amount
 
 
 def _limit(value: int | str) -> int | str:
@@ -68,8 +76,34 @@ def _image(value: Any) -> ImageSpec:
     return value
 
 
-Weight = Annotated[float, _weight, Say("a weight: 0, or from 1e-9 to 1e9")]
-Repeat = Annotated[float, _repeat, Say("a number of times from 1e-9 to 1e9")]
+ALIASES = {"children": "datasets", "start": "from"}
+"""Names of fields in files and dicts, where they are not those of the classes."""
+
+_AMOUNT = int | str | Amount
+Weight = Annotated[
+    float,
+    Given(float | str),
+    _weight,
+    Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"),
+]
+Repeat = Annotated[
+    float,
+    Given(float | str),
+    _repeat,
+    Say("a number of times such as 2, '2x' or '0.5x', from 1e-9 to 1e9"),
+]
+Epoch = Annotated[
+    Literal["longest", "shortest"] | Amount,
+    Given(_AMOUNT),
+    _epoch,
+    Say("'longest', 'shortest', or an amount such as '2M samples' or '4B tokens'"),
+]
+RunAmount = Annotated[
+    Amount,
+    Given(_AMOUNT),
+    take_amount,
+    Say("an amount such as '100k steps', '2M samples' or '1.5B tokens', or a number of samples"),
+]
 Limit = Annotated[
     int | str, _limit, Say("a number of samples from 1, such as 5000 or '5k samples', or '10%'")
 ]
@@ -95,8 +129,7 @@ class MixtureDataset:
         where: an expression over the columns of the index; the samples for which it is true.
         text: None takes the one that `make_loader` was given.
         image: None takes the one that `make_loader` was given.
-        place: begins messages about the dataset: the line of its file, such as
-            `mixture.yaml:12: `.
+        place: begins messages about it, such as `mixture.yaml:12: `.
 
     Raises:
         PlanError: a value is not one of these, or it has a weight and a repeat, or neither.
@@ -113,7 +146,7 @@ class MixtureDataset:
     place: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError)
+        check_fields(self, PlanError, self.place)
         _check_one(self)
 
     @property
@@ -142,21 +175,23 @@ class MixtureGroup:
 
     Attributes:
         name: unique in the mixture.
-        children: datasets and groups, which all have weights or all have repeats.
         weight: its share among those beside it. `children` divide it by their own weights.
         repeat: times that each sample of it is drawn, as compared to those beside it.
+        children: datasets and groups, which all have weights or all have repeats.
+        place: begins messages about it, as that of a dataset.
 
     Raises:
         PlanError: a value is not one of these, or weights and repeats are mixed.
     """
 
     name: Name
-    children: tuple[Child, ...]
     weight: Weight | None = None
     repeat: Repeat | None = None
+    children: tuple[Child, ...]
+    place: str = field(default="", repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_fields(self, PlanError)
+        check_fields(self, PlanError, self.place)
         _check_one(self)
         _check_children(self.children)
 
@@ -177,9 +212,9 @@ class WeightChange:
         PlanError: a value is not one of these.
     """
 
-    start: Amount
+    start: RunAmount
     weights: Mapping[str, float]
-    over: Amount | None = None
+    over: RunAmount | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
@@ -224,11 +259,15 @@ class Mixture:
     def __post_init__(self) -> None:
         check_fields(self, PlanError)
         _check_children(self.children)
-        for name, count in Counter(node.name for node in _walk_tree(self.children)).items():
-            if count > 1:
+        first: dict[str, Child] = {}
+        for node in _walk_tree(self.children):
+            if (before := first.get(node.name)) is not None:
+                place = before.place and f", first in {before.place.removesuffix(': ')}"
                 raise PlanError(
-                    f"name {shorten(name)} is given {count} times; give each a name of its own"
+                    f"{node.place}the name {shorten(node.name)} is given twice{place}; give one of "
+                    "them a name of its own"
                 )
+            first[node.name] = node
         has_weight = self.has_weight
         for change in self.schedule:
             for name in change.weights:
@@ -254,16 +293,13 @@ class Mixture:
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Names of all datasets, and of the groups that each is in, outermost first."""
         found: dict[str, tuple[str, ...]] = {}
-
-        def walk(children: tuple[Child, ...], groups: tuple[str, ...]) -> None:
-            for child in children:
-                if isinstance(child, MixtureGroup):
-                    walk(child.children, (*groups, child.name))
-                else:
-                    found[child.name] = groups
-
-        walk(self.children, ())
-        return found
+        for node in _walk_tree(self.children):
+            if isinstance(node, MixtureGroup):
+                inside = (*found.pop(node.name, ()), node.name)
+                found |= dict.fromkeys((child.name for child in node.children), inside)
+            else:
+                found.setdefault(node.name, ())
+        return {dataset.name: found[dataset.name] for dataset in self.datasets}
 
     @property
     def has_weight(self) -> dict[str, bool]:
@@ -331,9 +367,9 @@ class Mixture:
             >>> mixture.to_dict()["datasets"]
             [{'name': 'captions', 'path': 'captions/', 'repeat': 2.0}]
         """
-        from datapipe.mixture.as_dict import mixture_dict
+        from datapipe.mixture.as_dict import as_dict
 
-        return mixture_dict(self)
+        return as_dict(self)
 
 
 def _walk_tree(children: tuple[Child, ...]) -> Iterator[Child]:
@@ -347,7 +383,7 @@ def _walk_tree(children: tuple[Child, ...]) -> Iterator[Child]:
 def _check_one(node: Child) -> None:
     if (node.weight is None) == (node.repeat is None):
         both = "a weight and a repeat" if node.weight is not None else "no weight and no repeat"
-        raise PlanError(f"{shorten(node.name)} has {both}; give one of them")
+        raise PlanError(f"{node.place}{shorten(node.name)} has {both}; give one of them")
 
 
 def _check_children(children: tuple[Child, ...]) -> None:
@@ -356,32 +392,24 @@ def _check_children(children: tuple[Child, ...]) -> None:
     weighted = next((child for child in children if child.weight is not None), None)
     repeated = next((child for child in children if child.repeat is not None), None)
     if weighted and repeated:
-        raise PlanError(mixed_message(weighted.name, repeated.name))
+        later = max(weighted, repeated, key=children.index)
+        raise PlanError(
+            f"{later.place}{shorten(weighted.name)} has a weight and {shorten(repeated.name)} a "
+            "repeat (1x where none is given); give all datasets of a group weights, or all "
+            "repeats, or put those with repeats into a group with a weight"
+        )
 
 
-def mixed_message(weighted: str, repeated: str) -> str:
-    """Return the message about two datasets of one group, by their names."""
-    return (
-        f"{shorten(weighted)} has a weight and {shorten(repeated)} a repeat (1x where none is "
-        "given); give all datasets of a group weights, or all repeats, or put those with repeats "
-        "into a group with a weight"
-    )
-
-
-def check_changed(name: str, has_weight: Mapping[str, bool]) -> None:
-    """Check that a name in a schedule is that of a dataset or group with a weight.
-
-    Raises:
-        PlanError: it is not.
-    """
+def check_changed(name: str, has_weight: Mapping[str, bool], place: str = "") -> None:
+    """Refuse a name in a schedule that is not that of a dataset or group with a weight."""
     if name not in has_weight:
         known = ", ".join(map(shorten, list(has_weight)[:8]))
         near = get_close_matches(name, has_weight, 1)
         hint = f", do you mean {near[0]!r}?" if near else ""
         more = "..." if len(has_weight) > 8 else ""
-        raise PlanError(f"the mixture has no {shorten(name)}{hint}; it has {known}{more}")
+        raise PlanError(f"{place}the mixture has no {shorten(name)}{hint}; it has {known}{more}")
     if not has_weight[name]:
         raise PlanError(
-            f"{shorten(name)} has a repeat, and only weights can change; give it and the datasets "
-            "beside it weights, 0 where one enters later"
+            f"{place}{shorten(name)} has a repeat, and only weights can change; give it and the "
+            "datasets beside it weights, 0 where one enters later"
         )

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from datapipe.errors import PlanError
 from datapipe.mixture.located import Located
@@ -14,9 +14,8 @@ from datapipe.paths import expand_home
 from datapipe.text.spec import TextSpec
 from datapipe.text.templates import BUILT_IN
 
-DTYPES = ("uint8", "float32", "bfloat16")
-PRESET = "preset"
-TEXT_FIELDS = tuple(f.name for f in fields(TextSpec))
+_DTYPES = ("uint8", "float32", "bfloat16")
+_PRESET = "preset"
 
 
 @dataclass(frozen=True)
@@ -24,89 +23,74 @@ class SpecFields:
     """Fields of a spec as they were given so far, outermost first.
 
     Attributes:
+        name: the option that gives them.
         spec: the spec that was given as an object, or None.
         given: fields that were given by name.
-        at: location of the innermost spec, for messages.
+        at: location of the innermost spec, for messages; None if none was given.
     """
 
+    name: Literal["text", "image"]
     spec: Any = None
     given: Mapping[str, Located] = field(default_factory=dict)
     at: Located | None = None
 
-    def text(self, at: Located | None) -> SpecFields:
-        """Return the fields with those of `text:` added."""
+    def extended(self, at: Located | None) -> SpecFields:
+        """Return the fields with those of an inner group or dataset; a preset begins anew."""
         if at is None:
             return self
-        if isinstance(at.value, TextSpec):
-            return SpecFields(at.value, {}, at)
-        return SpecFields(self.spec, {**self.given, **at.mapping(TEXT_FIELDS, "text")}, at)
+        kind = self._kind()
+        if isinstance(at.value, kind):
+            return SpecFields(self.name, at.value, {}, at)
+        known = [item.name for item in fields(kind)]
+        own = at.mapping(known if self.name == "text" else [_PRESET, *known], self.name)
+        if _PRESET in own:
+            return SpecFields(self.name, None, own, at)
+        return replace(self, given={**self.given, **own}, at=at)
 
-    def image(self, at: Located | None) -> SpecFields:
-        """Return the fields with those of `image:` added; a preset begins anew."""
-        if at is None:
-            return self
+    def make(self, folder: str | None) -> Any:
+        """Return the spec of a dataset; None if none was given.
+
+        Args:
+            folder: relative paths of a tokenizer or template are relative to it; None leaves them.
+
+        Raises:
+            PlanError: a value is wrong, with its location; or a text has no tokenizer.
+        """
+        if self.at is None:
+            return None
+        values = {name: item.plain() for name, item in self.given.items()}
+        if self.name == "text":
+            if self.spec is None and "tokenizer" not in values:
+                self.at.refuse(
+                    "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: "
+                    "of the whole mixture"
+                )
+            for name in ("tokenizer", "template"):
+                value = values.get(name)
+                if isinstance(value, str) and value and _names_file(name, value):
+                    values[name] = from_folder(value, folder)
+        elif values.get("dtype") in _DTYPES:
+            import torch
+
+            values["dtype"] = getattr(torch, values["dtype"])
+        kind = self._kind()
+        try:
+            if self.spec is not None:
+                return replace(self.spec, **values)
+            return (
+                kind.preset(values.pop(_PRESET), **values) if _PRESET in values else kind(**values)
+            )
+        except PlanError as error:
+            word = re.match(r"\w*", str(error))  # messages begin with the field
+            at = self.given.get(word[0], self.at) if word else self.at
+            raise PlanError(f"{at.place}{error}") from None
+
+    def _kind(self) -> Any:
+        if self.name == "text":
+            return TextSpec
         from datapipe.decode.spec import ImageSpec  # imports torch
 
-        if isinstance(at.value, ImageSpec):
-            return SpecFields(at.value, {}, at)
-        known = (PRESET, *(f.name for f in fields(ImageSpec)))
-        own = at.mapping(known, "image")
-        if PRESET in own:
-            return SpecFields(None, own, at)
-        return SpecFields(self.spec, {**self.given, **own}, at)
-
-
-def make_text(made: SpecFields, folder: str | None) -> TextSpec | None:
-    """Return the `TextSpec` of a dataset; None if none was given.
-
-    Args:
-        made: its fields.
-        folder: relative paths of a tokenizer or template are relative to it; None leaves them.
-
-    Raises:
-        PlanError: a value is wrong, with its location; or there is no tokenizer.
-    """
-    if made.at is None:
-        return None
-    values = {name: item.plain() for name, item in made.given.items()}
-    if made.spec is None and "tokenizer" not in values:
-        made.at.refuse(
-            "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: of the "
-            "whole mixture"
-        )
-    for name in ("tokenizer", "template"):
-        value = values.get(name)
-        if isinstance(value, str) and value and _names_file(name, value):
-            values[name] = from_folder(value, folder)
-    try:
-        return replace(made.spec, **values) if made.spec else TextSpec(**values)
-    except PlanError as error:
-        raise _located(error, made) from None
-
-
-def make_image(made: SpecFields) -> Any:
-    """Return the `ImageSpec` of a dataset; None if none was given.
-
-    Raises:
-        PlanError: a value is wrong, with its location.
-    """
-    if made.at is None:
-        return None
-    import torch
-
-    from datapipe.decode.spec import ImageSpec
-
-    values = {name: item.plain() for name, item in made.given.items()}
-    if values.get("dtype") in DTYPES:
-        values["dtype"] = getattr(torch, values["dtype"])
-    try:
-        if made.spec is not None:
-            return replace(made.spec, **values)
-        if PRESET in values:
-            return ImageSpec.preset(values.pop(PRESET), **values)
-        return ImageSpec(**values)
-    except PlanError as error:
-        raise _located(error, made) from None
+        return ImageSpec
 
 
 def from_folder(path: str, folder: str | None) -> str:
@@ -122,11 +106,3 @@ def _names_file(name: str, value: str) -> bool:
     return name == "tokenizer" or (
         value not in BUILT_IN and "{{" not in value and "{%" not in value
     )
-
-
-def _located(error: PlanError, made: SpecFields) -> PlanError:
-    """Return the error with the location of the field that its message begins with."""
-    assert made.at is not None
-    word = re.match(r"\w*", str(error))
-    at = made.given.get(word[0], made.at) if word else made.at
-    return PlanError(f"{at.place}{error}")

@@ -24,7 +24,9 @@ from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
+from datapipe.pack.workers.pool import MODULES
 from datapipe.pack.workers.prepare import Check, Pages
+from datapipe.workers.template import warm_up
 
 
 @checked(PackError)
@@ -132,6 +134,7 @@ def pack_dataset(
     }
     read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **reading)
     parse_captions(captions)
+    warm_up(MODULES)
     reader = choose_reader(raw, format, read_options)
     for name in ("image_root", *reading):
         if getattr(read_options, name) is not None and name not in reader.takes:

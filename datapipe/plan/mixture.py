@@ -261,9 +261,12 @@ class DatasetOrder:
 
     def __call__(self, turns: Int64) -> tuple[Int64, Int64]:
         """Return the pass of each turn, and the index of its sample among those that take part."""
+        least, most = (int(turns.min()), int(turns.max())) if len(turns) else (0, 0)
+        first = self.cursor(least)
+        if first.number == self.cursor(most).number:  # as in most stretches
+            places = turns - (least - first.place)
+            return np.full_like(turns, first.number), self._order(first.number)(places)
         passes, places = self._places(turns)
-        if len(turns) and (first := int(passes[0])) == passes[-1] and (passes == first).all():
-            return passes, self._order(first)(places)
         indices = np.empty_like(turns)
         for number in np.unique(passes).tolist():
             chosen = passes == number

@@ -162,7 +162,7 @@ def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int
 
 def warm_up(modules: Sequence[str]) -> None:
     """Start the template, and let it import modules while this process does something else."""
-    with _lock, suppress(OSError):
+    with _lock, suppress(OSError, WorkerError):  # raised when a worker is needed
         _started(modules)
 
 

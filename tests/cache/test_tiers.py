@@ -93,6 +93,12 @@ def test_a_tier_takes_entries_that_were_made_elsewhere(kind: str, tmp_path: Path
 
 
 @every_tier
+def test_an_entry_that_is_there_is_not_put_again(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path)
+    assert [tier.put(use(5), entry_of(5)) for _ in range(2)] == [True, False]
+
+
+@every_tier
 def test_a_tier_keeps_no_more_than_its_budget(kind: str, tmp_path: Path) -> None:
     tier = make_tier(kind, tmp_path, budget=1000)
     for sample in range(COUNT):

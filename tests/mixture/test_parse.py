@@ -194,7 +194,6 @@ def test_any_tree_of_weights_goes_to_json_and_back(weights: Any) -> None:
 
 OPTIONS = ", ".join(DATASET_KEYS)
 WEIGHT = "give a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"
-SHORT = "give a weight such as 0.7 or '70%', a repeat such as '2x', or a mapping of options"
 TIMES = "give a number of times such as 2, '2x' or '0.5x', from 1e-9 to 1e9"
 LIMIT = "give a number of samples from 1, such as 5000 or '5k samples', or '10%'"
 AMOUNT = (
@@ -205,11 +204,11 @@ MIXED = (
     "weights, or all repeats, or put those with repeats into a group with a weight"
 )
 IN_FILES = {
-    "a: -1": f"1: a -1: {SHORT}",
-    "a: true": f"1: a True: {SHORT}",
-    "a: .nan": f"1: a nan: {SHORT}",
-    "a: fast": f"1: a 'fast': {SHORT}",
-    "a: [1, 2]": f"1: a [1, 2]: {SHORT}",
+    "a: -1": f"1: a -1: {WEIGHT}",
+    "a: true": f"1: a True: {WEIGHT}",
+    "a: .nan": f"1: a nan: {WEIGHT}",
+    "a: fast": f"1: a 'fast': {WEIGHT}",
+    "a: [1, 2]": f"1: a [1, 2]: {WEIGHT}",
     "a: 0x": f"1: a '0x': {TIMES}",
     "\na:\n  wieght: 1": (
         f"3: 'wieght' is no option of a dataset, do you mean 'weight'?; it has {OPTIONS}"
@@ -245,11 +244,11 @@ IN_FILES = {
     "a: 1\n\na: 2": "3: key 'a' is given twice, first in mixture.yaml:1; leave one out",
     "a: 1\na/: 2": (
         "2: the name 'a' is given twice, first in mixture.yaml:1; give one of them a name of its "
-        "own with name:"
+        "own"
     ),
     "g:\n  datasets:\n    a:\na:": (
         "4: the name 'a' is given twice, first in mixture.yaml:3; give one of them a name of its "
-        "own with name:"
+        "own"
     ),
     "datasets: {}": "1: there is no dataset in it; give one, such as `captions/: 0.7`",
     "g:\n  datasets: []": "2: there is no dataset in it; give one, such as `captions/: 0.7`",
@@ -349,8 +348,8 @@ IN_DICTS: list[tuple[Any, str]] = [
     ),
     ({1: 2}, "mixture {1: 2}: give a dict with names as keys"),
     ({"a": 1, Path("a"): 2}, "mixture: key 'a' is given twice; leave one out"),
-    ({"": 1}, "mixture[\"\"]: name '': give a name of one line"),
-    ({"a": object}, f"mixture[\"a\"] <class 'object'>: {SHORT}"),
+    ({"": 1}, "mixture[\"\"]: path '': give a folder, shards or a URL"),
+    ({"a": object}, f"mixture[\"a\"] <class 'object'>: {WEIGHT}"),
     (
         5,
         'mixture 5: give a Mixture or a dict, such as {"captions/": 0.7, "chats/": 0.3}',
@@ -404,7 +403,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_parts_made_by_hand_are_checked_too() -> None:
     a = MixtureDataset(name="a", path="a", weight=1)
-    with pytest.raises(PlanError, match="'a' is given 2 times"):
+    with pytest.raises(PlanError, match="name 'a' is given twice; give"):
         Mixture(children=(a, a))
     with pytest.raises(PlanError, match="'a' has a weight and 'b' a repeat"):
         Mixture(children=(a, MixtureDataset(name="b", path="b", repeat=1)))

@@ -203,7 +203,8 @@ class _Evaluator:
             raise self._fault(
                 node, f"no column {name!r} without a tokenizer; {name} needs {needed}"
             )
-        near = sorted(there, key=lambda other: -difflib.SequenceMatcher(None, name, other).ratio())
+        alike = partial(difflib.SequenceMatcher, None, name)
+        near = sorted(sorted(there), key=lambda other: -alike(other).ratio())
         raise self._fault(node, f"no column {shorten(name)}; there are {', '.join(near)}")
 
     def _apply(self, node: ast.expr, function: Callable[..., pa.Array], *of: pa.Array) -> pa.Array:

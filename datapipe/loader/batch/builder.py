@@ -83,7 +83,7 @@ class BatchBuilder:
         self._images: ImageSlots | None = None
         if context.images:
             self._images = ImageSlots(
-                *(context.images, samples, self._counts, step.drawn_by, resident)
+                *(context.images, samples, self._counts, step.keys.of, resident)
             )
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
@@ -98,7 +98,7 @@ class BatchBuilder:
 
     @property
     def pieces(self) -> int:
-        return -(-len(self._samples) // self._piece)
+        return max(1, -(-len(self._samples) // self._piece))
 
     def run(self, piece: int, watch: Watch) -> None:
         """Do one piece: read all its samples, then decode one after the other."""
@@ -128,7 +128,7 @@ class BatchBuilder:
             for slot, failure in self._tokens.fill(texts, self._valid).items():
                 self._fail(slot, self._located(failure, slot))
         if next(self._done) == self.pieces:
-            if self._together:
+            if self._together and len(self._samples):
                 # The worker that reads last decodes for all.
                 assert self._images is not None
                 watch.at(self, 0, "decode")
@@ -296,7 +296,7 @@ class BatchBuilder:
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
-        epoch, number = self.step.drawn_by(slot)
+        epoch, number = self.step.keys.of(slot)
         made, self._metadata.text[slot] = apply_transform(
             self._context.transform,
             images,

@@ -98,7 +98,3 @@ class StepJob:
     def samples(self) -> Int64:
         """Numbers of its samples: int64 [n]."""
         return self.share.units.numbers
-
-    def drawn_by(self, slot: int) -> tuple[int, int]:
-        """Return the pass and the number that the random numbers of a sample depend on."""
-        return self.keys.of(slot)

@@ -6,7 +6,8 @@ has a leg for each mixture since the epoch in which it was changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from datapipe.plan.ragged import edges
 from datapipe.plan.random_keys import Identities, RandomKeys
 from datapipe.plan.rng import derive
 from datapipe.plan.units import PASS_BIT, Sizes, Units
+
+N = TypeVar("N", int, float)
 
 _MIXTURE, _TIMES = 7, 1  # purposes of derived keys
 
@@ -102,19 +105,20 @@ class Origin:
 
     def counts(self, epoch: int) -> dict[str, int]:
         """Return how often each part is drawn from in an epoch."""
-        counts = {part.name: 0 for part in self.parts}
-        for leg, start, stop in self._stretches(epoch):
-            for name, count in leg.counts(start, stop).items():
-                counts[name] = counts.get(name, 0) + count
-        return counts
+        return self._total(epoch, _DrawnLeg.counts, 0)
 
     def asked(self, epoch: int) -> dict[str, float]:
         """Return how often the rates ask for each part in an epoch."""
-        asked = {part.name: 0.0 for part in self.parts}
+        return self._total(epoch, _DrawnLeg.asked, 0.0)
+
+    def _total(
+        self, epoch: int, of_leg: Callable[[_DrawnLeg, int, int], dict[str, N]], zero: N
+    ) -> dict[str, N]:
+        total = {part.name: zero for part in self.parts}
         for leg, start, stop in self._stretches(epoch):
-            for name, draws in leg.asked(start, stop).items():
-                asked[name] = asked.get(name, 0.0) + draws
-        return asked
+            for name, number in of_leg(leg, start, stop).items():
+                total[name] = total.get(name, zero) + number
+        return total
 
     def _stretches(self, epoch: int) -> Iterator[tuple[_DrawnLeg, int, int]]:
         """Yield each leg in an epoch, and its first draw there and that behind its last."""
@@ -146,18 +150,18 @@ class _DrawnLeg:
 
     def draw(self, start: int, stop: int) -> Int64:
         first = self._leg.start
-        datasets, turns = self._interleaving.draws(start - first, stop - first)
-        samples, passes = np.empty((2, len(turns)), np.int64)
+        numbers, turns = self._interleaving.draws(start - first, stop - first)
+        if len(self._parts) == 1:
+            return self._take(0, turns)
         # Small numbers are sorted four times as fast.
-        order = np.argsort(datasets.astype(np.min_scalar_type(len(self._parts))), kind="stable")
-        counts = np.bincount(datasets, minlength=len(self._parts))
+        order = np.argsort(numbers.astype(np.min_scalar_type(len(self._parts))), kind="stable")
+        counts = np.bincount(numbers, minlength=len(self._parts))
         bounds = edges(counts).tolist()
+        samples = np.empty_like(turns)
         for number in np.flatnonzero(counts).tolist():
             chosen = order[bounds[number] : bounds[number + 1]]
-            part = self._parts[number]
-            passes[chosen], indices = self._order(number, part)(turns[chosen])
-            samples[chosen] = part.select(indices)
-        return samples + self._firsts[datasets] + (passes << PASS_BIT)
+            samples[chosen] = self._take(number, turns[chosen])
+        return samples
 
     def places(self, draw: int) -> dict[str, Cursor]:
         turns = self._interleaving.counts(draw - self._leg.start).tolist()
@@ -176,10 +180,10 @@ class _DrawnLeg:
         asked = self._interleaving.ideal(start - first, stop - first)
         return dict(zip(self._leg.parts, asked.tolist(), strict=True))
 
-    def _order(self, number: int, part: MixturePart) -> DatasetOrder:
-        order = self._orders.get(number)
+    def _take(self, number: int, turns: Int64) -> Int64:
+        """Return the samples of a part at its turns, with their passes: int64 [n]."""
+        part, state, order = self._parts[number], self._states[number], self._orders.get(number)
         if order is None:
-            state = self._states[number]
             order = self._orders[number] = DatasetOrder(
                 state.samples,
                 self._plan,
@@ -187,4 +191,6 @@ class _DrawnLeg:
                 shards=part.shards() if self._plan.shuffle == "shards" else None,
                 start=state.start,
             )
-        return order
+        passes, indices = order(turns)
+        samples: Int64 = part.select(indices) + self._firsts[number] + (passes << PASS_BIT)
+        return samples

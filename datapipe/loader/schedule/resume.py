@@ -48,6 +48,8 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
             f"state names epoch {at.epoch}, block {at.block}, unit {at.unit}, which is not "
             "possible; it was changed after it was saved"
         )
+    if saved.plan["mixture"] == origin.legs.to_dict():
+        return run, schedule
     resumed = resume_origin(origin, legs, run.position, plan)
     for change in resumed.changes:
         step = f"{run.steps:,}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -230,13 +230,9 @@ def select_samples(
     selection = digest = None
     if known is None or known["selection"] is not None:
         selection, digest = _select(dataset, sizes, plan, where)
-    count = len(dataset) if selection is None else selection.count
-    select = None if selection is None else selection.select
-    if sizes is not None and known is None:
-        warnings.append(without_labels(count, select, sizes.measure, dataset, sizes.columns))
-    return SampleSelection(
-        count=count,
-        select=select,
+    found = SampleSelection(
+        count=len(dataset) if selection is None else selection.count,
+        select=None if selection is None else selection.select,
         shards=_shard_counts(dataset, selection),
         text=sizes,
         identity={
@@ -244,8 +240,10 @@ def select_samples(
             "selection": digest,
             "text": sizes.identity if sizes else None,
         },
-        warnings=tuple(filter(None, warnings)),
     )
+    if sizes is not None and known is None:
+        warnings.append(without_labels(found, dataset.columns))
+    return replace(found, warnings=tuple(filter(None, warnings)))
 
 
 def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> str | None:

@@ -14,7 +14,7 @@ from datapipe.errors import PackError, WorkerError
 from datapipe.pack.input.raw_sample import Input, inline_bytes
 from datapipe.pack.workers.prepare import PrepareOptions
 from datapipe.pack.workers.segments import Segments
-from datapipe.pack.workers.worker import Chunk, PreparedPart, SentPart, chunk_worker
+from datapipe.pack.workers.worker import InputChunk, PreparedPart, SentPart, chunk_worker
 from datapipe.workers.processes import ProcessPool
 
 # Inputs that a worker takes at once. Small, so that a slow image delays few others.
@@ -35,7 +35,7 @@ class PackWorkers:
     """
 
     def __init__(self, options: PrepareOptions, workers: int) -> None:
-        self._pool: ProcessPool[Chunk, SentPart] = ProcessPool(
+        self._pool: ProcessPool[InputChunk, SentPart] = ProcessPool(
             partial(chunk_worker, options),
             workers,
             ahead=_AHEAD,
@@ -62,7 +62,7 @@ class PackWorkers:
         """
         sent: deque[Input] = deque()
 
-        def chunks() -> Iterator[Chunk]:
+        def chunks() -> Iterator[InputChunk]:
             for chunk in _chunks(inputs, first):
                 sent.extend(chunk.inputs)
                 yield chunk
@@ -90,19 +90,19 @@ class PackWorkers:
         self._segments.clear()
 
 
-def _chunks(inputs: Iterable[Input], first: int) -> Iterator[Chunk]:
+def _chunks(inputs: Iterable[Input], first: int) -> Iterator[InputChunk]:
     chunk: list[Input] = []
     held = 0
     for sample in inputs:
         chunk.append(sample)
         held += inline_bytes(sample)
         if len(chunk) == CHUNK or held >= _INLINE:
-            yield Chunk(chunk, first)
+            yield InputChunk(chunk, first)
             first += len(chunk)
             chunk, held = [], 0
     if chunk:
-        yield Chunk(chunk, first)
+        yield InputChunk(chunk, first)
 
 
-def _describe(chunk: Chunk) -> str:
+def _describe(chunk: InputChunk) -> str:
     return f"{chunk.inputs[0].source} or one of the {len(chunk.inputs) - 1} inputs after it"

@@ -15,7 +15,7 @@ from datapipe.pack.workers.segments import Segments, SharedSegments, shared_segm
 from datapipe.pack.workers.write_buffer import WriteBuffer
 
 
-class Chunk(NamedTuple):
+class InputChunk(NamedTuple):
     """Consecutive inputs, and the ordinal of the first."""
 
     inputs: list[Input]
@@ -101,7 +101,7 @@ class Preparer:
         self._outcomes, self._rows = [], Rows()
 
 
-def chunk_worker(options: PrepareOptions) -> Callable[[Chunk], Iterator[SentPart]]:
+def chunk_worker(options: PrepareOptions) -> Callable[[InputChunk], Iterator[SentPart]]:
     """Return the function of a worker process of a pack."""
     os.dup2(2, 1)  # what a library prints does not belong among the lines of the pack
     keep_messages()
@@ -109,7 +109,7 @@ def chunk_worker(options: PrepareOptions) -> Callable[[Chunk], Iterator[SentPart
     preparer = Preparer(options, Segments(shared).take)
     unsent: list[SharedSegments] = [shared]
 
-    def parts(chunk: Chunk) -> Iterator[SentPart]:
+    def parts(chunk: InputChunk) -> Iterator[SentPart]:
         for part in preparer.parts(*chunk):
             yield SentPart(
                 worker=os.getpid(),

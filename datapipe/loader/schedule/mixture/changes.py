@@ -52,7 +52,7 @@ def resume_origin(
         part.fingerprint == now.fingerprint and part.identity == now.identity
         for part, now in zip(before.parts.values(), here.parts.values(), strict=True)
     )
-    if unchanged and legs.said == given.legs.said:
+    if unchanged and legs.digest == given.legs.digest:
         # Amounts in steps were converted when the run began, perhaps with other ranks.
         return ResumedOrigin(origin=saved, changes=(), position=position)
     edges = EpochPlan(saved.source, plan, position.epoch).edges
@@ -69,8 +69,8 @@ def resume_origin(
     states, changes = {}, [] if problem is None else [problem]
     for part in given.parts:
         place = places.get(part.name)
-        states[part.name], said = _continued(known.get(part.name), part, place)
-        changes += said
+        states[part.name], changed = _continued(known.get(part.name), part, place)
+        changes += changed
     absent = {
         name: replace(state, start=places.get(name, state.start))
         for name, state in known.items()
@@ -97,7 +97,7 @@ def resume_origin(
             epoch, passed = epoch + 1, 0
         first, position = here.epoch - passed, Position(epoch)
     resumed = Legs(
-        said=given.legs.said,
+        digest=given.legs.digest,
         epoch=epoch,
         base=base,
         first=first,
@@ -172,13 +172,13 @@ def _continued(
     now = PartState.of(part)
     if before is None:
         return now, [f"{part.name} is new"]
-    said = [] if place is not None else [f"{part.name} is there again"]
+    changed = [] if place is not None else [f"{part.name} is there again"]
     place = place or before.start
     if before.fingerprint == now.fingerprint and before.identity == now.identity:
-        return replace(now, start=place), said
+        return replace(now, start=place), changed
     if _continues(before, part):
         more = f"{part.name} has grown from {before.samples:,} to {now.samples:,} samples"
-        return replace(now, start=place), [*said, more]
+        return replace(now, start=place), [*changed, more]
     anew = Cursor(number=place.number + 1, samples=now.samples)
     return replace(now, start=anew), [f"{part.name} has other samples, and begins anew"]
 

@@ -119,7 +119,7 @@ class Legs:
     """Legs of a run from some draw on.
 
     Attributes:
-        said: digest of the mixture as it was said, for the last leg.
+        digest: of the mixture as it was given, for the last leg.
         epoch, base: number of the first epoch, and the draw at which it begins here.
         first: draws of this epoch from there on.
         before: draws of this epoch before.
@@ -127,7 +127,7 @@ class Legs:
         legs: in order; all but the last are of the first epoch alone.
     """
 
-    said: str
+    digest: str
     epoch: int
     base: int
     first: int
@@ -188,7 +188,7 @@ class Legs:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON has them."""
         return {
-            "said": self.said,
+            "digest": self.digest,
             "epoch": self.epoch,
             "base": self.base,
             "first": self.first,
@@ -209,4 +209,4 @@ class Legs:
             raise ValueError("no leg")
         numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
         absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
-        return Legs(said=fields["said"], legs=legs, absent=absent, **numbers)
+        return Legs(digest=fields["digest"], legs=legs, absent=absent, **numbers)

@@ -59,7 +59,7 @@ class OpenedMixture:
         dataset: all datasets as one.
 
     Raises:
-        IndexMismatch: one is no finished dataset, or has no checksums.
+        IndexMismatch: one is no finished dataset.
         PlanError: one is arrays behind a URL.
     """
 
@@ -158,10 +158,9 @@ class OpenedMixture:
             epoch=resolved.epoch,
             parts={part.name: PartState.of(part) for part in parts},
         )
-        said = hashlib.sha256(
-            json.dumps(_without_paths(mixture.to_dict()), sort_keys=True).encode()
-        )
-        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
+        given = json.dumps(_without_paths(mixture.to_dict()), sort_keys=True)
+        digest = hashlib.sha256(given.encode()).hexdigest()[:16]
+        legs = Legs(digest=digest, epoch=0, base=0, first=resolved.epoch, legs=(leg,))
         return Origin(parts, self.dataset.sample_edges, legs, plan)
 
 
@@ -228,11 +227,6 @@ def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
         check_arrays_are_here(dataset)
-        if entry.name and not dataset.columns.checksums:
-            raise IndexMismatch(
-                f"{dataset.folder} was indexed by an earlier version, without checksums; run "
-                f"`datapipe index --force {dataset.folder}`"
-            )
     return dataset
 
 
@@ -268,9 +262,9 @@ def _step_size(plan: PlanOptions, share: int) -> StepSize:
     return StepSize(samples=share)
 
 
-def _without_paths(said: Any) -> Any:
-    """Return a mixture as it was said, but for the places of its datasets, which may move."""
-    if isinstance(said, Mapping):
-        kept = {name: value for name, value in said.items() if name not in ("path", "validation")}
+def _without_paths(given: Any) -> Any:
+    """Return a mixture as a dict, but for the places of its datasets, which may move."""
+    if isinstance(given, Mapping):
+        kept = {name: value for name, value in given.items() if name not in ("path", "validation")}
         return {name: _without_paths(value) for name, value in kept.items()}
-    return [_without_paths(each) for each in said] if isinstance(said, list) else said
+    return [_without_paths(each) for each in given] if isinstance(given, list) else given

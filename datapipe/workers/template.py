@@ -212,12 +212,14 @@ def serve(descriptor: int) -> None:
     """Do what the parent asks for until it ends. Entry of the template process."""
     connection = socket.socket(fileno=descriptor)
     workers: dict[int, int] = {}  # process ID by number
+    ended: dict[int, tuple[int, int]] = {}  # process ID and exit status by number
     while True:
         try:
             request = receive(connection)
         except EOFError:
             _kill(workers.values())
             os._exit(0)
+        _reap(workers, ended, os.WNOHANG)  # those whose pool was dropped
         if request.kind == _IMPORT:
             for module in request.value():
                 with suppress(ImportError):  # a worker that needs it says so
@@ -231,13 +233,21 @@ def serve(descriptor: int) -> None:
                 workers[request.number] = process
             request.discard()
         else:
-            ended = {number: workers.pop(number) for number in request.value() if number in workers}
-            _kill(ended.values())
-            status = {
-                number: (process, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
-                for number, process in ended.items()
-            }
+            wanted = request.value()
+            killed = {number: workers.pop(number) for number in wanted if number in workers}
+            _kill(killed.values())
+            _reap(killed, ended, 0)
+            status = {number: ended.pop(number) for number in wanted if number in ended}
             send(connection, message(_END, 0, status))
+
+
+def _reap(workers: dict[int, int], ended: dict[int, tuple[int, int]], options: int) -> None:
+    """Move workers that have ended to `ended`; `options` are those of `waitpid`."""
+    for number, process in list(workers.items()):
+        found, status = os.waitpid(process, options)
+        if found:
+            del workers[number]
+            ended[number] = process, os.waitstatus_to_exitcode(status)
 
 
 def _kill(processes: Iterable[int]) -> None:

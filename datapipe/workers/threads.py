@@ -122,7 +122,7 @@ class ThreadResults(Generic[J, R]):
         self._pool = pool  # which lives as long as its results
         self._tasks = tasks
         self._feed = JobFeed(jobs)
-        self._window: deque[_Task] = deque()
+        self._window: deque[_ThreadJob] = deque()
         self._reference = weakref.ref(self)
 
     def __iter__(self) -> ThreadResults[J, R]:
@@ -158,13 +158,13 @@ class ThreadResults(Generic[J, R]):
     def _fill(self) -> None:
         for job in self._feed.take(self._pool.window - len(self._window)):
             parts = self._pool.parts(job)
-            task = _Task(job, self._reference, parts)
+            task = _ThreadJob(job, self._reference, parts)
             self._window.append(task)
             for part in range(parts):
                 self._tasks.put((task, part))
 
 
-class _Task:
+class _ThreadJob:
     """Job of a run; `woken` gets something when it is done or dropped."""
 
     __slots__ = ("_ended", "_parts", "error", "finished", "job", "result", "run", "woken")

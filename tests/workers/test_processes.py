@@ -167,6 +167,16 @@ def test_a_pool_that_is_dropped_has_no_workers():
     assert ended(process)
 
 
+def test_workers_of_dropped_pools_do_not_pile_up(pool):
+    dropped = ProcessPool(worker, 1)
+    (process,) = dropped.run([(0, "pid")])
+    del dropped
+    gc.collect()
+    assert ended(process)
+    assert list(pool.run([(1, "")])) == [10]
+    assert not os.path.exists(f"/proc/{process}")
+
+
 def test_a_busy_worker_ends_when_the_pool_is_closed_by_another_thread(pool, tmp_path):
     begun = tmp_path / "begun"
 

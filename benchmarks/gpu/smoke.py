@@ -36,7 +36,7 @@ from examples.vlm.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
 COMPILED = (
-    *("datapipe.decode.kernels.write", "datapipe.decode.kernels.stream"),
+    "datapipe.decode.kernels.write",
     *("datapipe.plan.packing_kernel", "datapipe.index.files.joined_kernel"),
 )
 """Modules whose kernels numba compiles."""

@@ -60,8 +60,8 @@ text = TextSizes(
     columns=SimpleNamespace(text_tokens=column("text"), label_tokens=column("labels")),
     limit=8192,
 )
-source = Source(count=len(text.columns.text_tokens), measure=text.measure)
-options = PlanOptions(shuffle=True, seed=int(sys.argv[2]), pack=8192, group=world)
+options = PlanOptions(shuffle=True, seed=int(sys.argv[2]), pack=8192, group=max(64, world))
+source = Source.of_dataset(len(text.columns.text_tokens), options, measure=text.measure)
 blocks = PlannedBlocks(EpochPlan(source, options, 0), None, ahead=False)
 step = next(walk(blocks, Position(0), share=world))
 done = time.perf_counter()

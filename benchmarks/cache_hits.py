@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 from benchmarks.common import machine, write_json
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.next_use import Lru, NextUse
+from datapipe.cache.next_use import NextUse
 from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.policy import Policy
 from datapipe.plan.epoch import EpochPlan, Source
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.units import Units
@@ -21,12 +23,52 @@ _EPOCHS, _WARM = 16, 8
 _BATCH = 10
 
 
+class Lru:
+    """Policy that keeps the samples that were used last.
+
+    Args:
+        budget: bytes.
+    """
+
+    keeps = "samples that were used last"
+    plans_ahead = False
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.bytes = 0
+        self._kept: OrderedDict[int, int] = OrderedDict()  # bytes by sample, used longest ago first
+
+    def __contains__(self, sample: int) -> bool:
+        return sample in self._kept
+
+    def use(self, sample: int, next_use: int) -> None:
+        """Record the use of a kept sample."""
+        self._kept.move_to_end(sample)
+
+    def offer(self, sample: int, size: int, next_use: int) -> tuple[bool, list[int]]:
+        """Return whether a new sample is kept, and the samples that are evicted for it."""
+        if not self.would_keep(sample, size, next_use):
+            return False, []
+        going = []
+        while self.bytes + size > self.budget:
+            other, freed = self._kept.popitem(last=False)
+            self.bytes -= freed
+            going.append(other)
+        self._kept[sample] = size
+        self.bytes += size
+        return True, going
+
+    def would_keep(self, sample: int, size: int, next_use: int) -> bool:
+        """Return whether the sample would be kept if it were offered now."""
+        return size <= self.budget and sample not in self._kept
+
+
 class _Epoch:
     """The blocks of an epoch, as a loader's schedule gives them."""
 
     def __init__(self, epoch: int) -> None:
         options = PlanOptions(shuffle=True, seed=0, batch_size=_BATCH)
-        self._plan = EpochPlan(Source(count=_SAMPLES), options, epoch)
+        self._plan = EpochPlan(Source.of_dataset(_SAMPLES, options), options, epoch)
         self.count = self._plan.blocks
 
     def __call__(self, block: int, before: int) -> Units:
@@ -40,7 +82,7 @@ def hits(path: Path | None) -> None:
     """Print shares of reads that were served, after the first epochs, and write them as JSON."""
     rows: list[dict[str, Any]] = []
     for part in (0.25, 0.5, 0.75):
-        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), int(part * _SAMPLES * 64), 1)
+        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), int(part * _SAMPLES * 64))
         pinned = float((layout.places(_Epoch(1).order()) >= 0).mean())
         lru = _run(Lru(int(part * _SAMPLES)), ranks=1)
         row = {"what": "one reader", "part": part, "pin": pinned, "lru": lru}
@@ -48,7 +90,7 @@ def hits(path: Path | None) -> None:
         rows.append(row)
     for ranks in (4, 8):
         row = {"what": f"{ranks} ranks, each a part", "part": 1 / ranks}
-        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), _SAMPLES // ranks * 64, 1)
+        layout = EntryLayout(_SAMPLES, lambda s: np.full(len(s), 64), _SAMPLES // ranks * 64)
         row["pin"] = float((layout.places(_Epoch(1).order()[::ranks]) >= 0).mean())
         row["lru"] = _run(Lru(_SAMPLES // ranks), ranks=ranks)
         row["next-use"] = _run(NextUse(_SAMPLES // ranks), ranks=ranks)
@@ -63,7 +105,7 @@ def hits(path: Path | None) -> None:
         write_json(path, content)
 
 
-def _run(policy: NextUse | Lru, *, ranks: int) -> float:
+def _run(policy: Policy, *, ranks: int) -> float:
     """Return the share that one rank is served in the epochs after the first ones."""
     share = ranks * _BATCH
     uses = NextUses(_Epoch, samples=_SAMPLES, rank=0, world_size=ranks, share=share)

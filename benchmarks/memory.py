@@ -66,7 +66,8 @@ def measure(layout: str, samples: int, workers: int) -> tuple[float, float, floa
         pack = worker = 0.0
         while process.poll() is None:
             pack = max(pack, peak(process.pid))
-            worker = max([worker, *map(peak, children(process.pid))])
+            forked = [pid for child in children(process.pid) for pid in children(child)]
+            worker = max([worker, *map(peak, forked)])
             time.sleep(0.05)
         assert process.returncode == 0, f"the pack ended with {process.returncode}"
         return samples / (time.perf_counter() - started), pack, worker

@@ -213,7 +213,8 @@ def _sorted(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
 
 
 def _grouped(text: Int64, vision: Int64, ranks: int, before: int) -> Int64:
-    return lay_out(text, vision, group=ranks, phase=before % ranks, key=before)
+    group = max(64, ranks)
+    return lay_out(text, vision, group=group, phase=before % group, key=before)
 
 
 Layout = Callable[[Int64, Int64, int, int], Int64]

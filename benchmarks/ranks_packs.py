@@ -81,8 +81,8 @@ def balanced(sizes: Sizes, capacity: int, ranks: int, cost: Cost | None = None) 
 
     With `cost`, packs are laid out by it in place of the plan's own measures.
     """
-    source = Source(count=len(sizes.tokens), measure=sizes.__getitem__)
-    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=ranks)
+    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=max(64, ranks))
+    source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
     blocks = _Blocks(EpochPlan(source, options, 0), cost)
     steps = walk(blocks, Position(0), share=ranks, drop_last=True)
     return Units.join([step.units for step in steps])

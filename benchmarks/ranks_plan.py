@@ -64,8 +64,9 @@ def _walk(folder: Path | None, *, capacity: int, image_tokens: int) -> Walked:
     import datapipe.plan.packing_kernel  # noqa: F401  # else the first block is packed without it
 
     sizes = draw(_BLOCKS * BLOCK, capacity, image_tokens)
-    source = Source(count=len(sizes.tokens), measure=sizes.__getitem__)
-    plan = EpochPlan(source, PlanOptions(shuffle=True, seed=0, pack=capacity, group=RANKS), 0)
+    options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=RANKS)
+    source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)
+    plan = EpochPlan(source, options, 0)
     blocks = _Timed(plan, BlockFolder(folder, "ranks") if folder else None)
     plan.form(0)
     began = time.thread_time()

@@ -23,7 +23,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _log = logging.getLogger(__name__)
 
 
-def compiled(signature: Any = None, *, nogil: bool = True) -> Callable[[_Function], _Function]:
+def compiled(signature: Any = None) -> Callable[[_Function], _Function]:
     """Compile a function, or take it from numba's cache.
 
     The cache is beside the function's file, or where `NUMBA_CACHE_DIR` says. Without a folder that
@@ -32,15 +32,13 @@ def compiled(signature: Any = None, *, nogil: bool = True) -> Callable[[_Functio
     Args:
         signature: types of the arguments, a string or as numba has them, to compile for now; None
             compiles for those of the first call.
-        nogil: whether other threads run meanwhile. For calls of a few microseconds that costs more
-            than it gives: the interpreter's lock has to be taken again.
     """
 
     def compile(function: _Function) -> _Function:
         try:
-            return cast(_Function, numba.njit(signature, cache=True, nogil=nogil)(function))
+            return cast(_Function, numba.njit(signature, cache=True, nogil=True)(function))
         except RuntimeError as error:  # numba found no folder to write to
             _log.info("%s is compiled anew in each process: %s", function.__name__, error)
-            return cast(_Function, numba.njit(signature, nogil=nogil)(function))
+            return cast(_Function, numba.njit(signature, nogil=True)(function))
 
     return compile

@@ -367,12 +367,12 @@ def _take_bool(value: Any) -> bool:
     raise Refused
 
 
-def _take_path(value: Any) -> Any:
+def take_path(value: Any) -> Any:
+    """Return a path, with the home folder for `~`; refuse what no path can be."""
     if not isinstance(value, str | os.PathLike):
         raise Refused
     try:
-        text = os.fspath(value)
-        encoded = os.fsencode(text)
+        text, encoded = os.fspath(value), os.fsencode(value)
     except Exception:
         raise Refused from None
     if not isinstance(text, str) or not text:
@@ -394,7 +394,7 @@ def _ndim(value: Any) -> int | None:
 
 
 _SEVERAL = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_PATH = _Rule(_take_path, "a path")
+_PATH = _Rule(take_path, "a path")
 _MAPPING = _Rule(_if(_is_mapping), "a dict with names as keys")
 _SIMPLE: dict[Any, _Rule] = {
     int: _Rule(take_int, "an integer"),
@@ -402,7 +402,7 @@ _SIMPLE: dict[Any, _Rule] = {
     bool: _Rule(_take_bool, "True or False"),
     str: _Rule(_is(str), "a string"),
     type(None): _Rule(_is(type(None)), "None"),
-    Path: _Rule(lambda value: Path(_take_path(value)), _PATH.what),
+    Path: _Rule(lambda value: Path(take_path(value)), _PATH.what),
     os.PathLike: _PATH,
     dict: _MAPPING,
     collections.abc.Mapping: _MAPPING,

@@ -35,10 +35,7 @@ from datapipe.decode.transform import make_transform
 from examples.vlm.attention import KERNELS, attend, prepare, why_not
 
 SAMPLES = 64
-COMPILED = (
-    "datapipe.decode.kernels.write",
-    *("datapipe.plan.packing_kernel", "datapipe.index.files.joined_kernel"),
-)
+COMPILED = ("datapipe.decode.kernels.write", "datapipe.plan.packing_kernel")
 """Modules whose kernels numba compiles."""
 
 

@@ -10,7 +10,6 @@ from benchmarks.common import Run
 from benchmarks.peers.work import BATCH, MAX_PIXELS, MIN_PIXELS, MULTIPLE, SIDE, Task
 from datapipe import CacheSpec, ImageSpec, convert_dataset, make_loader
 from datapipe.decode.normalize import KERNEL
-from datapipe.index.files import mixture_column
 
 PACKAGES = ("datapipe", "torch", "simplejpeg")
 
@@ -33,7 +32,6 @@ def make(
         parts: folders of shards with all photographs together, and their weights: they are mixed.
     """
     KERNEL.load()  # else a run begins without it
-    mixture_column.KERNEL.load()
     source: Path | str | dict[str, int] = arrays_of(task) if arrays else task.shards
     if parts is not None:
         folders = [str(arrays_of(task, part)) if arrays else part for part in parts]

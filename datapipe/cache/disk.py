@@ -1,8 +1,8 @@
 """Entries on a disk of this machine: shared by its processes, valid after a restart.
 
-The entries of an `EntryLayout` are in one sparse file. A second file has a word for each: its
-checksum, and whether it was written. There is no lock, since processes that write the same entry
-write the same bytes. A crash in the middle leaves a word of zeros or a wrong checksum.
+The entries of an `EntryLayout` are in one sparse file. A second file has the mark of each, see
+`checksum_mark`. There is no lock, since processes that write the same entry write the same bytes. A
+crash in the middle leaves no mark, or a wrong one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import logging
 import mmap
 import os
 import shutil
-import time
-from collections.abc import Callable
+import weakref
+from contextlib import suppress
 from functools import partial
 from os import pwrite
 from pathlib import Path
@@ -25,34 +25,39 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8, UInt64
-from datapipe.cache.layout import EntryLayout, Use
-from datapipe.index.files.crc32 import crc32
+from datapipe.array_types import Bools, UInt8, UInt64
+from datapipe.cache.entries import checksum_mark
+from datapipe.cache.layout import EntryLayout
+from datapipe.cache.tier import Tier, TierRequest, Use, Uses
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1
-_WRITTEN = 1 << 32
+VERSION = 1
+"""Version of the entries and files; those of another version are never found."""
+
 _LEFT_FREE = 0.1  # of the free space, if no size was given
 _ENTRIES, _WORDS, _ABOUT = "entries", "words", "about.json"
 
 
-class DiskTier:
+class DiskTier(Tier):
     """Entries in a folder. If it cannot be written, nothing more is kept, with one warning.
 
     Args:
         folder: for the entries of this layout alone.
+        covered: by faster tiers, as `Tier` has it.
         broken: keep nothing more, without a warning.
 
     Attributes:
         layout: as given; without entries if the folder cannot be used at all.
-        corrupt: number of damaged entries that were found.
     """
 
-    def __init__(self, folder: Path, layout: EntryLayout, *, broken: bool = False) -> None:
+    name = "disk"
+
+    def __init__(
+        self, folder: Path, layout: EntryLayout, covered: int | None = 0, *, broken: bool = False
+    ) -> None:
         self.folder = folder
         self.layout = layout
-        self.corrupt = 0
         self._broken = broken
         try:
             self._open()
@@ -64,37 +69,39 @@ class DiskTier:
         else:
             if not layout.kept:
                 self._give_up(OSError("there is no room for a single entry"))
+        if covered is not None:
+            self.covered = max(covered, self.layout.kept)
+            self.expected = (self.covered - covered) / max(layout.count, 1)
 
     def _open(self) -> None:
-        folder = self.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        # `make_room` removes no folder that is locked; the lock ends with its process.
-        self._use = os.open(folder, os.O_RDONLY)
-        fcntl.flock(self._use, fcntl.LOCK_SH)
-        os.utime(folder)
-        self._descriptor = os.open(folder / _ENTRIES, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._words = _map_words(folder / _WORDS, max(self.layout.kept, 1))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # `open_folder` removes no folder that is locked; the lock ends with its process.
+        fcntl.flock(self._open_file(self.folder, os.O_RDONLY), fcntl.LOCK_SH)
+        os.utime(self.folder)
+        self._descriptor = self._open_file(self.folder / _ENTRIES, os.O_RDWR | os.O_CREAT)
+        self._words = _map_words(self.folder / _WORDS, max(self.layout.kept, 1))
+
+    def _open_file(self, path: Path, flags: int) -> int:
+        descriptor = os.open(path, flags, 0o666)
+        weakref.finalize(self, os.close, descriptor).atexit = False
+        return descriptor
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(DiskTier, broken=self._broken), (self.folder.absolute(), self.layout)
 
-    def __del__(self) -> None:
-        for descriptor in (getattr(self, "_use", None), getattr(self, "_descriptor", None)):
-            if descriptor is not None:
-                os.close(descriptor)
+    def describe(self, form: str) -> str:
+        return f"{self.layout.describe(form)} in {self.folder}, where {self.present:,} are"
 
-    def holds(self, samples: Int64) -> Bools:
-        """Return whether the entry of each sample was written: bool [n]."""
-        indices = self.layout.places(samples)
+    def holds(self, uses: Uses) -> Bools:
+        indices = self.layout.indices(uses.positions)
         held = indices >= 0
         held[held] = self._words[indices[held]] != 0
         return held
 
-    def find(self, use: Use) -> UInt8 | None:
-        """Return the entry of a sample, if it is there and whole, for reading."""
-        index = use.disk
-        word = int(self._words[index]) if index >= 0 else 0
-        if not word:
+    def get(self, use: Use) -> UInt8 | None:
+        index = self.layout.index(use.position)
+        mark = int(self._words[index]) if index >= 0 else 0
+        if not mark:
             return None
         start, stop = self.layout.offsets[index : index + 2].tolist()
         try:
@@ -103,22 +110,20 @@ class DiskTier:
         except OSError as error:
             self._give_up(error)
             return None
-        if len(data) == stop - start and crc32(data) | _WRITTEN == word:
+        if len(data) == stop - start and checksum_mark(data) == mark:
             return data
-        self.corrupt += 1
         self._words[index] = 0
-        logger.warning("an entry of the cache in %s is damaged; it is made anew", self.folder)
+        logger.warning("an entry of the cache in %s is damaged; it is decoded again", self.folder)
         return None
 
-    def wants(self, use: Use) -> bool:
-        """Return whether the entry of a sample would be kept."""
-        return not self._broken and use.disk >= 0
+    def room(self, use: Use, size: int) -> UInt8 | None:
+        kept = not self._broken and self.layout.index(use.position) >= 0
+        return np.empty(size, np.uint8) if kept else None
 
-    def keep(self, use: Use, entry: UInt8) -> None:
-        """Write an entry. If the disk is full or fails, this process writes no more."""
-        index = use.disk
-        if self._broken or index < 0:
-            return
+    def put(self, use: Use, entry: UInt8) -> bool:
+        index = self.layout.index(use.position)
+        if self._broken or index < 0 or self._words[index]:
+            return False
         start, stop = self.layout.offsets[index : index + 2].tolist()
         padded = np.zeros(stop - start, np.uint8)
         padded[: len(entry)] = entry
@@ -127,8 +132,9 @@ class DiskTier:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self._give_up(error)
-            return
-        self._words[index] = crc32(padded) | _WRITTEN
+            return False
+        self._words[index] = checksum_mark(padded)
+        return True
 
     @property
     def present(self) -> int:
@@ -159,78 +165,69 @@ def _map_words(path: Path, count: int) -> UInt64:
         os.close(descriptor)
 
 
-def open_disk(
-    root: Path, about: dict[str, Any], limit: int | None, layout: Callable[[int], EntryLayout]
-) -> DiskTier:
-    """Open the tier of one kind of entries in a folder for many kinds; it may keep nothing.
+def disk_tier(request: TierRequest) -> DiskTier | None:
+    """Make the tier of a folder on a disk, if one is asked for; it may keep nothing."""
+    spec, dataset, sizes = request.spec, request.dataset, request.sizes
+    if spec.disk is None:
+        return None
+    about = {
+        "dataset": dataset.fingerprint,
+        "samples": len(dataset),
+        "keep": sizes.form,
+        "what": sizes.identity,
+    }
+    limit = None if spec.disk_size is None else int(spec.disk_size)
+    folder, room = open_folder(Path(spec.disk), about, limit)
+    return DiskTier(folder, EntryLayout(len(dataset), sizes, room), request.covered)
+
+
+def open_folder(root: Path, about: dict[str, Any], limit: int | None) -> tuple[Path, int]:
+    """Return the folder of one kind of entries, and how many bytes they may take.
+
+    The number is 0 if the folder cannot be made. Folders that no process uses are removed, least
+    recently used first, until the others leave half of the limit.
 
     Args:
-        root: the folder; made if it is missing.
-        about: all that the entries depend on.
-        limit: most bytes that the folder may hold; None takes the free space, less a tenth.
-        layout: returns the layout of the entries for a number of bytes.
+        root: folder for many kinds of entries; made if it is missing.
+        about: all that the entries depend on, beside their version.
+        limit: most bytes that `root` may hold; None takes the free space, less a tenth.
     """
-    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+    about = {"version": VERSION, **about}
+    folder = root / hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
     try:
-        room = make_room(root, name, limit)
-        write_about(root / name, about)
+        root.mkdir(parents=True, exist_ok=True)
+        room = _make_room(folder, limit)
+        folder.mkdir(exist_ok=True)
+        if not (folder / _ABOUT).exists():  # a full disk may hold it already
+            content = json.dumps({"format": "datapipe cache", **about}, indent=1)
+            (folder / _ABOUT).write_text(f"{content}\n", "utf-8")  # for people
     except OSError as error:
         logger.debug("%s: %s", root, error)  # opening the tier warns of it
-        room = 0
-    return DiskTier(root / name, layout(room))
+        return folder, 0
+    return folder, room
 
 
-def make_room(root: Path, own: str, limit: int | None) -> int:
-    """Return the bytes that the entries in `root / own` may take.
-
-    Folders that no process uses are removed, least recently used first, until the others leave half
-    of the limit.
-
-    Raises:
-        OSError: `root` cannot be made or read.
-    """
-    root.mkdir(parents=True, exist_ok=True)
-    others = [p for p in root.iterdir() if p.name != own and os.path.exists(p / _ABOUT)]
-    own_bytes = _size_of(root / own)
+def _make_room(own: Path, limit: int | None) -> int:
+    own_bytes = _size_of(own)
     if limit is None:
-        return int((shutil.disk_usage(root).free + own_bytes) * (1 - _LEFT_FREE))
-    for path in sorted(others, key=_last_use):
-        if sum(map(_size_of, others)) + own_bytes <= limit // 2:
+        return int((shutil.disk_usage(own.parent).free + own_bytes) * (1 - _LEFT_FREE))
+    others = []
+    for path in own.parent.iterdir():
+        with suppress(OSError):  # not ours, or just removed
+            if path != own and (path / _ABOUT).is_file():
+                others.append((path.stat().st_mtime, _size_of(path), path))
+    taken = sum(size for _, size, _ in others)
+    for _, size, path in sorted(others):
+        if taken + own_bytes <= limit // 2:
             break
         if _remove_unused(path):
-            others.remove(path)
-    return max(0, limit - sum(map(_size_of, others)))
-
-
-def write_about(folder: Path, about: dict[str, Any]) -> None:
-    """Write a description of the entries in a folder, for people.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"format": "datapipe cache", "version": _VERSION, **about}
-    content = (json.dumps(about, indent=1) + "\n").encode()
-    path = folder / _ABOUT
-    if path.exists():
-        if path.read_bytes() == content:
-            return  # a full disk may hold it already
-        logger.info("%s is damaged or of another version; it is written anew", path)
-    path.write_bytes(content)
+            taken -= size
+    return max(0, limit - taken)
 
 
 def _size_of(folder: Path) -> int:
-    try:
-        return 512 * (folder / _ENTRIES).stat().st_blocks
-    except OSError:
-        return 0
-
-
-def _last_use(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except OSError:
-        return time.time()
+    entries = folder / _ENTRIES
+    return 512 * entries.stat().st_blocks if entries.exists() else 0
 
 
 def _remove_unused(folder: Path) -> bool:

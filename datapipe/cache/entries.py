@@ -15,6 +15,7 @@ import numpy as np
 from datapipe.array_types import Int64, UInt8
 from datapipe.decode.transform import ImageTransform
 from datapipe.index.columns import Columns
+from datapipe.index.files.crc32 import crc32
 from datapipe.index.members import member_kind
 from datapipe.index.rows import Member
 from datapipe.plan.ragged import edges, places
@@ -29,11 +30,17 @@ class EntrySizes:
     Args:
         kept: transform of images that are kept decoded; None keeps them encoded.
         images: whether images are kept at all.
+
+    Attributes:
+        form: "decoded" or "encoded".
+        identity: all that the bytes of an entry depend on beside the dataset.
     """
 
     def __init__(self, columns: Columns, kept: ImageTransform | None, *, images: bool) -> None:
         self._columns = columns
         self._kept = kept
+        self.form = "encoded" if kept is None else "decoded"
+        self.identity = f"images={images}" if kept is None else repr(kept.spec)
         kinds = [member_kind(ext) for ext in columns.extensions]
         encoded = images and kept is None
         self._counts = np.array([bool(k) and (k != "image" or encoded) for k in kinds], bool)
@@ -51,17 +58,10 @@ class EntrySizes:
         return -(-total // 8) * 8 + np.diff(values)
 
 
-class RowCounts:
-    """Rows of `pixel_values` that the images of samples take."""
-
-    def __init__(self, columns: Columns, transform: ImageTransform) -> None:
-        self._columns = columns
-        self._transform = transform
-
-    def __call__(self, samples: Int64) -> Int64:
-        """Return the rows of each sample: int64 [n]."""
-        widths, heights, ends = _image_sides(self._columns, samples)
-        return np.diff(edges(self._transform.rows(widths, heights))[ends])
+def image_rows(columns: Columns, transform: ImageTransform, samples: Int64) -> Int64:
+    """Return the rows of `pixel_values` that the images of each sample take: int64 [n]."""
+    widths, heights, ends = _image_sides(columns, samples)
+    return np.diff(edges(transform.rows(widths, heights))[ends])
 
 
 def _image_sides(columns: Columns, samples: Int64) -> tuple[Int64, Int64, Int64]:
@@ -88,3 +88,8 @@ def fill_members(entry: UInt8, contents: Sequence[memoryview]) -> UInt8:
     aligned = -(-at // 8) * 8
     entry[at:aligned] = 0  # ranks that write the same entry of a shared cache write equal bytes
     return entry[aligned:]
+
+
+def checksum_mark(entry: UInt8) -> int:
+    """Return the mark of an entry that is there: its checksum, and a bit that is always set."""
+    return crc32(entry) | 1 << 32

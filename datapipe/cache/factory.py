@@ -3,81 +3,85 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from datapipe.cache.device import DeviceRows
-from datapipe.cache.entries import RowCounts
+from datapipe.cache.disk import disk_tier
+from datapipe.cache.entries import EntrySizes, image_rows
+from datapipe.cache.evicting import evicting_tier
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.memory import FixedEntries
+from datapipe.cache.memory import SharedMemoryTier, shared_memory_tier
+from datapipe.cache.next_use import NextUse
 from datapipe.cache.next_use_planner import MOST_SAMPLES
-from datapipe.cache.sample_cache import KEY, SampleCache
+from datapipe.cache.policy import Policy
+from datapipe.cache.sample_cache import SampleCache, expect
 from datapipe.cache.spec import CacheSpec
+from datapipe.cache.tier import Tier, TierRequest
+from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.progress import readable_size
 
 logger = logging.getLogger(__name__)
 
+TIERS: tuple[Callable[[TierRequest], Tier | None], ...] = (
+    shared_memory_tier,
+    evicting_tier,
+    disk_tier,
+)
+"""Factories of the tiers on the host, fastest first; each returns None if it is not asked for."""
+
+POLICIES: dict[str, Callable[[int], Policy]] = {"next-use": NextUse}
+"""Eviction policies, by budget; under other names a fixed part is kept."""
+
+_NO_LIMIT = 1 << 62
+
 
 def kept_transform(
-    spec: CacheSpec, image: ImageSpec | None, *, decoder: bool, transform: bool
+    spec: CacheSpec, images: Mapping[str, ImageSpec | None], *, decoder: bool, transform: bool
 ) -> ImageTransform | None:
     """Return the transform of images that a cache keeps decoded; None if it keeps encoded ones.
 
     Args:
+        images: different specs of images, by the name of a dataset that has each.
         decoder: whether DALI decodes.
         transform: whether there is a user's transform.
 
     Raises:
         PlanError: decoded images were asked for, and the loader has none that could be kept.
     """
-    if spec.keep == "encoded" or image is None:
+    specs = {name: image for name, image in images.items() if image is not None}
+    if spec.keep == "encoded" or not specs:
         return None
-    reason = None
+    kept = {name: _kept_spec(image) for name, image in specs.items()}
+    name, first = next(iter(kept.items()))
+    differing = next((other for other, made in kept.items() if made != first), None)
     if transform:
         reason = "transform= may be random, and takes images before they are fitted"
-    elif image.random_crop is not None:
+    elif any(image.random_crop is not None for image in specs.values()):
         reason = "random_crop takes another part of an image each time"
     elif decoder:
         reason = "decoder='dali' decodes, fits and normalises at once"
-    if reason is None:
-        fill = image.fill_color if image.resize == "pad" or image.grids is not None else None
-        kept = replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0, mrope=False)
-        return make_transform(kept)
+    elif differing is not None:
+        reason = (
+            f"entries have images of one form, and the ImageSpecs of {name} and {differing} "
+            "differ in more than flip, mean and std"
+        )
+    else:
+        return make_transform(first)
     if spec.keep == "decoded":
         raise PlanError(f"cache keep='decoded': {reason}; give keep='encoded' or 'auto'")
     return None
 
 
-def kept_together(
-    spec: CacheSpec, kept: Sequence[ImageTransform | None], names: Sequence[str]
-) -> ImageTransform | None:
-    """Return the transform of images of several datasets in one cache; None for encoded ones.
-
-    Args:
-        kept: `kept_transform` of each dataset.
-        names: of the datasets, for the message.
-
-    Raises:
-        PlanError: decoded images were asked for, and those of two datasets are kept differently.
-    """
-    first = kept[0]
-    for transform, name in zip(kept[1:], names[1:], strict=True):
-        if first is not None and transform is not None and transform.spec == first.spec:
-            continue
-        if spec.keep == "decoded":
-            raise PlanError(
-                f"cache keep='decoded' keeps images of one form, and the ImageSpecs of {names[0]} "
-                f"and {name} differ in more than flip, mean and std; give keep='encoded' or 'auto'"
-            )
-        return None
-    return first
+def _kept_spec(image: ImageSpec) -> ImageSpec:
+    return replace(unnormalized(image), flip=0.0, mrope=False)
 
 
 def make_cache(
@@ -97,34 +101,39 @@ def make_cache(
     Raises:
         PlanError: worker processes cannot keep to its policy.
     """
-    if processes and spec.policy in ("next-use", "lru"):
+    if processes and spec.policy in POLICIES:
         raise PlanError(
             f"cache policy={spec.policy!r}: worker processes share a fixed part; give "
             "policy='pin', or workers='threads'"
         )
     # One rank that reads all of a permutation can hit no more than the part that fits. Several
     # ranks that deal it anew each epoch use a sample at times that only the plan knows.
-    policy = spec.policy
+    policy: str = spec.policy
     if policy == "auto":
         several = world_size > 1 and not processes and len(dataset) <= MOST_SAMPLES
         policy = "next-use" if several else "pin"
-    cache = SampleCache(
-        spec,
-        dataset,
-        images=images,
-        kept=kept,
-        policy=policy,
-        device=None if device is None else device.layout,
-        world_size=world_size,
+    sizes = EntrySizes(dataset.columns, kept, images=images)
+    request = TierRequest(
+        spec=spec,
+        dataset=dataset,
+        sizes=sizes,
+        policy=POLICIES.get(policy),
+        ranks=world_size,
+        covered=0 if device is None else device.layout.kept,
     )
-    memory = cache.memory
-    if isinstance(memory, FixedEntries) and not memory.layout.kept and device is None:
-        logger.warning(
-            "the cache keeps nothing in memory: no sample of %s fits into %s bytes; give more, "
-            "such as '8GB'",
-            *(dataset.title, f"{spec.memory:,}"),
-        )
-    parts = ([] if device is None else [_describe(device, len(dataset))]) + cache.describe()
+    tiers: list[Tier] = []
+    for make in TIERS:
+        tier = make(request)
+        if tier is not None:
+            tiers.append(tier)
+            request = replace(request, covered=tier.covered)
+    texts = None
+    if device is not None:
+        text_sizes = EntrySizes(dataset.columns, None, images=False)
+        layout = EntryLayout(len(dataset), text_sizes, _NO_LIMIT, stop=device.layout.kept)
+        texts = SampleCache([SharedMemoryTier(layout)], samples=len(dataset), sizes=text_sizes)
+    cache = SampleCache(tiers, samples=len(dataset), sizes=sizes, texts=texts)
+    parts = ([] if device is None else [_describe(device)]) + cache.describe()
     logger.info("the cache keeps %s", "; ".join(parts))
     return cache
 
@@ -154,7 +163,7 @@ def make_device_rows(
             "cache device=... keeps decoded images, which this loader has none of: image=None, "
             "keep='encoded', transform=, random_crop and decoder='dali' have none"
         )
-    if image.resize in ("shortest", "dynamic"):
+    if kept.padded:
         raise PlanError(
             f"cache device=... keeps rows of one shape, and resize={image.resize!r} pads them to "
             "the largest of a batch; give CacheSpec(memory=...)"
@@ -163,17 +172,13 @@ def make_device_rows(
     shape = kept.row_shape(nothing, nothing)
     layout = EntryLayout(
         len(dataset),
-        RowCounts(dataset.columns, kept),
+        partial(image_rows, dataset.columns, kept),
         int(spec.device) // torch.Size(shape).numel(),
-        KEY,
         alignment=1,
     )
     return DeviceRows(layout, shape, device)
 
 
-def _describe(rows: DeviceRows, samples: int) -> str:
-    layout = rows.layout
-    size = readable_size(layout.bytes * torch.Size(rows.shape).numel())
-    share = f"{layout.kept / max(samples, 1):.1%}"
-    kept = f"{layout.kept:,} of {samples:,} samples ({size}) decoded on {rows.device}"
-    return f"{kept}, which will serve {share} of reads"
+def _describe(rows: DeviceRows) -> str:
+    kept = rows.layout.describe("decoded", unit=torch.Size(rows.shape).numel())
+    return expect(f"{kept} on {rows.device}", rows.layout.share)

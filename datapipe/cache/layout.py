@@ -1,20 +1,28 @@
-"""Samples that tiers of fixed size keep, and the index of each entry."""
+"""Samples that tiers of fixed size keep, and the offset of each entry."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.plan.order import Permutation
+from datapipe.progress import readable_size
 
 ALIGNMENT = 64
 """Bytes of a cache line, as vector instructions prefer."""
 
+_KEY = 0x6361636865
 _STEP = 1 << 16  # samples that are looked at together
+
+
+def sample_draw(count: int) -> Permutation:
+    """Return the draw of the samples of a dataset, equal in all ranks and processes.
+
+    Each tier of fixed size keeps samples at consecutive positions of it.
+    """
+    return Permutation(max(count, 1), _KEY)
 
 
 class EntryLayout:
@@ -26,14 +34,14 @@ class EntryLayout:
     the epoch.
 
     Args:
-        count: samples that take part.
+        count: samples of the dataset.
         sizes: bytes of the entries of some of them: int64 [n] in, int64 [n] out.
         budget: bytes that all entries may take.
-        key: of the draw.
-        first, stop: range of the draw, for tiers that share one draw. None is no limit.
+        first, stop: range of the draw, for tiers that share it. None is no limit.
         alignment: of entries, in bytes.
 
     Attributes:
+        count: samples of the dataset.
         kept: number of samples with an entry.
         first: position of the first of these in the draw.
         bytes: size of all entries.
@@ -45,18 +53,18 @@ class EntryLayout:
         count: int,
         sizes: Callable[[Int64], Int64],
         budget: int,
-        key: int,
         *,
         first: int = 0,
         stop: int | None = None,
         alignment: int = ALIGNMENT,
     ) -> None:
-        self._order = Permutation(max(count, 1), key)
+        self._draw = sample_draw(count)
+        self.count = count
         self.first = first
         last = count if stop is None else min(count, stop)
         parts, total = [np.zeros(1, np.int64)], 0
         for start in range(first, last, _STEP):
-            chosen = self._order(np.arange(start, min(start + _STEP, last)))
+            chosen = self._draw(np.arange(start, min(start + _STEP, last)))
             ends = total + np.cumsum(-(-sizes(chosen) // alignment) * alignment)
             fitting = int(np.searchsorted(ends, budget, side="right"))
             parts.append(ends[:fitting])
@@ -70,44 +78,23 @@ class EntryLayout:
 
     def places(self, samples: Int64) -> Int64:
         """Return the index of the entry of each sample, -1 for none: int64 [n] in and out."""
-        found = self._order.inverse(samples) - self.first
+        return self.indices(self._draw.inverse(samples))
+
+    def indices(self, positions: Int64) -> Int64:
+        """Return the index of the entry at each position of the draw, -1 for none: int64 [n]."""
+        found = positions - self.first
         return np.where((found >= 0) & (found < self.kept), found, -1)
 
+    def index(self, position: int) -> int:
+        """Return the index of the entry at a position of the draw, -1 for none."""
+        return position - self.first if 0 <= position - self.first < self.kept else -1
 
-class Use(NamedTuple):
-    """Use of one sample, and the index of its entry in tiers of fixed size.
+    @property
+    def share(self) -> float:
+        """Share of the samples with an entry."""
+        return self.kept / max(self.count, 1)
 
-    Attributes:
-        next: its next use, as `NextUse` compares it.
-        memory, disk, text: index of its entry in these tiers, -1 for none.
-    """
-
-    sample: int
-    next: int = 0
-    memory: int = -1
-    disk: int = -1
-    text: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """Uses of the samples of a batch: int64 [n] each, see `Use`.
-
-    Looking an index up takes 30 µs for one sample and little more for all.
-    """
-
-    samples: Int64
-    next: Int64
-    memory: Int64
-    disk: Int64
-    text: Int64
-
-    def __getitem__(self, slot: int) -> Use:
-        """Return the use of the sample in a slot."""
-        return Use(
-            int(self.samples[slot]),
-            int(self.next[slot]),
-            int(self.memory[slot]),
-            int(self.disk[slot]),
-            int(self.text[slot]),
-        )
+    def describe(self, form: str, *, unit: int = 1) -> str:
+        """Return a phrase about the samples with an entry; sizes are in units of `unit` bytes."""
+        size = readable_size(self.bytes * unit)
+        return f"{self.kept:,} of {self.count:,} samples ({size}) {form}"

@@ -1,20 +1,22 @@
-"""Entries in memory: a fixed part in one buffer, or those that an eviction policy keeps."""
+"""Entries in memory that worker processes share: a fixed part of the samples, in one buffer."""
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
-import threading
 import weakref
-from multiprocessing.reduction import DupFd
-from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8
-from datapipe.cache.layout import EntryLayout, Use
-from datapipe.cache.next_use import Lru, NextUse
+from datapipe.array_types import Bools, UInt8
+from datapipe.cache.entries import checksum_mark
+from datapipe.cache.layout import EntryLayout
+from datapipe.cache.tier import InPlace, Tier, TierRequest, Use, Uses
 from datapipe.errors import DatapipeError
+from datapipe.workers.messages import Descriptor
+
+logger = logging.getLogger(__name__)
 
 
 class SharedBytes:
@@ -42,8 +44,7 @@ class SharedBytes:
             ) from error
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Only while a process is being started, which inherits the descriptor.
-        return _receive, (DupFd(self._descriptor), len(self.bytes))
+        return _receive, (Descriptor(self._descriptor), len(self.bytes))
 
     def _open(self, descriptor: int, size: int) -> None:
         self.bytes: UInt8 = np.frombuffer(mmap.mmap(descriptor, max(size, 1)), np.uint8)[:size]
@@ -51,130 +52,104 @@ class SharedBytes:
         weakref.finalize(self, os.close, descriptor).atexit = False
 
 
-def _receive(duplicate: Any, size: int) -> SharedBytes:
+def _receive(descriptor: Descriptor, size: int) -> SharedBytes:
     shared = SharedBytes.__new__(SharedBytes)
-    shared._open(duplicate.detach(), size)
+    shared._open(descriptor.number, size)
     return shared
 
 
-class FixedEntries:
-    """Consecutive entries of an `EntryLayout`. For threads and processes at once.
+class SharedMemoryTier(Tier):
+    """Consecutive entries of an `EntryLayout`, for threads and processes at once.
 
-    There is no lock. An entry is valid once its mark is set, and workers that write the same entry
-    write the same bytes.
+    There is no lock. Workers that write the same entry write the same bytes, and then its mark,
+    which is a checksum. A process on another processor may see the mark before the bytes, since
+    nothing in Python orders writes to shared memory. So a process compares an entry with its mark
+    before it reads it for the first time; what differs is not there yet.
+
+    Args:
+        shared: memory of the tier in another process; None for new memory.
     """
 
-    evicted = 0
+    name = "memory"
 
-    def __init__(self, layout: EntryLayout) -> None:
+    def __init__(self, layout: EntryLayout, shared: SharedBytes | None = None) -> None:
         self.layout = layout
-        self._start = -(-layout.kept // 64) * 64
-        self._shared = SharedBytes(self._start + layout.bytes)
-        self._map()
+        self.expected, self.covered = layout.share, layout.first + layout.kept
+        start = -(-8 * layout.kept // 64) * 64
+        self._shared = SharedBytes(start + layout.bytes) if shared is None else shared
+        self._marks = self._shared.bytes[: 8 * layout.kept].view(np.uint64)
+        self._data: UInt8 = self._shared.bytes[start:]
+        self._compared = np.zeros(layout.kept, bool)  # entries that this process may read
 
-    def _map(self) -> None:
-        self._present = self._shared.bytes[: self.layout.kept]
-        self.data: UInt8 = self._shared.bytes[self._start :]
+    def __reduce__(self) -> tuple[object, ...]:
+        return SharedMemoryTier, (self.layout, self._shared)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self.layout, "_start": self._start, "_shared": self._shared}
+    def describe(self, form: str) -> str:
+        return f"{self.layout.describe(form)} in memory, a fixed part"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= state
-        self._map()
-
-    def holds(self, samples: Int64) -> Bools:
-        """Return whether the entry of each sample is there: bool [n]."""
-        indices = self.layout.places(samples)
+    def holds(self, uses: Uses) -> Bools:
+        indices = self.layout.indices(uses.positions)
         held = indices >= 0
-        held[held] = self._present[indices[held]] != 0
+        held[held] = self._marks[indices[held]] != 0
         return held
 
-    def entries(self, indices: Int64) -> tuple[Int64, int]:
-        """Return the offset in `data` of each entry, int64 [n], and the bytes of all of them.
-
-        The offset is -1 for an index of -1 and for an entry that is not there.
-        """
-        there = indices >= 0
-        there[there] = self._present[indices[there]] != 0
+    def in_place(self, uses: Uses, wanted: Bools) -> InPlace:
+        indices = self.layout.indices(uses.positions)
+        there = wanted & (indices >= 0)
+        there[there] = self._marks[indices[there]] != 0
+        new = there.copy()
+        new[there] = ~self._compared[indices[there]]
+        for slot in np.flatnonzero(new).tolist():
+            there[slot] = self._is_whole(int(indices[slot]))
         found = indices[there]
         starts = np.full(len(indices), -1, np.int64)
         starts[there] = self.layout.offsets[found]
-        return starts, int((self.layout.offsets[found + 1] - starts[there]).sum())
+        size = int((self.layout.offsets[found + 1] - starts[there]).sum())
+        return InPlace(self._data, starts, size)
 
-    def find(self, use: Use) -> UInt8 | None:
-        """Return the entry of a sample, if it is there, for reading."""
-        index = use.memory
-        return self._at(index) if index >= 0 and self._present[index] else None
+    def get(self, use: Use) -> UInt8 | None:
+        index = self.layout.index(use.position)
+        return self._at(index) if index >= 0 and self._is_whole(index) else None
 
     def room(self, use: Use, size: int) -> UInt8 | None:
-        """Return memory for an entry of `size` bytes; None if it is not to be kept."""
-        return None if use.memory < 0 else self._at(use.memory)[:size]
+        index = self.layout.index(use.position)
+        return None if index < 0 else self._at(index)[:size]
 
-    def keep(self, use: Use, entry: UInt8) -> None:
-        """Keep an entry that was written to the memory that `room` returned, or elsewhere."""
-        if use.memory < 0:
-            return
-        here = self._at(use.memory)[: len(entry)]
-        if here.__array_interface__["data"][0] != entry.__array_interface__["data"][0]:
-            here[:] = entry
-        self._present[use.memory] = 1
+    def put(self, use: Use, entry: UInt8) -> bool:
+        index = self.layout.index(use.position)
+        if index < 0 or self._compared[index]:
+            return False
+        whole = self._at(index)
+        if not np.may_share_memory(whole, entry):
+            whole[: len(entry)] = entry
+        self._marks[index] = checksum_mark(whole)
+        self._compared[index] = True
+        return True
 
-    def wants(self, use: Use, size: int) -> bool:
-        """Return whether the entry of a sample would be kept."""
-        return use.memory >= 0
+    def _is_whole(self, index: int) -> bool:
+        if not self._compared[index]:
+            mark = int(self._marks[index])
+            if not mark or mark != checksum_mark(self._at(index)):
+                return False
+            self._compared[index] = True
+        return True
 
     def _at(self, index: int) -> UInt8:
         start, stop = self.layout.offsets[index : index + 2].tolist()
-        return self.data[start:stop]
+        return self._data[start:stop]
 
 
-class EvictedEntries:
-    """Entries that a policy keeps and evicts. For the threads of one process.
-
-    An entry that was returned stays valid while it is referred to, also after its eviction.
-
-    Attributes:
-        budget: of its policy, in bytes.
-        evicted: number of evicted entries.
-    """
-
-    def __init__(self, policy: NextUse | Lru) -> None:
-        self._policy = policy
-        self.budget = policy.budget
-        self._entries: dict[int, UInt8] = {}
-        self._lock = threading.Lock()
-        self.evicted = 0
-
-    def holds(self, samples: Int64) -> Bools:
-        """Return whether the entry of each sample is there just now: bool [n]."""
-        return np.array([sample in self._entries for sample in samples.tolist()], bool)
-
-    def find(self, use: Use) -> UInt8 | None:
-        """Return the entry of a sample, if it is there, for reading."""
-        with self._lock:
-            entry = self._entries.get(use.sample)
-            if entry is not None:
-                self._policy.use(use.sample, use.next)
-                if use.sample not in self._policy:
-                    del self._entries[use.sample]
-            return entry
-
-    def room(self, use: Use, size: int) -> UInt8 | None:
-        """Return memory for an entry of `size` bytes; None if it is not to be kept."""
-        return np.empty(size, np.uint8) if self.wants(use, size) else None
-
-    def wants(self, use: Use, size: int) -> bool:
-        """Return whether the entry of a sample would be kept."""
-        with self._lock:
-            return self._policy.would_keep(use.sample, size, use.next)
-
-    def keep(self, use: Use, entry: UInt8) -> None:
-        """Keep an entry that was written to the memory that `room` returned."""
-        with self._lock:
-            kept, going = self._policy.offer(use.sample, len(entry), use.next)
-            for other in going:
-                del self._entries[other]
-            self.evicted += len(going)
-            if kept:
-                self._entries[use.sample] = entry
+def shared_memory_tier(request: TierRequest) -> SharedMemoryTier | None:
+    """Make the tier of a fixed part in memory, if one is asked for."""
+    budget = request.spec.memory
+    if budget is None or request.policy is not None:
+        return None
+    samples, before = len(request.dataset), request.covered or 0
+    layout = EntryLayout(samples, request.sizes, int(budget), first=before)
+    if not layout.kept and not before:
+        logger.warning(
+            "the cache keeps nothing in memory: no sample of %s fits into %s bytes; give more, "
+            "such as '8GB'",
+            *(request.dataset.title, f"{budget:,}"),
+        )
+    return SharedMemoryTier(layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -10,10 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from datapipe.array_types import Int32, Int64
-from datapipe.cache.next_use import AHEAD, NEVER
+from datapipe.cache.policy import AHEAD, NEVER
 from datapipe.plan.units import Units
-
-logger = logging.getLogger(__name__)
 
 MOST_SAMPLES = 50_000_000
 """Largest dataset whose uses are kept: 4 bytes a sample for each of `AHEAD` epochs."""
@@ -49,9 +46,10 @@ class NextUses:
         self._blocks = blocks
         self._samples = samples
         self._rank, self._world_size, self._share = rank, world_size, share
+        self._lock = threading.Lock()
         self._uses: dict[int, Int32] = {}  # step by sample, -1 for none, by epoch
         self._epoch = -1
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # None if nothing is left to plan
 
     def of(self, samples: Int64, epoch: int) -> Int64:
         """Return the next use of each of some samples that are used in an epoch: int64 [n].
@@ -70,27 +68,38 @@ class NextUses:
 
     def wait(self) -> None:
         """Wait until the thread has planned all epochs ahead."""
-        if self._thread is not None:
-            self._thread.join()
+        thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _begin(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._uses = {k: uses for k, uses in self._uses.items() if epoch < k <= epoch + AHEAD}
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(
-                target=self._plan, name="datapipe-next-uses", daemon=True
-            )
-            self._thread.start()
+        with self._lock:
+            self._epoch = epoch
+            self._uses = {k: uses for k, uses in self._uses.items() if k in self._ahead()}
+            if self._thread is None or not self._thread.is_alive():  # dead after an error
+                self._thread = threading.Thread(
+                    target=self._plan, name="datapipe-next-uses", daemon=True
+                )
+                self._thread.start()
+
+    def _ahead(self) -> range:
+        return range(self._epoch + 1, self._epoch + 1 + AHEAD)
 
     def _plan(self) -> None:
-        while True:
-            epoch = self._epoch
-            wanted = [k for k in range(epoch + 1, epoch + 1 + AHEAD) if k not in self._uses]
-            if not wanted:
-                return
-            uses = self._of_epoch(wanted[0])
-            if self._epoch == epoch:
-                self._uses[wanted[0]] = uses
+        while (epoch := self._next_missing()) is not None:
+            uses = self._of_epoch(epoch)
+            with self._lock:
+                if epoch in self._ahead():
+                    self._uses[epoch] = uses
+
+    def _next_missing(self) -> int | None:
+        """Return the next epoch to plan; if there is none, the thread ends."""
+        with self._lock:
+            missing = next((k for k in self._ahead() if k not in self._uses), None)
+            if missing is None:
+                # Under the same lock: an epoch that begins from here on starts another thread.
+                self._thread = None
+            return missing
 
     def _of_epoch(self, epoch: int) -> Int32:
         uses = np.full(self._samples, -1, np.int32)

@@ -11,7 +11,7 @@ from datapipe.errors import PlanError
 from datapipe.quantities import Room
 
 Keep = Literal["auto", "decoded", "encoded"]
-PolicyName = Literal["auto", "pin", "next-use", "lru"]
+PolicyName = Literal["auto", "pin", "next-use"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class CacheSpec:
         keep: "decoded" images, uint8, before random transforms and normalisation; "encoded" bytes
             of the shards; "auto" is decoded if the options allow it.
         policy: choice of the samples that are kept if not all fit. "pin" keeps a fixed part, spread
-            evenly over an epoch; "next-use" keeps in memory the samples that the plan uses next;
-            "lru" those that were used last, for comparison. "auto" chooses by the plan.
+            evenly over an epoch; "next-use" keeps in memory the samples that the plan uses next.
+            "auto" chooses by the plan.
         plan: folder in which ranks share the blocks of the plan, so that each is planned once. It
             keeps no samples.
 
@@ -75,4 +75,9 @@ class CacheSpec:
     @property
     def keeps_samples(self) -> bool:
         """True if samples are cached, and not the plan alone."""
-        return not (self.device is None and self.memory is None and self.disk is None)
+        return self.device is not None or self.keeps_on_host
+
+    @property
+    def keeps_on_host(self) -> bool:
+        """True if samples are cached elsewhere than on the device."""
+        return self.memory is not None or self.disk is not None

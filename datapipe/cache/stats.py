@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
+SOURCE = "source"
+"""Name of the source of entries among those of the tiers."""
+
 Counts = Counter[tuple[str, str]]
 """Numbers by tier and by field of `TierStats`."""
 
@@ -95,14 +98,13 @@ class HitLog:
         ended, self._epoch = self._epoch, epoch
         if ended is None:
             return
-        now = dict(self._stats())
-        hits = {name: tier.hits - self._before[name].hits for name, tier in now.items()}
-        self._before = now
+        before, self._before = self._before, dict(self._stats())
+        hits = {name: tier.hits - before[name].hits for name, tier in self._before.items()}
         total = sum(hits.values())
         if not total:
             return
         parts = []
-        for name, tier in now.items():
+        for name, tier in self._before.items():
             expected = "" if tier.expected is None else f" (expected {tier.expected:.1%})"
             parts.append(f"{name} {hits[name] / total:.1%}{expected}")
         logger.info("epoch %d: %d samples came from %s", ended, total, ", ".join(parts))

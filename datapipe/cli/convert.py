@@ -13,6 +13,7 @@ from datapipe.cli.options import (
     ArrayImage,
     AsJson,
     ImageSize,
+    LockCheck,
     MaxRejects,
     SpaceCheck,
     Template,
@@ -43,6 +44,7 @@ def convert(
     ] = None,
     max_rejects: MaxRejects = "5%",
     space_check: SpaceCheck = True,
+    lock_check: LockCheck = True,
     as_json: AsJson = False,
 ) -> None:
     """Decode every image of a packed dataset once, into arrays that loaders map.
@@ -58,6 +60,7 @@ def convert(
             workers=workers,
             max_rejects=max_rejects,
             space_check=space_check,
+            lock_check=lock_check,
         )
     print_converted(report, as_json=as_json)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from datapipe.cli.output import shown
 from datapipe.errors import PlanError
-from datapipe.mixture.given import mixture_at
+from datapipe.mixture.given import mixture_of
 from datapipe.mixture.spec import Child, Mixture, MixtureGroup
 from datapipe.report.table import Table, counted
 
@@ -45,11 +45,11 @@ def mixture_in(path: str, *, validation: bool = False) -> Mixture | None:
     Raises:
         PlanError: the file cannot be read, or there is no validation.
     """
-    mixture = mixture_at(path)
+    mixture = mixture_of(path)
     if not validation:
-        return mixture
-    if mixture is None or mixture.validation is None:
-        what = "is no mixture" if mixture is None else "has no validation"
+        return None if mixture.is_alone else mixture
+    if mixture.validation is None:
+        what = "is no mixture" if mixture.is_alone else "has no validation"
         raise PlanError(
             f"--validation: {path} {what}; give the file of a mixture with datasets under its "
             "option validation"

@@ -39,6 +39,9 @@ Tokenizer = Annotated[
 ]
 Template = Annotated[str | None, typer.Option(help=help_of(TextSpec, "template"))]
 MaxRejects = Annotated[str, typer.Option(help="Stop past this: a number, or a share (5% or 0.05).")]
+LockCheck = Annotated[
+    bool, typer.Option(help="Refuse to start where OUT cannot be locked against a second run.")
+]
 SpaceCheck = Annotated[
     bool, typer.Option(help="Refuse to start where the disk has not enough room.")
 ]

@@ -68,6 +68,12 @@ _FLAGS = (
     own_flag("append", "Add to the finished dataset in OUT as new shards.", bool, False),
     own_flag("sidecars", "Index files for others too: dali,wids,energon."),
     own_flag("space_check", "Refuse to start where the disk has not enough room.", bool, True),
+    own_flag(
+        "lock_check",
+        "Refuse to start where OUT cannot be locked against a second pack.",
+        bool,
+        True,
+    ),
     own_flag("dry_run", "Read and check everything, write nothing.", bool, False),
     own_flag(
         "staging",

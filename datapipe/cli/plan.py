@@ -36,7 +36,7 @@ def plan(
     world_size: Annotated[int, typer.Option(help="Number of ranks.")] = 1,
     group: Annotated[
         int | None,
-        typer.Option(help="Units of equal cost, of a run first launched on other ranks."),
+        typer.Option(help="Units of equal cost; 64, or one step if that has more."),
     ] = None,
     epoch: Annotated[int, typer.Option(help="Number of the epoch.")] = 0,
     epochs: Annotated[
@@ -109,11 +109,8 @@ def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> No
 
 def _image_tokens(loader: Loader) -> object:
     """Return the tokens of an image; None if there are no tokens, or datasets differ."""
-    from datapipe.loader.schedule.mixture_draws import MixedOrigin
-
-    origin = loader.components().schedule.origin
-    rules = [part.rule for part in origin.draws.parts] if isinstance(origin, MixedOrigin) else []
-    known = [rule.spec.image_tokens for rule in rules or [origin.text] if rule is not None]
+    rules = [part.rule for part in loader.components().schedule.origin.parts]
+    known = [rule.spec.image_tokens for rule in rules if rule is not None]
     return known[0] if known and all(tokens == known[0] for tokens in known) else None
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import torch
 
 from datapipe.array_types import Int32, UInt8
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.image import check_indexed
+from datapipe.decode.transform import ImageTransform
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
@@ -37,7 +37,7 @@ class ConvertContext:
 
     columns: Columns
     store: Store
-    transform: FixedTransform | None
+    transform: ImageTransform | None
     encoder: TextEncoder | None
 
 
@@ -145,8 +145,7 @@ def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, m
     if at >= columns.sample_image[sample + 1]:
         raise MissingMember("there are more images than the index says")
     sides = int(columns.image_width[at]), int(columns.image_height[at])
-    indexed = ImageSize(*sides, int(columns.image_orientation[at]))
-    image = recipe.transform.decode(data, indexed)
+    image = recipe.transform.decode(data)
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
     placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])

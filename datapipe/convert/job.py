@@ -10,26 +10,25 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Generator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.spec import ImageSpec
+from datapipe.decode.transform import make_transform
 from datapipe.errors import PackError
 from datapipe.index.columns import open_columns
 from datapipe.index.dataset import Dataset, open_dataset
@@ -62,10 +61,10 @@ from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec
-from datapipe.torch_threads import single_threads
+from datapipe.torch_threads import default_kept, work_alone
+from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 16  # samples that a thread takes at a time
-_AHEAD = 2  # chunks begun for each thread
 _EXAMPLES = 10
 _WORTH_SAYING = 10 << 30  # bytes from which on the size is said where no terminal shows progress
 
@@ -80,6 +79,7 @@ def convert_dataset(
     workers: PackWorkers | None = None,
     max_rejects: Word | int = "5%",
     space_check: bool = True,
+    lock_check: bool = True,
 ) -> ConvertReport:
     """Decode every image of a packed dataset once, into arrays that `make_loader` maps.
 
@@ -97,6 +97,7 @@ def convert_dataset(
         workers: threads; one per available CPU where None.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
         space_check: refuse to start where the disk has not enough room.
+        lock_check: refuse to start where files cannot be locked against a second conversion.
 
     Raises:
         PlanError: images would have many sizes, or differ from epoch to epoch.
@@ -128,6 +129,7 @@ def convert_dataset(
         workers=workers or available_cpus(),
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
+        lock_check=lock_check,
     )
     done = job.finished()
     report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
@@ -175,6 +177,7 @@ class _Conversion:
     workers: int
     max_rejects: MaxRejects
     space_check: bool
+    lock_check: bool
     reasons: Counter[str] = field(default_factory=Counter)
     examples: list[Reject] = field(default_factory=list)
 
@@ -209,7 +212,7 @@ class _Conversion:
         source = self.dataset.manifest
         if not source.samples:
             raise PackError(f"{self.dataset.folder} holds no samples")
-        with working_folder(self.out) as work, writing(self.out):
+        with working_folder(self.out, lock_check=self.lock_check) as work, writing(self.out):
             take_back(self.out, work)
             journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
             if self.space_check and not journal.parts:
@@ -222,17 +225,14 @@ class _Conversion:
                 noted=journal.noted,
             )
             try:
-                with (
-                    closing(open_store(self.dataset)) as store,
-                    single_threads(self.workers, "datapipe-convert") as pool,
-                ):
+                with closing(open_store(self.dataset)) as store:
                     recipe = ConvertContext(
                         columns=self.dataset.columns,
                         store=store,
-                        transform=None if self.spec is None else FixedTransform(self.spec),
+                        transform=None if self.spec is None else make_transform(self.spec),
                         encoder=self.encoder,
                     )
-                    self._write(recipe, pool, files, journal, work)
+                    self._write(recipe, files, journal, work)
                 return self._publish(journal, files.finish(), work)
             finally:
                 files.abandon()
@@ -259,34 +259,38 @@ class _Conversion:
             print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
 
     def _write(
-        self,
-        recipe: ConvertContext,
-        pool: ThreadPoolExecutor,
-        files: ArrayFiles,
-        journal: ConvertJournal,
-        work: Path,
+        self, recipe: ConvertContext, files: ArrayFiles, journal: ConvertJournal, work: Path
     ) -> None:
         source = self.dataset.manifest
         edges = self.dataset.columns.shard_sample.tolist()
         begun = edges[len(journal.parts)]
-        with Progress("converting", unit="sample", total=source.samples) as progress:
+
+        def make(chunk: tuple[int, range]) -> tuple[int, Made]:
+            shard, samples = chunk
+            return len(samples), make_chunk(recipe, shard, samples)
+
+        def write(images: tuple[UInt8, int]) -> None:
+            files.put(*images)
+
+        with (
+            closing(
+                ThreadPool(make, self.workers, name="datapipe-convert", initializer=work_alone)
+            ) as makers,
+            closing(ThreadPool(write, self.workers, name="datapipe-write")) as writers,
+            Progress("converting", unit="sample", total=source.samples) as progress,
+        ):
             progress.advance(begun)
             for shard in range(len(journal.parts), len(source.shards)):
                 rows = PartRows(self.dataset, shard, edges[shard])
-                chunks = self._chunks(recipe, pool, shard, edges[shard], edges[shard + 1])
-                writes: deque[Future[None]] = deque()
-                with closing(chunks):
-                    for samples, made in chunks:
-                        if made.images is not None and len(made.images):
-                            writes.append(pool.submit(files.put, made.images, files.images))
-                        rows.add(made, files.texts)
-                        files.append(made, [self._images(sample) for sample in made.samples])
-                        self._refuse(made, journal, samples)
-                        while len(writes) > _AHEAD * self.workers:
-                            writes.popleft().result()
-                        progress.advance(samples)
-                for write in writes:
-                    write.result()
+                first, stop = edges[shard : shard + 2]
+                chunks = (
+                    (shard, range(start, min(start + _CHUNK, stop)))
+                    for start in range(first, stop, _CHUNK)
+                )
+                with default_kept():
+                    made = makers.run(chunks)
+                for _ in writers.run(self._images_of(made, rows, files, journal, progress)):
+                    pass
                 self._judge(journal, at_end=shard + 1 == len(source.shards))
                 table = rows.table()
                 name = f"part-{shard:06d}.parquet"
@@ -307,24 +311,23 @@ class _Conversion:
         images = self.dataset.columns.sample_image
         return int(images[sample + 1] - images[sample])
 
-    def _chunks(
-        self, recipe: ConvertContext, pool: ThreadPoolExecutor, shard: int, first: int, stop: int
-    ) -> Generator[tuple[int, Made], None, None]:
-        """Yield the number of samples of each chunk of a shard and what came of it, in order."""
-        begun: deque[tuple[int, Future[Made]]] = deque()
-        starts = iter(range(first, stop, _CHUNK))
-        try:
-            while True:
-                for start in islice(starts, _AHEAD * self.workers + 1 - len(begun)):
-                    samples = range(start, min(start + _CHUNK, stop))
-                    begun.append((len(samples), pool.submit(make_chunk, recipe, shard, samples)))
-                if not begun:
-                    return
-                count, future = begun.popleft()
-                yield count, future.result()
-        finally:
-            for _, future in begun:
-                future.cancel()
+    def _images_of(
+        self,
+        results: Iterable[tuple[int, Made]],
+        rows: PartRows,
+        files: ArrayFiles,
+        journal: ConvertJournal,
+        progress: Progress,
+    ) -> Iterator[tuple[UInt8, int]]:
+        """Take what came of each chunk, in order; yield its images with the number of the first."""
+        for samples, made in results:
+            first = files.images
+            rows.add(made, files.texts)
+            files.append(made, [self._images(sample) for sample in made.samples])
+            self._refuse(made, journal, samples)
+            progress.advance(samples)
+            if made.images is not None and len(made.images):
+                yield made.images, first
 
     def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
         columns = self.dataset.columns

@@ -32,6 +32,7 @@ def pack_arrays(
     workers: PackWorkers | None = None,
     max_rejects: Word | int = "5%",
     space_check: bool = True,
+    lock_check: bool = True,
     **options: Any,
 ) -> ConvertReport:
     """Pack raw image-text data into arrays: `pack_dataset`, and `convert_dataset` of its shards.
@@ -43,7 +44,7 @@ def pack_arrays(
         raw: file or folder of raw data.
         arrays: folder for the arrays.
         image, text: of `convert_dataset`.
-        workers, max_rejects, space_check: of both.
+        workers, max_rejects, space_check, lock_check: of both.
         options: others of `pack_dataset`.
 
     Raises:
@@ -57,8 +58,12 @@ def pack_arrays(
     out = local_path(arrays)
     if out is None:
         raise PackError(f"{arrays}: arrays are mapped and have to be here; give a folder")
-    common: dict[str, Any] = {"workers": workers, "max_rejects": max_rejects}
-    common["space_check"] = space_check
+    common: dict[str, Any] = {
+        "workers": workers,
+        "max_rejects": max_rejects,
+        "space_check": space_check,
+        "lock_check": lock_check,
+    }
     expected = conversion_options(image, text)
     if (out / MANIFEST).exists():
         there = read_manifest(out)
@@ -72,10 +77,7 @@ def pack_arrays(
     refuse_foreign(out)
     shards = out / UNFINISHED / _SHARDS
     packed = pack_dataset(raw, shards, **common, **options)
-    made = convert_dataset(
-        shards, out, image=image, text=text, workers=workers, max_rejects=max_rejects,
-        space_check=space_check,
-    )  # fmt: skip
+    made = convert_dataset(shards, out, image=image, text=text, **common)
     return replace(
         made,
         rejected=packed.rejected + made.rejected,

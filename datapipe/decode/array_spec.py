@@ -1,4 +1,4 @@
-"""Specs of images that are decoded into arrays, and their form in a manifest."""
+"""Specs of images before they are normalized, and the form of those of arrays in a manifest."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 
-from datapipe.decode.spec import ImageSpec
+from datapipe.decode.spec import ONE_SIZE, ImageSpec
 from datapipe.errors import PlanError
 
-FORMS = ("stretch", "pad", "crop")
-"""Values of `resize` that give all images one size."""
-
 _OPTIONS = ("resize", "interpolation", "crop_from", "scaled_decode")
+
+
+def unnormalized(image: ImageSpec) -> ImageSpec:
+    """Return the spec of the same images as uint8; their borders keep their color."""
+    # The default color of borders is the mean that is subtracted.
+    fill = image.fill_color if image.fills_borders else None
+    return replace(image, normalize=None, dtype=torch.uint8, fill=fill)
 
 
 def array_spec(image: ImageSpec) -> ImageSpec:
@@ -23,18 +27,17 @@ def array_spec(image: ImageSpec) -> ImageSpec:
     Raises:
         PlanError: they would not be of one size, or would differ from epoch to epoch.
     """
-    if image.resize not in FORMS:
+    if not image.one_size:
         raise PlanError(
             f"resize={image.resize!r} gives images of many sizes, and those of arrays have one; "
-            f"give one of {', '.join(FORMS)}, or keep shards"
+            f"give one of {', '.join(ONE_SIZE)}, or keep shards"
         )
     if image.random_crop is not None:
         raise PlanError(
             "random_crop takes another part of an image each time, and arrays hold one; keep "
             "shards, or leave it out"
         )
-    fill = image.fill_color if image.resize == "pad" else None
-    return replace(image, normalize=None, dtype=torch.uint8, fill=fill, flip=0.0)
+    return replace(unnormalized(image), flip=0.0)
 
 
 def image_identity(image: ImageSpec) -> dict[str, Any]:
@@ -42,7 +45,7 @@ def image_identity(image: ImageSpec) -> dict[str, Any]:
     kept = array_spec(image)
     identity: dict[str, Any] = {name: getattr(kept, name) for name in _OPTIONS}
     identity["size"] = [kept.height, kept.width]
-    if kept.resize == "pad":
+    if kept.fills_borders:
         identity["fill"] = list(kept.fill_color)
     return identity
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
@@ -31,6 +31,22 @@ run that comes this far will come to those. And the first batch must not wait fo
 
 KERNEL = LateModule("datapipe.decode.kernels.write", after=LOADED_AFTER)
 """Kernel that writes pixels, of the whole process. Work is counted in pixels."""
+
+
+class ImageMoves(NamedTuple):
+    """Images that are written from one buffer to rows of a batch.
+
+    Attributes:
+        source: uint8 [n], the buffer.
+        starts: int64 [k], index in `source` at which each image begins.
+        rows: int64 [k], its row of the batch.
+        mirrored: bool [k], whether left and right are exchanged.
+    """
+
+    source: UInt8
+    starts: Int64
+    rows: Int64
+    mirrored: Bools
 
 
 class Normalizer:
@@ -98,23 +114,13 @@ class Normalizer:
             out.copy_(values.to(torch.float32).mul_(scale).add_(shift))
 
     def gather(
-        self,
-        source: UInt8,
-        out: Tensor,
-        starts: Int64,
-        rows: Int64,
-        mirrored: Bools,
-        *,
-        interleaved: bool = False,
+        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
     ) -> bool:
         """Write many images at once, as `write_planes` does each of them, if a kernel can.
 
         Args:
-            source: uint8 [n], which holds images of [3, h, w], or of [h, w, 3] if `interleaved`.
+            moves: images of each buffer: of [3, h, w], or of [h, w, 3] if `interleaved`.
             out: [N, 3, h, w] of `dtype`.
-            starts: int64 [k], index in `source` at which each image begins.
-            rows: int64 [k], its row of `out`.
-            mirrored: bool [k], whether left and right are exchanged.
 
         Returns:
             False if no kernel can: nothing was written.
@@ -122,19 +128,20 @@ class Normalizer:
         kernel = KERNEL.module
         if not out.is_contiguous() or self.dtype == torch.bfloat16:
             return False
-        length = out[:1].numel()
+        length, width = out[:1].numel(), out.shape[-1]
         if kernel is None:
             if self.dtype == torch.uint8:  # others are counted by `write_planes`
-                KERNEL.count(len(starts) * length // 3)
+                KERNEL.count(sum(len(each.starts) for each in moves) * length // 3)
             return False
         target = out.numpy().reshape(-1)
-        places = starts, rows, mirrored, length, out.shape[-1]
         if self.dtype == torch.uint8:
             copy = kernel.gather_pixels_uint8 if interleaved else kernel.gather_uint8
-            copy(source, target, places)
+            for source, *places in moves:
+                copy(source, target, (*places, length, width))
         else:
             write = kernel.gather_pixels_float32 if interleaved else kernel.gather_float32
-            write(source, *self._constants, target, places)
+            for source, *places in moves:
+                write(source, *self._constants, target, (*places, length, width))
         return True
 
     def _with_kernel(

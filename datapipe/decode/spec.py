@@ -25,12 +25,14 @@ _TILE = 448
 _TILES = 12
 _PATCH = 14
 
-_FIXED = ("stretch", "pad", "crop")
+ONE_SIZE = ("stretch", "pad", "crop")
+"""Values of `resize` that give all images one size."""
+
 _USUAL_PATCHES = (14, 16, 32)
 
 # Options of some values of `resize` alone.
 _TAKEN_BY = {
-    "size": (*_FIXED, "shortest", "tiles"),
+    "size": (*ONE_SIZE, "shortest", "tiles"),
     "fill": ("pad", "tiles"),
     "crop_from": ("crop",),
     "temporal": ("native",),
@@ -231,7 +233,7 @@ class ImageSpec:
         """
         options = preset_options(name)
         size = options.get("size")
-        if options["resize"] in _FIXED and changes.get("size", size) not in (size, (size, size)):
+        if options["resize"] in ONE_SIZE and changes.get("size", size) not in (size, (size, size)):
             options.pop("patch", None)
         return cls(**options | changes)
 
@@ -259,7 +261,12 @@ class ImageSpec:
     @property
     def one_size(self) -> bool:
         """True if all images have `height` and `width`."""
-        return self.resize in _FIXED
+        return self.resize in ONE_SIZE
+
+    @property
+    def fills_borders(self) -> bool:
+        """True if results may have borders of the colour `fill`."""
+        return self.resize == "pad" or self.grids is not None
 
     @property
     def image_tokens(self) -> int | Literal["per-tile", "native"]:

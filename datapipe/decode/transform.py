@@ -12,7 +12,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Draw
 from datapipe.geometry.placement import Placement
 
-__all__ = ["Draw", "ImageTransform", "Placement", "make_transform"]
+__all__ = ["Draw", "ImageTransform", "Placement", "form_of", "make_transform"]
 
 _FORMS: dict[str, type[ImageTransform]] = {
     "shortest": PaddedTransform,
@@ -22,7 +22,11 @@ _FORMS: dict[str, type[ImageTransform]] = {
 }
 
 
+def form_of(spec: ImageSpec) -> type[ImageTransform]:
+    """Return the form of the images of `spec`, which has facts about all of its transforms."""
+    return AnyresTransform if spec.grids is not None else _FORMS.get(spec.resize, FixedTransform)
+
+
 def make_transform(spec: ImageSpec, normalizer: Normalizer | None = None) -> ImageTransform:
     """Return the transform for `spec`; measurements give a normalizer of their own."""
-    form = AnyresTransform if spec.grids is not None else _FORMS.get(spec.resize, FixedTransform)
-    return form(spec, normalizer)
+    return form_of(spec)(spec, normalizer)

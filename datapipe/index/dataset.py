@@ -9,15 +9,18 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
+import numpy as np
+
 from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns, open_columns
+from datapipe.index.dataset_part import DatasetPart, part_of
 from datapipe.index.files.derived import cache_folder
 from datapipe.index.manifest import (
     MANIFEST,
@@ -29,12 +32,14 @@ from datapipe.index.manifest import (
     refuse_unfinished,
     replace_file,
 )
+from datapipe.index.mixture_columns import edges_of
 from datapipe.index.parquet import file_sha256
 from datapipe.index.raw_data import not_a_dataset
 from datapipe.index.tar.indexer import check_same, index_shards
 from datapipe.index.tar.listing import Tars, index_home, names_shards, tars_at
 from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder, is_remote
+from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +64,17 @@ class Dataset:
 
     def __len__(self) -> int:
         """Return the number of samples."""
-        return self.manifest.samples
+        return int(self.sample_edges[-1])
+
+    @functools.cached_property
+    def parts(self) -> tuple[DatasetPart, ...]:
+        """The datasets of a mixture; a dataset alone is a mixture of one."""
+        return (part_of(self),)
+
+    @functools.cached_property
+    def sample_edges(self) -> Int64:
+        """Number of the first sample of each part, and of all samples: int64 [parts + 1]."""
+        return edges_of([part.counts.samples for part in self.parts])
 
     @property
     def fingerprint(self) -> str:
@@ -95,13 +110,14 @@ class Dataset:
         path = os.path.normpath(self.folder) if isinstance(self.folder, Path) else self.folder.url
         return path.rsplit("/", 1)[-1] or path
 
-    def dataset_names(self, samples: Int64) -> list[str]:
-        """Return the name of the dataset of each sample: here the folder's, for all.
+    def kinds(self, samples: Int64) -> Int64:
+        """Return the number of the part of each sample: int64 [n] in and out."""
+        found: Int64 = np.searchsorted(self.sample_edges, samples, side="right") - 1
+        return found
 
-        Args:
-            samples: int64 [n], numbers of samples.
-        """
-        return [self.name] * len(samples)
+    def dataset_names(self, samples: Int64) -> list[str]:
+        """Return the name of the part of each sample; `samples` is int64 [n]."""
+        return [self.parts[number].name for number in self.kinds(samples).tolist()]
 
 
 def open_dataset(folder: str | os.PathLike[str] | RemoteFolder) -> Dataset:
@@ -148,19 +164,7 @@ def _open_here(folder: str | os.PathLike[str]) -> Dataset:
         root = tars.folder
     columns = open_columns(home, manifest)
     _check_index(home, manifest, columns.index_bytes, str(root if tars is None else tars.name))
-    if tars is not None and not columns.checksums:
-        _say_unverified(tars.name)
     return Dataset(folder=root, home=home, manifest=manifest, columns=columns)
-
-
-@functools.cache  # once in a process
-def _say_unverified(name: str) -> None:
-    logger.warning(
-        "%s was indexed by an earlier version, without checksums: damage that still decodes, and "
-        "tars replaced by others of equal sizes, are not noticed; `datapipe index --force %s` "
-        "takes them",
-        *(name, quote(name)),
-    )
 
 
 def _foreign(path: str | os.PathLike[str]) -> Tars:
@@ -184,7 +188,7 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
 def check_shards(root: Path, manifest: Manifest) -> None:
     """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        sizes: dict[str, int | None] = dict(manifest.arrays.files)
+        sizes = dict(manifest.arrays.files)
         remedy = "restore it, or convert the shards again into a new folder"
     else:
         sizes = {shard.name: shard.bytes for shard in manifest.shards}
@@ -201,7 +205,7 @@ def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: s
     Args:
         home: folder of the index.
         manifest: of the dataset.
-        sizes: of each shard's index file; empty if they are not known.
+        sizes: of each shard's index file.
         name: of the dataset, in a shell.
     """
     remedy = "restore it, or pack the raw data again into a new folder"
@@ -209,15 +213,14 @@ def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: s
         remedy = f"restore it, or index again with `datapipe index --force {quote(name)}`"
     elif manifest.arrays is not None:
         remedy = "restore it, or convert the shards again into a new folder"
-    expected: Iterable[int | None] = sizes or (None for _ in manifest.shards)
-    named = zip((shard.index for shard in manifest.shards), expected, strict=True)
+    named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
     _check_sizes(home, dict(named), "it had {}; it was cut or replaced", remedy)
 
 
-def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remedy: str) -> None:
-    """Raise `IndexMismatch` for a file that is missing or has another size, if that is known.
+def _check_sizes(folder: Path, sizes: Mapping[str, int], said: str, remedy: str) -> None:
+    """Raise `IndexMismatch` for a file that is missing or has another size.
 
-    `said` is what the message says about the size that is known, with `{}` for that size.
+    `said` is what the message says about the expected size, with `{}` for that size.
     """
     root = os.fspath(folder)
     for name, expected in sizes.items():
@@ -230,7 +233,7 @@ def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remed
             raise IndexMismatch(
                 f"{path}: {error.strerror}; let this user read the folder, or {remedy}"
             ) from None
-        if expected is not None and size != expected:
+        if size != expected:
             raise IndexMismatch(f"{path} has {size} bytes, {said.format(expected)}: {remedy}")
 
 
@@ -267,11 +270,12 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
 
 
 def _fetch(folder: RemoteFolder, home: Path, shards: list[Shard]) -> None:
+    fetch = functools.partial(_fetch_one, folder, home)
     with (
         Progress("fetching the index", unit="shard", total=len(shards)) as progress,
-        ThreadPoolExecutor(_AT_ONCE, "datapipe-fetch") as pool,
+        closing(ThreadPool(fetch, _AT_ONCE, name="datapipe-fetch")) as pool,
     ):
-        for _ in pool.map(lambda shard: _fetch_one(folder, home, shard), shards):
+        for _ in pool.run(shards):
             progress.advance()
 
 

@@ -18,7 +18,7 @@ def find_keys(columns: Columns, keys: Collection[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     encodable = {key for key in keys if key == key.encode(errors="replace").decode()}
     wanted = pa.array(sorted(encodable), pa.large_string())
-    samples = len(columns.text_bytes)  # joined columns have it too
+    samples = len(columns.text_bytes)  # columns of a mixture have it too
     for start in range(0, samples, _CHUNK):
         array = columns.strings("key", start, min(start + _CHUNK, samples))
         for row in np.flatnonzero(pc.is_in(array, wanted).to_numpy(zero_copy_only=False)).tolist():

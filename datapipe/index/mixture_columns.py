@@ -1,4 +1,4 @@
-"""Columns of several datasets as those of one: samples, members and images one after the other."""
+"""Columns of a mixture: samples, members and images of its parts one after the other."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datapipe.array_types import Int64
-from datapipe.index.columns import DTYPES, Columns, texts_at
-from datapipe.index.files.memory import memory
+from datapipe.array_types import Int64, UInt16
+from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.files.mixture_column import (
-    KERNEL,
     MixtureColumn,
-    address_of,
-    flags_of,
     split_by_part,
 )
 
 _NONE: Any = np.zeros(0, np.uint8)
-_READ_BY_SAMPLE = ("sample_member", "sample_image", "member_offset", "member_size", "member_ext")
+_TEXTS = ("sample_key", "sample_source", "key_bytes", "source_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +29,12 @@ class ColumnCounts:
         shard_samples: int64 [shards], samples of each shard.
         members, images: numbers of them.
         extensions: of members.
-        checksums: whether each member has one.
     """
 
     shard_samples: Int64
     members: int
     images: int
     extensions: tuple[str, ...]
-    checksums: bool
 
     @property
     def samples(self) -> int:
@@ -55,145 +49,88 @@ class ColumnCounts:
             members=len(columns.member_size),
             images=len(columns.image_width),
             extensions=columns.extensions,
-            checksums=columns.checksums,
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class MixtureColumns(Columns):
-    """Columns of several datasets, each opened when it is first needed.
-
-    Args:
-        parts: return the columns of each dataset.
-        counts: of each.
+    """Columns of a mixture, each part opened when it is first needed.
 
     Attributes:
-        sample_edges, member_edges, image_edges: int64 [parts + 1], number of the first sample,
-            member and image of each dataset, and of all.
-        tables: `edges`, `tables` and `codes` of `joined_kernel.locate`.
+        parts: return the columns of each dataset.
+        counts: of each.
     """
 
-    sample_edges: Int64
-    member_edges: Int64
-    image_edges: Int64
-    tables: tuple[Any, ...]
-    _keys: JoinedTexts
-    _sources: JoinedTexts
-    _parts: Sequence[Callable[[], Columns]]
-    _counts: Sequence[ColumnCounts]
+    parts: Sequence[Callable[[], Columns]]
+    counts: Sequence[ColumnCounts]
 
-    def __init__(
-        self, parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
-    ) -> None:
+    @staticmethod
+    def of(
+        parts: Sequence[Callable[[], Columns]], counts: Sequence[ColumnCounts]
+    ) -> MixtureColumns:
+        """Return the columns of a mixture of some datasets."""
         extensions = tuple(dict.fromkeys(ext for count in counts for ext in count.extensions))
-        bounds = np.stack(
-            [
-                _edges([count.samples for count in counts]),
-                _edges([count.members for count in counts]),
-                _edges([count.images for count in counts]),
-            ]
-        )
-        samples, members, images = bounds
-        tables = np.zeros((len(_READ_BY_SAMPLE), 2, len(parts)), np.int64)
-        codes = [
-            np.array([extensions.index(ext) for ext in count.extensions], np.uint16)
-            for count in counts
-        ]
-
-        def join(name: str, edges: Int64, **options: Any) -> Any:
-            arrays = [partial(_column, part, name) for part in parts]
-            if name in _READ_BY_SAMPLE:
-                options["table"] = tables[_READ_BY_SAMPLE.index(name)]
-            return MixtureColumn(arrays, edges, DTYPES[name], **options)
-
-        fields: dict[str, Any] = {
-            "extensions": extensions,
-            "checksums": True,  # of all, or the mixture is refused
-            "shard_sample": _edges(np.concatenate([count.shard_samples for count in counts])),
-            "sample_member": join("sample_member", samples, shifts=members[:-1]),
-            "sample_image": join("sample_image", samples, shifts=images[:-1]),
-            "text_bytes": join("text_bytes", samples),
-            "member_ext": join("member_ext", members, codes=codes),
-            # Keys and sources are asked of each dataset.
-            **dict.fromkeys(("sample_key", "sample_source", "key_bytes", "source_bytes"), _NONE),
+        samples = edges_of([count.samples for count in counts])
+        members = edges_of([count.members for count in counts])
+        images = edges_of([count.images for count in counts])
+        options: dict[str, dict[str, Any]] = {
+            "sample_member": {"shifts": members[:-1]},
+            "sample_image": {"shifts": images[:-1]},
+            "member_ext": {"codes": extension_codes(extensions, counts)},
         }
-        for name in DTYPES:
-            if name not in fields:
-                fields[name] = join(name, members if name.startswith("member") else images)
-        super().__init__(**fields)
-        object.__setattr__(self, "_keys", JoinedTexts(parts, samples, "key"))
-        object.__setattr__(self, "_sources", JoinedTexts(parts, samples, "source"))
-        object.__setattr__(self, "tables", (bounds, tables, fields["member_ext"].codes))
-        object.__setattr__(self, "_parts", parts)
-        object.__setattr__(self, "_counts", counts)
-        object.__setattr__(self, "sample_edges", samples)
-        object.__setattr__(self, "member_edges", members)
-        object.__setattr__(self, "image_edges", images)
+        edges = {"sample": samples, "text": samples, "member": members, "image": images}
+        columns: dict[str, Any] = {
+            name: MixtureColumn(
+                [partial(_column, part, name) for part in parts],
+                edges[name.partition("_")[0]],
+                dtype,
+                **options.get(name, {}),
+            )
+            for name, dtype in DTYPES.items()
+            if name not in _TEXTS
+        }
+        return MixtureColumns(
+            parts=parts,
+            counts=counts,
+            extensions=extensions,
+            index_bytes=(),  # those of each dataset are compared when it is opened
+            shard_sample=edges_of(np.concatenate([count.shard_samples for count in counts])),
+            **columns,
+            **dict.fromkeys(_TEXTS, _NONE),  # asked of each dataset
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MixtureColumns, (self._parts, self._counts)
-
-    def open_part(self, part: int) -> None:
-        """Open the columns of a dataset that are read for every sample."""
-        for name in _READ_BY_SAMPLE:
-            getattr(self, name).open(part)
+        return MixtureColumns.of, (self.parts, self.counts)
 
     def keys(self, samples: Int64) -> list[str]:
-        return self._keys.at(samples)
+        return self._texts("keys", samples)
 
     def sources(self, samples: Int64) -> list[str]:
-        return self._sources.at(samples)
+        return self._texts("sources", samples)
 
     def strings(self, name: str, start: int, stop: int) -> pa.Array:
-        texts = self._keys if name == "key" else self._sources
-        return pa.array(texts.at(np.arange(start, stop)), pa.large_string())
+        return pa.array(self._texts(f"{name}s", np.arange(start, stop)), pa.large_string())
+
+    def _texts(self, name: str, samples: Int64) -> list[str]:
+        """Return the keys or sources of samples."""
+        found = np.empty(len(samples), object)
+        edges = edges_of([count.samples for count in self.counts])
+        for part, chosen, own in split_by_part(edges, samples):
+            found[chosen] = getattr(self.parts[part](), name)(own)
+        texts: list[str] = found.tolist()
+        return texts
 
 
-class JoinedTexts:
-    """Keys or sources of the samples of several datasets.
+def extension_codes(extensions: Sequence[str], counts: Sequence[ColumnCounts]) -> list[UInt16]:
+    """Return the number in `extensions` of each extension of each dataset."""
+    numbers = {name: number for number, name in enumerate(extensions)}
+    return [np.array([numbers[ext] for ext in each.extensions], np.uint16) for each in counts]
 
-    Args:
-        parts: return the columns of each dataset.
-        edges: int64 [parts + 1], number of the first sample of each.
-        name: "key" or "source".
-    """
 
-    def __init__(self, parts: Sequence[Callable[[], Columns]], edges: Int64, name: str) -> None:
-        self._parts, self._edges, self._name = parts, edges, name
-        # Of offsets and bytes, as `joined_kernel` has them.
-        self._tables = np.zeros((2, 2, len(parts)), np.int64)
-
-    def at(self, samples: Int64) -> list[str]:
-        """Return the texts of samples: `samples` is int64 [n]."""
-        if KERNEL.module is None:
-            KERNEL.count(len(samples))
-        else:
-            places = np.empty((2, len(samples)), np.int64)
-            if KERNEL.module.find_texts(samples, self._edges, self._tables, memory(), places):
-                return texts_at(memory()[3], *places)
-        found = [""] * len(samples)
-        everywhere = np.arange(len(samples))
-        for part, chosen, own in split_by_part(self._edges, samples):
-            columns = self._parts[part]()
-            texts = getattr(columns, f"{self._name}s")(own)
-            for place, text in zip(everywhere[chosen].tolist(), texts, strict=True):
-                found[place] = text
-            self._open(part, columns)
-        return found
-
-    def _open(self, part: int, columns: Columns) -> None:
-        if self._tables[1, 0, part]:
-            return
-        names = f"sample_{self._name}", f"{self._name}_bytes"
-        for name, table in zip(names, self._tables, strict=True):
-            array = getattr(columns, name)
-            # The columns keep the arrays. Who finds an address reads, so flags come first.
-            table[1, part] = flags_of(array)
-            table[0, part] = address_of(array)
+def edges_of(counts: Sequence[int] | Int64) -> Int64:
+    """Return the number of the first item of each of some datasets, and of all: int64 [n + 1]."""
+    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
 
 
 def _column(part: Callable[[], Columns], name: str) -> Any:
     return getattr(part(), name)
-
-
-def _edges(counts: Sequence[int] | Int64) -> Int64:
-    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))

@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from datapipe.decode.array_spec import image_identity, spec_of
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.manifest import Arrays
 from datapipe.loader.work import Work
 
-
-@dataclass(frozen=True)
-class _Held:
-    """A dataset of arrays.
-
-    Attributes:
-        name: in the mixture; None for a dataset alone.
-        images: of its samples, which it may not hold.
-        own: its `ImageSpec`; None if it has that of the loader.
-    """
-
-    name: str | None
-    arrays: Arrays
-    images: int
-    own: ImageSpec | None
+Form = Mapping[str, Any]
+"""Facts about the images of a dataset of arrays."""
 
 
 def on_arrays(
@@ -37,66 +24,51 @@ def on_arrays(
     """Return the work that is left if datasets are arrays.
 
     Args:
-        dataset: alone, or a mixture.
-        own: `ImageSpec` of each dataset of a mixture; None where it has that of `work`.
+        own: `ImageSpec` of each part of the dataset; None where it has that of `work`.
         image_given: whether a person gave the `ImageSpec` of `work`; else it is that of the arrays.
 
     Raises:
         PlanError: the work cannot be done on arrays, or they hold other images.
     """
-    held, count = _held(dataset, own)
+    given = zip(dataset.parts, own, strict=True)
+    held = [(part, part.arrays, image) for part, image in given if part.arrays is not None]
     if not held:
         return work
-    stored = [one for one in held if one.arrays.image]
+    stored = [part for part, arrays, _ in held if arrays.image]
+    forms = [arrays.image for _, arrays, _ in held if arrays.image]
     image = work.image
-    if not image_given and stored:
-        image = spec_of(stored[0].arrays.image)
-    elif not image_given and len(held) == count:
+    if not image_given and forms:
+        image = spec_of(forms[0])
+    elif not image_given and len(held) == len(dataset.parts):
         image = None
-    if work.cache is not None and (work.cache.memory, work.cache.disk) != (None, None):
+    if work.cache is not None and work.cache.keeps_on_host:
         raise PlanError(
-            f"{_prefix(held[0])}cache: arrays are decoded, and the page cache keeps what was read "
+            f"{held[0][0].prefix}cache: arrays are decoded, and the page cache keeps what was read "
             "of them; leave it out, or give CacheSpec(device=...)"
         )
     if image is not None:
-        for one in stored[1:]:
-            _check_alike(stored[0], one)
-        for one in held:
+        for part, form in zip(stored[1:], forms[1:], strict=True):
+            _check_alike((stored[0].name, forms[0]), (part.name, form))
+        for part, arrays, its_own in held:
             try:
-                _check(one, work, image if one.own is None else one.own)
+                _check(arrays, part.counts.images, work, its_own or image)
             except PlanError as error:
-                raise PlanError(f"{_prefix(one)}{error}") from error
+                raise PlanError(f"{part.prefix}{error}") from error
     return replace(work, image=image, decoder="cpu")
 
 
-def _held(dataset: Dataset, own: Sequence[ImageSpec | None]) -> tuple[list[_Held], int]:
-    """Return the datasets of arrays, and the number of all datasets."""
-    if isinstance(dataset, DatasetMixture):
-        parts = zip(dataset.parts, own, strict=True)
-        held = [
-            _Held(part.name, part.arrays, part.counts.images, image)
-            for part, image in parts
-            if part.arrays is not None
-        ]
-        return held, len(dataset.parts)
-    arrays = dataset.manifest.arrays
-    return [] if arrays is None else [_Held(None, arrays, dataset.manifest.images, None)], 1
-
-
-def _prefix(one: _Held) -> str:
-    return "" if one.name is None else f"dataset {one.name!r} of the mixture: "
-
-
-def _check(one: _Held, work: Work, image: ImageSpec) -> None:
+def _check(arrays: Arrays, images: int, work: Work, image: ImageSpec) -> None:
     """Refuse work that cannot be done on the images of a dataset.
+
+    Args:
+        images: of its samples, which it may not hold.
 
     Raises:
         PlanError: it cannot.
     """
-    arrays = one.arrays
-    if one.images and not arrays.image:
+    if images and not arrays.image:
         raise PlanError(
-            f"the arrays hold no images, and their samples have {one.images:,}; "
+            f"the arrays hold no images, and their samples have {images:,}; "
             "give image=None, or convert the shards again, with images"
         )
     if arrays.image and work.transform is not None:
@@ -105,27 +77,30 @@ def _check(one: _Held, work: Work, image: ImageSpec) -> None:
             "read the shards that they came from"
         )
     is_dali = isinstance(work.decoder, DaliOptions) or work.decoder == "dali"
-    if is_dali and (arrays.image or one.name is not None):
+    if is_dali:
         raise PlanError("decoder='dali': arrays are decoded already; leave it out")
     if arrays.image:
         _check_same_images(arrays, image)
 
 
-def _check_alike(first: _Held, second: _Held) -> None:
+def _check_alike(first: tuple[str, Form], second: tuple[str, Form]) -> None:
     """Refuse images that two datasets of a mixture store in different forms.
+
+    Args:
+        first, second: name and form of each.
 
     Raises:
         PlanError: the forms differ.
     """
-    here, there = first.arrays.image, second.arrays.image
+    (name, here), (other, there) = first, second
     different = [
-        f"{name}: {here.get(name)!r} of {first.name}, {there.get(name)!r} of {second.name}"
-        for name in sorted(here.keys() | there.keys())
-        if here.get(name) != there.get(name)
+        f"{fact}: {here.get(fact)!r} of {name}, {there.get(fact)!r} of {other}"
+        for fact in sorted(here.keys() | there.keys())
+        if here.get(fact) != there.get(fact)
     ]
     if different:
         raise PlanError(
-            f"the arrays of {first.name} and {second.name} hold images of different forms "
+            f"the arrays of {name} and {other} hold images of different forms "
             f"({'; '.join(different)}); convert the shards of one again, or mix its shards"
         )
 

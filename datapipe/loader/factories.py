@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_together, kept_transform, make_cache, make_device_rows
+from datapipe.cache.factory import kept_transform, make_cache, make_device_rows
 from datapipe.decode.array_spec import array_spec, spec_of
 from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import KERNEL
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import ImageTransform, make_transform
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.loader.batch.buffer_pool import BufferPool, can_pin
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.image_context import ImageContext
-from datapipe.loader.batch.stored_text import PartTexts, StoredTexts
+from datapipe.loader.batch.stored_text import StoredTexts
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.schedule.mixture_draws import MixedOrigin
-from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
+from datapipe.loader.schedule.sample_source import TextRule
 from datapipe.loader.work import ImagePath, Work
 from datapipe.plan.options import PlanOptions
 from datapipe.store.open import open_arrays, open_store
@@ -41,32 +39,29 @@ def make_context(
     *,
     work: Work,
     path: ImagePath,
-    transform: ImageTransform | None,
 ) -> tuple[BatchContext, DeviceCache | None]:
     """Make the context of the batches, and the cache of images on the device.
 
     Args:
         origin: of the samples.
-        transform: of images in the workers; None if images are left out.
 
     Raises:
         PlanError: a cache cannot keep what is asked for.
     """
     prefetcher = path.prefetcher
     kept = rows = cache = images = device_cache = None
-    forms = None if transform is None else ImageKinds.of(origin, dataset, transform)
+    forms = None if path.made is None else ImageKinds.of(origin, dataset)
     if work.cache is not None:
-        specs = [path.made] if forms is None else [form.spec for form in forms.transforms]
-        each = [
-            kept_transform(
-                work.cache,
-                spec,
-                decoder=path.decoder is not None,
-                transform=work.transform is not None,
-            )
-            for spec in specs
-        ]
-        kept = kept_together(work.cache, each, [""] if forms is None else forms.names)
+        specs = {"": path.made}
+        if forms is not None:
+            each = zip(forms.names, forms.transforms, strict=True)
+            specs = {name: form.spec for name, form in each}
+        kept = kept_transform(
+            work.cache,
+            specs,
+            decoder=path.decoder is not None,
+            transform=work.transform is not None,
+        )
         rows = make_device_rows(
             work.cache,
             dataset,
@@ -74,7 +69,7 @@ def make_context(
             kept=kept,
             device=None if prefetcher is None else prefetcher.device,
         )
-    stored = _stored_images(dataset)
+    stored = _stored_images(origin)
     if stored is not None and path.made is not None:
         kept = make_transform(array_spec(stored))
         KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
@@ -130,24 +125,23 @@ def make_context(
     return context, device_cache
 
 
-def _stored_images(dataset: Dataset) -> ImageSpec | None:
-    """Return the spec of images in arrays, which is one for all datasets; None if there are none.
-
-    Args:
-        dataset: alone, or a mixture.
-    """
-    held = [dataset.manifest.arrays]
-    if isinstance(dataset, DatasetMixture):
-        held = [part.arrays for part in dataset.parts]
+def _stored_images(origin: Origin) -> ImageSpec | None:
+    """Return the spec of images in arrays, which all parts share; None if there are none."""
+    held = [part.data.arrays for part in origin.parts]
     return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
 
 def _token_context(
     dataset: Dataset, origin: Origin, plan: PlanOptions, options: LoaderOptions, *, work: Work
 ) -> TokenContext | None:
-    texts, kinds = _text_kinds(dataset, origin)
+    texts = tuple(
+        _text_kind(part, part.rule, first)
+        for part, first in zip(origin.parts, origin.edges[:-1].tolist(), strict=True)
+        if part.rule is not None
+    )
     if not texts:
         return None
+    check_texts(texts, [part.name for part in origin.parts])
     total, segments = work.batch.pad_to, None
     if work.static_shapes:
         assert plan.pack is not None
@@ -156,7 +150,7 @@ def _token_context(
         segments = plan.max_samples * options.units_per_rank + 1  # the last one is the rest
     return TokenContext(
         texts=texts,
-        kinds=kinds,
+        kinds=dataset.kinds if len(texts) > 1 else None,
         pack=plan.unit == "pack",
         # One of the two is 1: packs are not padded.
         multiple_of=plan.pack_multiple_of * work.batch.multiple_of,
@@ -165,39 +159,14 @@ def _token_context(
     )
 
 
-def _text_kinds(
-    dataset: Dataset, origin: Origin
-) -> tuple[tuple[TextKind, ...], Callable[[Int64], Int64] | None]:
-    """Return the texts of each dataset, and which are those of a sample; none without a tokenizer.
-
-    Raises:
-        PlanError: texts of two datasets cannot be in one batch.
-    """
-    if not isinstance(origin, MixedOrigin):
-        text = origin.text
-        if text is None:
-            return (), None
-        stored = StoredTexts.of(text.dataset, text.encoder.digest, text.columns)
-        return (_text_kind(text, text, stored=stored),), None
-    assert isinstance(dataset, DatasetMixture)
-    parts = [(part, part.rule) for part in origin.draws.parts]
-    texts = tuple(
-        _text_kind(rule, part, first=first, stored=PartTexts.of(part))
-        for (part, rule), first in zip(parts, dataset.sample_edges.tolist(), strict=False)
-        if rule is not None
-    )
-    if texts:
-        check_texts(texts, [part.name for part, _ in parts])
-    return texts, dataset.kinds
-
-
-def _text_kind(rule: TextRule, images: TextSizes | PartSource, **options: Any) -> TextKind:
+def _text_kind(part: MixturePart, rule: TextRule, first: int) -> TextKind:
     return TextKind(
         encoder=rule.encoder,
-        image_tokens=images.image_tokens,
-        image_grids=images.image_grids if rule.images.grids is not None else None,
+        stored=StoredTexts.of(part),
+        image_tokens=part.image_tokens,
+        image_grids=part.image_grids if rule.images.grids is not None else None,
         limit=rule.limit,
-        **options,
+        first=first,
     )
 
 
@@ -208,7 +177,7 @@ class ImageKinds:
     Attributes:
         transforms: each of them once.
         kinds: returns the index in `transforms` of each sample; None if there is one transform.
-        names: of a dataset that has each transform.
+        names: of a part that has each transform.
     """
 
     transforms: tuple[ImageTransform, ...]
@@ -216,21 +185,18 @@ class ImageKinds:
     names: tuple[str, ...]
 
     @staticmethod
-    def of(origin: Origin, dataset: Dataset, transform: ImageTransform) -> ImageKinds:
-        """Find the transforms of all datasets; `transform` is that of a loader of one.
+    def of(origin: Origin, dataset: Dataset) -> ImageKinds:
+        """Find the transforms of all parts.
 
         Raises:
-            PlanError: images of two datasets cannot be in one batch.
+            PlanError: images of two parts cannot be in one batch.
         """
-        if not isinstance(origin, MixedOrigin):
-            return ImageKinds((transform,), None, (dataset.title,))
-        assert isinstance(dataset, DatasetMixture)
         found: dict[str, tuple[ImageTransform, str]] = {}
         table = []
-        for part in origin.draws.parts:
+        for part in origin.parts:
             assert part.image is not None
             name = repr(part.image.spec)
-            found.setdefault(name, (part.image, part.name))
+            found.setdefault(name, (part.image, part.data.name))
             table.append(list(found).index(name))
         transforms, names = zip(*found.values(), strict=True)
         check_together(transforms, names)
@@ -240,9 +206,9 @@ class ImageKinds:
 
 @dataclass(frozen=True)
 class KindTable:
-    """Kind of each sample of a mixture, by its dataset: `table` is int64 [datasets]."""
+    """Kind of each sample of a mixture, by its part: `table` is int64 [parts]."""
 
-    dataset: DatasetMixture
+    dataset: Dataset
     table: Int64
 
     def __call__(self, samples: Int64) -> Int64:

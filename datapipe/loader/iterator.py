@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from datapipe.errors import DatapipeError, SampleError
+from datapipe.errors import DatapipeError
 from datapipe.loader.batch.builder import Batch
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher, Sent
@@ -57,8 +57,8 @@ class LoaderIterator(Iterator[Batch]):
         self._device_cache = device_cache
         self._meter = meter
         self._has_workers = has_workers
-        # Batches that are being copied to the device, or their errors.
-        self._sent: deque[tuple[FinishedJob, Sent | SampleError]] = deque()
+        # Batches that are being copied to the device; the last may be what ended them.
+        self._sent: deque[tuple[FinishedJob, Sent] | Exception] = deque()
         self.closed = False
         self._exhausted = False
         self._busy = threading.Lock()
@@ -107,11 +107,12 @@ class LoaderIterator(Iterator[Batch]):
         else:
             if not self._sent:
                 self._send(self._prefetcher)
-            if self._executor.ready():
+            first = self._sent.popleft()
+            if isinstance(first, Exception):
+                raise first
+            if not self._sent and self._executor.ready():
                 self._send(self._prefetcher)  # copied during the work on this one
-            job, sent = self._sent.popleft()
-            if isinstance(sent, SampleError):
-                raise sent
+            job, sent = first
             batch = self._timed("transfer", self._prefetcher.receive, sent)
         self._on_batch(job)
         if self._meter is not None:
@@ -120,16 +121,17 @@ class LoaderIterator(Iterator[Batch]):
         return batch
 
     def _send(self, prefetcher: DevicePrefetcher) -> None:
-        job = self._executor.next()
+        """Begin to copy the next batch. Exceptions are kept until the batches before it are out."""
         try:
+            job = self._executor.next()
             batch, blank = self._timed("collate", job.result), job.blank
             cache, complete = self._device_cache, None
             if cache is not None:
                 complete = cache.begin(job.step, batch, job.errors, blank)
             sent = self._timed("transfer", prefetcher.send, batch, blank=blank, complete=complete)
             self._sent.append((job, sent))
-        except SampleError as error:
-            self._sent.append((job, error))  # raised after the batches before it
+        except Exception as error:
+            self._sent.append(error)
 
     def _timed(self, stage: str, function: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function, its time counted if there is a meter."""

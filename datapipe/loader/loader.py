@@ -96,7 +96,7 @@ class Loader:
         self._history = History(self._run)  # of the newest iterator
         self._checked_fields = False  # whether absent fields were warned of
         self._resumes = False  # whether a state was just loaded
-        self._warned_of = 0  # group whose steps are uneven here, and that a warning named
+        self._checked_group = 0  # that a warning was considered for
         self._finished = False  # whether the newest iterator has come to its end
         self._trainer_epoch: int | None = None
         self._iterator: weakref.ref[LoaderIterator] | None = None
@@ -255,11 +255,6 @@ class Loader:
             options = replace(options, group=group)
         schedule = replace(self._schedule, plan=options)
         run, schedule = resume(schedule, state)
-        uneven = options.group > 1 and options.group % self.options.share and self.options.rank == 0
-        if uneven and self._warned_of != options.group:  # once, however often a state is loaded
-            self._warned_of = options.group
-            here = self.options
-            warn_of_uneven_steps(options.group, options.unit, here.units_per_rank, here.world_size)
         self._schedule = schedule
         self._end_iterator()
         self._start_at(run)
@@ -346,6 +341,9 @@ class Loader:
         """Start workers on the steps of a run."""
         if self.meter is not None:
             self.meter.retire()
+        if self._checked_group != self._schedule.plan.group:
+            self._checked_group = self._schedule.plan.group
+            warn_of_uneven_steps(self._schedule.plan, self.options)
         return self._jobs.begin(run, self._schedule, self.meter, self._set_final)
 
     def _set_final(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,21 +17,17 @@ from datapipe.declared import Count, Word, checked
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.tar.listing import names_shards
 from datapipe.loader.array_work import on_arrays
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
 from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
-from datapipe.loader.old_names import accept_old_names
 from datapipe.loader.schedule.exclude import parse_exclude
-from datapipe.loader.schedule.mixture_source import OpenedMixture
+from datapipe.loader.schedule.mixture.opened import OpenedMixture
 from datapipe.loader.schedule.plan_options import resolve_plan
 from datapipe.loader.schedule.run_options import DEFAULT_PREFETCH, LoaderOptions, OnError
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.sample_source import open_origin, text_rule
 from datapipe.loader.specs import (
     BatchSpec,
     DeviceSpec,
@@ -43,21 +40,22 @@ from datapipe.loader.specs import (
 )
 from datapipe.loader.tuned_settings import given_or, tuning_key, with_tuned
 from datapipe.loader.work import DecoderName, Work
-from datapipe.mixture.given import image_of, joined, mixture_at, text_of
+from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
-from datapipe.remote.folder import RemoteFolder, RemoteOptions, is_remote
-from datapipe.text.spec import TextSpec, with_image_tokens
+from datapipe.remote.folder import RemoteOptions
+from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+logger = logging.getLogger(__name__)
+
 _DEFAULT_IMAGE = ImageSpec()
 
 
-@accept_old_names
 @short_interrupts
 @checked(PlanError)
 def make_loader(
@@ -128,7 +126,8 @@ def make_loader(
         seed: of the order, which follows from epoch, seed, dataset and plan; workers and ranks do
             not change it.
         group: number of consecutive units of equal cost, so that the ranks of a step have equal
-            work. By default one step of the first launch, for packs and batches that are shuffled.
+            work. By default 64, or a step of the first launch if that has more, for packs and
+            batches that are shuffled. Launches with equal groups have one order.
         drop_last: leave out the last step if it has too few units for all ranks. Otherwise some of
             them are repeated, marked as not valid and with labels -100.
         exclude: samples (keys or numbers; in a mixture "dataset:key" for a key that several
@@ -181,13 +180,8 @@ def make_loader(
         (4, 3, 336, 336) (4, 19)
         (4, 3, 336, 336) (4, 19)
     """
-    path = joined(path)
-    mixture = mixture_at(path)
-    if mixture is not None:
-        image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
-        sized_text = text_of(mixture, text, image)
-    else:
-        sized_text = None if text is None else with_image_tokens(text, image)
+    mixture = mixture_of(path)
+    image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
     packs = as_spec(PackSpec, pack) if pack is not None else None
     batch = as_spec(BatchSpec, batch_size)
     to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
@@ -197,7 +191,7 @@ def make_loader(
     names = (meta,) if isinstance(meta, str) else tuple(meta)
     work = Work(
         image=image,
-        text=sized_text,
+        text=text_of(mixture, text, image),
         transform=transform,
         where=where,
         decoder=decoder,
@@ -239,9 +233,9 @@ def make_loader(
         **worker.loader_options(),
         **vars(run),
     )
-    opened = None if mixture is None else OpenedMixture(mixture, _options_of(remote))
-    dataset = _open(path, remote) if opened is None else opened.dataset
-    own = [] if opened is None else opened.own_images
+    opened = OpenedMixture(mixture, _options_of(remote))
+    dataset = opened.dataset
+    own = opened.own_images
     if any(own) and decoder == "auto":
         work = replace(work, decoder="cpu")  # DALI makes images of one kind
     work = on_arrays(work, dataset, own, image_given=image is not _DEFAULT_IMAGE)
@@ -249,30 +243,24 @@ def make_loader(
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
-    image_path = work.choose_path(options, checksums=dataset.columns.checksums)
-    image_transform = work.fitting(image_path)
-    if opened is None:
-        rule = None
-        if text is not None:
-            rule = text_rule(text, plan, pad_to=batch.pad_to, image=image_transform)
-        origin = open_origin(dataset, rule, plan, where=where, on_error=on_error)
-    else:
-        origin = opened.origin(
-            text,
-            plan,
-            share=options.global_batch_size or options.share,
-            pad_to=batch.pad_to,
-            where=where,
-            image=lambda own: work.fitting_own(own, image_path),
-            on_error=on_error,
-        )
-    origin.warn()
+    image_path = work.choose_path(options)
+    origin = opened.origin(
+        text,
+        plan,
+        share=options.global_batch_size or options.share,
+        pad_to=batch.pad_to,
+        where=where,
+        image=lambda own: work.fitting_own(own, image_path),
+        on_error=on_error,
+    )
+    for warning in origin.warnings:
+        logger.warning("%s", warning)
     if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
         raise PlanError(
             f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
             f"{options.units_per_rank} times world_size {options.world_size}"
         )
-    exclusion, excluded_plans = parse_exclude(exclude, dataset)
+    exclusion, excluded_plans = parse_exclude(exclude, origin)
     schedule = Schedule(
         fingerprint=dataset.fingerprint,
         origin=origin,
@@ -283,9 +271,7 @@ def make_loader(
     )
     if ranks_found:
         check_agreement(schedule.digest(), mesh)
-    context, device_cache = make_context(
-        dataset, origin, plan, options, work=work, path=image_path, transform=image_transform
-    )
+    context, device_cache = make_context(dataset, origin, plan, options, work=work, path=image_path)
     loader = Loader(
         dataset,
         schedule,
@@ -301,13 +287,6 @@ def make_loader(
         # A state that is loaded next may bring the group with it.
         seen.check(schedule.order(), but=None if group is not None else "group")
     return loader
-
-
-def _open(path: Any, remote: RemoteSpec) -> Dataset:
-    """Open the dataset at a path, a list of shards or a URL."""
-    if not is_remote(path) or names_shards(path):
-        return open_dataset(path)
-    return open_dataset(RemoteFolder(path, _options_of(remote)))
 
 
 def _options_of(remote: RemoteSpec) -> RemoteOptions:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datapipe.loader.schedule.left_out import LeftOut
-from datapipe.loader.schedule.mixture_draws import Draws
-from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.summary import DatasetSums
 
 
@@ -140,7 +140,12 @@ def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
 
 
 def plan_datasets(
-    draws: Draws, sums: Sequence[DatasetSums], left_out: Sequence[LeftOut], *, epoch: int, run: int
+    origin: Origin,
+    sums: Sequence[DatasetSums],
+    left_out: Sequence[LeftOut],
+    *,
+    epoch: int,
+    run: int,
 ) -> tuple[DatasetPlan, ...]:
     """Return the figures of each dataset.
 
@@ -148,16 +153,16 @@ def plan_datasets(
         sums, left_out: of each, in an epoch.
         run: epochs of the run.
     """
-    asked = draws.asked(epoch)
-    counts = [draws.counts(number) for number in range(draws.legs.epoch, run)]
+    asked = origin.asked(epoch)
+    counts = [origin.counts(number) for number in range(origin.legs.epoch, run)]
     found = []
-    for part, own, out in zip(draws.parts, sums, left_out, strict=True):
+    for part, own, out in zip(origin.parts, sums, left_out, strict=True):
         run_drawn = sum(count[part.name] for count in counts)
         found.append(
             DatasetPlan(
                 name=part.name,
                 groups=part.groups,
-                dataset_samples=len(part.part.dataset()),
+                dataset_samples=len(part.data.dataset()),
                 samples=part.samples,
                 asked=asked[part.name],
                 drawn=own.samples,
@@ -172,13 +177,13 @@ def plan_datasets(
     return tuple(found)
 
 
-def _run_tokens(part: PartSource, own: DatasetSums, drawn: int, *, one: bool) -> int | None:
+def _run_tokens(part: MixturePart, own: DatasetSums, drawn: int, *, one: bool) -> int | None:
     if own.tokens is None or one:
         return own.tokens
     return round(drawn * part.mean_tokens())
 
 
-def find_phases(draws: Draws, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
+def find_phases(origin: Origin, *, share: int | None, steps: dict[int, int]) -> tuple[Phase, ...]:
     """Return the phases of a run.
 
     Args:
@@ -186,22 +191,22 @@ def find_phases(draws: Draws, *, share: int | None, steps: dict[int, int]) -> tu
         steps: step of its epoch, by the draw of the run; where it is known from planning.
     """
     found = []
-    for start, first, last in _segments(draws):
-        epoch = draws.legs.epoch_of(start)
+    for start, first, last in _segments(origin):
+        epoch = origin.legs.epoch_of(start)
         step = steps.get(start)
         if epoch is not None and share is not None:
-            step = (start - draws.legs.span(epoch)[0]) // share
+            step = (start - origin.legs.span(epoch)[0]) // share
         found.append(Phase(start=start, epoch=epoch, step=step, first=first, last=last))
     return tuple(found)
 
 
-def phase_starts(draws: Draws) -> list[int]:
+def phase_starts(origin: Origin) -> list[int]:
     """Return the draws of a run at which its phases begin."""
-    return [start for start, _, _ in _segments(draws)]
+    return [start for start, _, _ in _segments(origin)]
 
 
-def _segments(draws: Draws) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
-    legs = draws.legs.legs
+def _segments(origin: Origin) -> Iterator[tuple[int, dict[str, float], dict[str, float]]]:
+    legs = origin.legs.legs
     ends = [leg.start for leg in legs[1:]] + [None]
     for leg, end in zip(legs, ends, strict=True):
         rates = leg.rates
@@ -209,7 +214,7 @@ def _segments(draws: Draws) -> Iterator[tuple[int, dict[str, float], dict[str, f
             rates.starts.tolist(), rates.first.tolist(), rates.last.tolist(), strict=True
         ):
             if end is None or leg.start + at < end:
-                names = leg.datasets
+                names = leg.parts
                 yield (
                     leg.start + at,
                     dict(zip(names, first, strict=True)),

@@ -16,8 +16,8 @@ from datapipe.loader.mixture_report import (
     plan_datasets,
 )
 from datapipe.loader.schedule.left_out import Lengths, look_at_lengths
-from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin
-from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Step
 from datapipe.plan.summary import PlanSummary, summarise
@@ -86,13 +86,10 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     """
     epoch = loader.epoch if epoch is None else epoch
     options, schedule = loader.options, loader.components().schedule
-    count = schedule.origin.source.count
+    origin = schedule.origin
+    count = sum(origin.counts(epoch).values())
     clock = _Clock()
-    origin, mixed = schedule.origin, None
-    if isinstance(origin, MixedOrigin):
-        mixed = origin.draws
-        count = sum(mixed.counts(epoch).values())
-    phase_steps = _PhaseSteps(mixed, epoch)
+    phase_steps = _PhaseSteps(origin, epoch)
     with Progress("planning", unit="sample", total=count) as progress:
         summary = summarise(
             phase_steps.watched(clock.timed(loader.plan.steps(epoch=epoch), progress)),
@@ -101,26 +98,24 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
             world_size=options.world_size,
             pad_to=options.pad_to,
             multiple_of=options.multiple_of,
-            dataset_edges=None if mixed is None else mixed.edges,
+            dataset_edges=None if origin.is_alone else origin.edges,
         )
     if not summary.steps:
         raise PlanError(
             f"epoch {epoch} has no step: drop_last drops the only one, since its units are fewer "
             f"than the {options.share} that all ranks take"
         )
-    if mixed is None:
-        lengths, mixture = look_at_lengths(loader.dataset, origin, schedule.plan), None
-    else:
-        each = [_lengths_of(part, schedule.plan) for part in mixed.parts]
-        lengths = Lengths.join(each)
+    each = [_lengths_of(part, schedule.plan) for part in origin.parts]
+    mixture = None
+    if not origin.is_alone:
         run = max(epoch + 1, options.epochs or 1)
         mixture = MixturePlan(
             epochs=run,
             datasets=plan_datasets(
-                mixed, summary.datasets, [one.left_out for one in each], epoch=epoch, run=run
+                origin, summary.datasets, [one.left_out for one in each], epoch=epoch, run=run
             ),
             phases=find_phases(
-                mixed,
+                origin,
                 share=options.share if schedule.plan.unit == "sample" else None,
                 steps=phase_steps.steps,
             ),
@@ -130,7 +125,7 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
         world_size=options.world_size,
         dataset_samples=len(loader.dataset),
         last_samples=count - summary.samples,
-        lengths=lengths,
+        lengths=Lengths.join(each),
         mixture=mixture,
         summary=summary,
         seconds=clock.seconds,
@@ -138,9 +133,9 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
     )
 
 
-def _lengths_of(part: PartSource, plan: PlanOptions) -> Lengths:
-    """Return the samples of a dataset of a mixture that are too long or left out."""
-    found = look_at_lengths(part.part.dataset(), part.origin(), plan)
+def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
+    """Return the samples of a part that are too long or left out."""
+    found = look_at_lengths(part.data.dataset(), part.selection(), plan)
     return replace(found, left_out=replace(found.left_out, limit=part.whole - part.samples))
 
 
@@ -151,12 +146,10 @@ class _PhaseSteps:
         steps: by the draw of the run at which a phase begins.
     """
 
-    def __init__(self, draws: Draws | None, epoch: int) -> None:
+    def __init__(self, origin: Origin, epoch: int) -> None:
         self.steps: dict[int, int] = {}
-        self._starts: list[int] = []
-        if draws is not None:
-            self._before, stop = draws.legs.span(epoch)
-            self._starts = [at for at in phase_starts(draws) if self._before <= at < stop]
+        self._before, stop = origin.legs.span(epoch)
+        self._starts = [at for at in phase_starts(origin) if self._before <= at < stop]
 
     def watched(self, steps: Iterator[Step]) -> Iterator[Step]:
         # Blocks end where a phase begins, so units before it hold all samples before it.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from datapipe.cache.spec import CacheSpec
+from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
-from datapipe.decode.transform import ImageTransform, make_transform
+from datapipe.decode.transform import ImageTransform, form_of, make_transform
 from datapipe.errors import PlanError
 from datapipe.loader.batch.image_batch import GEOMETRY
 from datapipe.loader.batch.user_transform import UserTransform
@@ -98,12 +99,12 @@ class Work:
         said = f"{name}={batch.sample_rows}"
         if image is None:
             raise PlanError(f"{said} is about images; give image=ImageSpec(...), or leave it out")
-        if image.resize in ("shortest", "dynamic"):
+        if form_of(image).padded:
             raise PlanError(
                 f"{said}: with resize={image.resize!r} batches have images of their own size, so "
                 "no number of them makes one shape; give another resize="
             )
-        if name == "sample_images" and image.resize in ("native", "tiles"):
+        if name == "sample_images" and not image.one_size:
             raise PlanError(
                 f"{said}: with resize={image.resize!r} images have several rows of pixel_values; "
                 "give sample_patches= in its place"
@@ -131,11 +132,8 @@ class Work:
             "cache": self.cache,
         }
 
-    def choose_path(self, options: LoaderOptions, *, checksums: bool) -> ImagePath:
+    def choose_path(self, options: LoaderOptions) -> ImagePath:
         """Choose the decoder of the images and the device that normalises them.
-
-        Args:
-            checksums: whether the dataset has them.
 
         Raises:
             PlanError: DALI is asked for, and is not installed or cannot do this; or there is no
@@ -146,13 +144,13 @@ class Work:
         on_gpu = device is not None and device.type == "cuda"
         made = spec  # by the workers or DALI; the rest is done on the device
         if spec is not None and device is not None:
-            made = _without_normalising(spec)
+            made = unnormalized(spec)  # a quarter of the bytes cross the bus
         decoder, there = None, spec  # `there` is normalised on the device
         if self._takes_dali(options, on_gpu=on_gpu):
             assert spec is not None
             assert made is not None
             gpu = device if on_gpu else None
-            decoder = self._start_dali(made if gpu is None else spec, options, gpu, checksums)
+            decoder = self._start_dali(made if gpu is None else spec, options, gpu)
             if decoder is not None and on_gpu:
                 made, there = spec, None
         prefetcher = None
@@ -162,12 +160,12 @@ class Work:
                 mean_std=there.mean_std if there is not None else None,
                 dtype=there.out_dtype if there is not None else None,
                 channels_last=self.device.channels_last,
-                padded=spec is not None and spec.resize in ("shortest", "dynamic"),
+                padded=spec is not None and form_of(spec).padded,
             )
         return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
 
     def _start_dali(
-        self, made: ImageSpec, options: LoaderOptions, gpu: torch.device | None, checksums: bool
+        self, made: ImageSpec, options: LoaderOptions, gpu: torch.device | None
     ) -> DaliDecoder | None:
         """Start DALI; None where "auto" chose it and it cannot start, which is logged.
 
@@ -184,7 +182,7 @@ class Work:
                 batch_size=_TOGETHER if gpu is None else _TOGETHER_ON_GPU,
                 threads=max(1, options.num_workers),
                 # DALI shows damage as pixels. A checksum finds it too.
-                check=not (options.verify and checksums),
+                check=not options.verify,
                 options=self.decoder if isinstance(self.decoder, DaliOptions) else DaliOptions(),
             )
         except PlanError as error:
@@ -264,8 +262,7 @@ class Work:
             )
         if path.prefetcher is not None:
             here, there = self.image, own
-            padded = ("shortest", "dynamic")
-            if (here.resize in padded) != (there.resize in padded):
+            if form_of(here).padded != form_of(there).padded:
                 raise PlanError(
                     f"the device pads images of resize={here.resize!r} and of "
                     f"resize={there.resize!r} differently, {alike} leave device= out"
@@ -276,23 +273,13 @@ class Work:
                     f"{here.out_dtype}, and this dataset asks for {there.mean_std} to "
                     f"{there.out_dtype}; give both the same, or leave device= out"
                 )
-            own = _without_normalising(own)
+            own = unnormalized(own)
         return self.fitting(replace(path, made=own))
 
     @property
     def keeps_on_device(self) -> bool:
         """True if images stay on the device that batches go to."""
         return self.cache is not None and self.cache.device is not None
-
-
-def _without_normalising(image: ImageSpec) -> ImageSpec:
-    """Return the images that are copied to a device, which normalises them."""
-    if image.out_dtype == torch.uint8:
-        return image
-    # A quarter of the bytes cross the bus. The default colour of padding is the mean.
-    padded = image.resize == "pad" or image.grids is not None
-    fill = image.fill_color if padded else None
-    return replace(image, normalize=None, dtype=torch.uint8, fill=fill)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Mixtures as arguments: by value or file, and the text options that all of their datasets have."""
+"""Mixtures as arguments of `make_loader`, and the options that all of their datasets have."""
 
 from __future__ import annotations
 
@@ -21,29 +21,33 @@ FILES = (".yaml", ".yml", ".json")
 """Endings of files that hold a mixture."""
 
 
-def joined(
-    path: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],
-) -> str | PathLike[str] | Mixture | Mapping[Any, Any]:
-    """Return a list of datasets as a mixture that draws each sample once; anything else as it is.
+def mixture_of(
+    given: str | PathLike[str] | Mixture | Mapping[Any, Any] | Sequence[str | PathLike[str]],
+) -> Mixture:
+    """Return what was given as a mixture: a dataset is one of itself.
 
-    A list of `.tar` shards is one dataset, as if `::` stood between them.
+    A list of datasets is the mixture that draws each sample once. A list of `.tar` shards is one
+    dataset, as if `::` stood between them.
 
     Raises:
-        PlanError: the list is empty, or names a dataset twice.
+        PlanError: the mixture is wrong, its file cannot be read, or a list is empty or names a
+            dataset twice.
 
     Examples:
-        >>> joined(["0.tar", "1.tar"])
+        >>> mixture_of(["0.tar", "1.tar"]).datasets[0].path
         '0.tar::1.tar'
     """
-    if isinstance(path, str | PathLike | Mixture | Mapping):
-        return path
-    paths = [os.fspath(each) for each in path]
+    if isinstance(given, Mixture | Mapping):
+        return Mixture.of(given)
+    if isinstance(given, str | PathLike):
+        return _at_path(os.fspath(given))
+    paths = [os.fspath(each) for each in given]
     if not paths:
         raise PlanError("path []: give at least one dataset")
     if all(name.endswith(".tar") and "://" not in name for name in paths):
-        return "::".join(paths)
+        return Mixture.of_dataset("::".join(paths))
     if len(paths) == 1:
-        return paths[0]
+        return _at_path(paths[0])
     again = next((name for name, count in Counter(paths).items() if count > 1), None)
     if again is not None:
         raise PlanError(
@@ -53,23 +57,16 @@ def joined(
     return Mixture.of({"datasets": paths})
 
 
-def mixture_at(path: str | PathLike[str] | Mixture | Mapping[Any, Any]) -> Mixture | None:
-    """Return the mixture that was given, or is in the file at a path; None for a dataset.
-
-    Raises:
-        PlanError: the mixture is wrong, or its file cannot be read.
-    """
-    if isinstance(path, Mixture | Mapping):
-        return Mixture.of(path)
-    name = os.fspath(path)
-    if not name.endswith(FILES) or Path(name).is_dir():
-        return None
-    if "://" in name:
+def _at_path(path: str) -> Mixture:
+    """Return the mixture in the file at a path, or that of the dataset there."""
+    if not path.endswith(FILES) or Path(path).is_dir():
+        return Mixture.of_dataset(path)
+    if "://" in path:
         raise PlanError(
-            f"path {shorten(name)}: the file of a mixture is read from a disk; download it, and "
+            f"path {shorten(path)}: the file of a mixture is read from a disk; download it, and "
             "write the URLs of its datasets into it"
         )
-    return Mixture.load(name)
+    return Mixture.load(path)
 
 
 def image_of(mixture: Mixture, image: ImageSpec | None, *, given: bool) -> ImageSpec | None:
@@ -115,8 +112,7 @@ def text_of(
         try:
             specs.append(with_image_tokens(spec, image and (entry.image or image)))
         except PlanError as error:
-            named = f"dataset {shorten(entry.name)} of the mixture"
-            raise PlanError(f"{entry.place}{named}: {error}") from None
+            raise PlanError(f"{entry.prefix}{error}") from None
 
     def tokens(spec: TextSpec) -> int:
         return spec.image_tokens if isinstance(spec.image_tokens, int) else 0

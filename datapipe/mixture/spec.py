@@ -61,6 +61,10 @@ def _name(value: str) -> str:
     return value
 
 
+def _name_or_none(value: str) -> str:
+    return _name(value) if value else value
+
+
 def _image(value: Any) -> ImageSpec:
     if value is None:  # before torch is imported
         raise Refused
@@ -104,6 +108,7 @@ Limit = Annotated[
     int | str, _limit, Say("a number of samples from 1, such as 5000 or '5k samples', or '10%'")
 ]
 Name = Annotated[Word, _name, Say("a name of one line")]
+DatasetName = Annotated[Word, _name_or_none, Say("a name of one line")]
 DatasetPath = Annotated[str | os.PathLike[str], os.fspath, Say("a folder, shards or a URL")]
 WeightsBy = Literal["samples", "tokens"]
 AnyImage = Annotated["ImageSpec", _image, Say("an ImageSpec")]
@@ -115,7 +120,7 @@ class MixtureDataset:
 
     Attributes:
         name: unique in the mixture. It names the dataset's own order, so a dataset that is renamed
-            is shuffled in another way.
+            is shuffled in another way. Empty for one dataset that is given without a mixture.
         path: a folder, a list of shards or a URL.
         weight: its share among the datasets beside it, which need not sum to 1. 0 is for a dataset
             that a schedule lets in later.
@@ -130,7 +135,7 @@ class MixtureDataset:
         PlanError: a value is not one of these, or it has a weight and a repeat, or neither.
     """
 
-    name: Name
+    name: DatasetName
     path: DatasetPath
     weight: Weight | None = None
     repeat: Repeat | None = None
@@ -143,6 +148,11 @@ class MixtureDataset:
     def __post_init__(self) -> None:
         check_fields(self, PlanError, self.place)
         _check_one(self)
+
+    @property
+    def prefix(self) -> str:
+        """Beginning of messages about the dataset; empty if it has no name."""
+        return f"{self.place}dataset {shorten(self.name)} of the mixture: " if self.name else ""
 
     def limited(self, samples: int) -> int:
         """Return how many of `samples` take part, which is at least 1 of several.
@@ -262,6 +272,16 @@ class Mixture:
         for change in self.schedule:
             for name in change.weights:
                 check_changed(name, has_weight)
+
+    @staticmethod
+    def of_dataset(path: str | os.PathLike[str]) -> Mixture:
+        """Return the mixture of one dataset that is given without a mixture. It has no name."""
+        return Mixture(children=(MixtureDataset(name="", path=path, repeat=1),))
+
+    @property
+    def is_alone(self) -> bool:
+        """True for one dataset that was given without a mixture."""
+        return not self.children[0].name
 
     @property
     def datasets(self) -> tuple[MixtureDataset, ...]:

@@ -220,11 +220,12 @@ def refuse_foreign(out: Path) -> None:
 
 
 @contextmanager
-def working_folder(out: Path) -> Iterator[Path]:
+def working_folder(out: Path, *, lock_check: bool = True) -> Iterator[Path]:
     """Make `OUT/.pack` and lock it against a second pack until this process ends.
 
     Raises:
-        PackError: another pack works there, or the folder holds something else.
+        PackError: another pack works there, or the folder holds something else. With `lock_check`
+            also: the file system has no locks, such as some mounts of NFS.
     """
     work = out / UNFINISHED
     try:
@@ -242,7 +243,13 @@ def working_folder(out: Path) -> Iterator[Path]:
         except (BlockingIOError, FileNotFoundError):
             raise PackError(f"{out}: another pack is writing here; wait for it to end") from None
         except OSError as error:
-            logger.warning("%s: files cannot be locked (%s)", out, error.strerror)
+            problem = f"{out}: files here cannot be locked ({error.strerror})"
+            if lock_check:
+                raise PackError(
+                    f"{problem}, so a second pack could write here too; give a folder on another "
+                    "file system, or --no-lock-check if nothing else writes here"
+                ) from error
+            logger.warning("%s; a second pack would not be noticed", problem)
         yield work
 
 
@@ -258,11 +265,11 @@ def remove_working_folder(out: Path) -> None:
     shutil.rmtree(out / UNFINISHED, ignore_errors=True)
 
 
-def remove_finished(out: Path, manifest: Manifest) -> None:
+def remove_finished(out: Path, manifest: Manifest, *, lock_check: bool) -> None:
     """Remove the working folder of the finished pack, unless another pack works there."""
     if not (out / UNFINISHED).exists():
         return
-    with suppress(PackError), working_folder(out):
+    with suppress(PackError), working_folder(out, lock_check=lock_check):
         begun = read_journal(out)
         if not begun or begun.base != manifest.fingerprint:
             remove_working_folder(out)
@@ -324,7 +331,7 @@ def read_journal(out: Path) -> Begun | None:
     if not lines or "rejects" not in lines[0]:
         if content:
             path = out / UNFINISHED / _JOURNAL
-            logger.warning("%s is damaged or of an earlier version; packing starts over", path)
+            logger.warning("%s is damaged; packing starts over", path)
         return None
     head, *entries = lines
     size, crc = head["rejects"]

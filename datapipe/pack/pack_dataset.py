@@ -24,7 +24,9 @@ from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
+from datapipe.pack.workers.pool import MODULES
 from datapipe.pack.workers.prepare import Check, Pages
+from datapipe.workers.template import warm_up
 
 
 @checked(PackError)
@@ -54,6 +56,7 @@ def pack_dataset(
     append: bool = False,
     sidecars: Word | Sequence[Word] = (),
     space_check: bool = True,
+    lock_check: bool = True,
     dry_run: bool = False,
     staging: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -92,6 +95,8 @@ def pack_dataset(
         append: add to the finished dataset in `out`, as new shards.
         sidecars: of "dali", "wids" and "energon", which index files of others to write too.
         space_check: refuse to start where the disk has not enough room.
+        lock_check: refuse to start where files cannot be locked, as on some mounts of NFS; a second
+            pack into the same folder would not be noticed there.
         dry_run: read and check, but write nothing.
         staging: where the shards for a URL are kept until all have arrived, in a folder of their
             own; by default in the user's cache folder. It takes as much room as the dataset.
@@ -129,6 +134,7 @@ def pack_dataset(
     }
     read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **reading)
     parse_captions(captions)
+    warm_up(MODULES)
     reader = choose_reader(raw, format, read_options)
     for name in ("image_root", *reading):
         if getattr(read_options, name) is not None and name not in reader.takes:
@@ -158,6 +164,7 @@ def pack_dataset(
         size=parse_shard_size(str(shard_size)),
         max_rejects=parse_max_rejects(str(max_rejects)),
         space_check=space_check,
+        lock_check=lock_check,
         placed=stage.send if stage else lambda shard: None,
     )
     if folder is None:
@@ -165,7 +172,7 @@ def pack_dataset(
     elif stage is None:
         report = job.pack(append=append, sidecars=kinds, dry_run=dry_run)
     else:
-        with stage.at_work(dry_run=dry_run):
+        with stage.at_work(dry_run=dry_run, lock_check=lock_check):
             report = _pack_to_url(job, stage, destination, kinds, dry_run=dry_run)
     return replace(report, seconds=round(time.monotonic() - started, 3), output=destination)
 

@@ -69,6 +69,7 @@ class Job:
     size: ShardSize
     max_rejects: MaxRejects
     space_check: bool
+    lock_check: bool
     placed: Callable[[Shard], None]
     tally: PackTally = field(default_factory=PackTally)
     notes: Notes = field(default_factory=Notes)
@@ -79,7 +80,7 @@ class Job:
         if self.is_done(before, append):
             assert before
             if not dry_run:
-                remove_finished(self.out, before)
+                remove_finished(self.out, before, lock_check=self.lock_check)
             manifest = before
         elif dry_run:
             refuse_foreign(self.out)
@@ -179,7 +180,7 @@ class Job:
 
     def run(self, base: Manifest | None) -> Manifest:
         """Write what is still to be written, committing shard by shard."""
-        with working_folder(self.out) as work:
+        with working_folder(self.out, lock_check=self.lock_check) as work:
             if base != finished_in(self.out):
                 if not read_journal(self.out):
                     remove_working_folder(self.out)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from datapipe.errors import PackError
@@ -69,12 +70,13 @@ def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:
     if options.shrink.active and samples:
         tried = samples[:: max(len(samples) // _TRIED, 1)]
         before = sum(map(_bytes, tried))
-        after = sum(
-            outcome.bytes
-            for _, part in PackWorkers(options, workers=1).prepared(tried, 0)
-            for outcome in part.outcomes
-            if not isinstance(outcome, Reject)
-        )
+        with closing(PackWorkers(options, workers=1)) as pool:
+            after = sum(
+                outcome.bytes
+                for _, part in pool.prepared(tried, 0)
+                for outcome in part.outcomes
+                if not isinstance(outcome, Reject)
+            )
         mean *= after / max(before, 1)
     return mean
 

@@ -116,13 +116,13 @@ class UploadStage:
         self._running: dict[str, Future[None]] = {}
 
     @contextmanager
-    def at_work(self, *, dry_run: bool) -> Iterator[None]:
+    def at_work(self, *, dry_run: bool, lock_check: bool) -> Iterator[None]:
         """Hold the staging folder against a second pack, and stop sending at the end."""
         try:
             if dry_run:
                 yield
                 return
-            with working_folder(self._home) as work:
+            with working_folder(self._home, lock_check=lock_check) as work:
                 self._sent = _read_sent(work / _SENT)
                 yield
         except DatapipeError as error:

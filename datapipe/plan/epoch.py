@@ -11,46 +11,70 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from datapipe.array_types import Int64
 from datapipe.errors import PlanError
 from datapipe.plan.batching import cut_batches
 from datapipe.plan.groups import lay_out, text_cost
+from datapipe.plan.mixture import DatasetOrder
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.packing import pack_units
 from datapipe.plan.rng import derive
 from datapipe.plan.units import Sizes, Units
 
-_ORDER, _BATCHES, _LAYOUT = 1, 2, 3  # purposes of derived keys
+_BATCHES, _LAYOUT = 2, 3  # purposes of derived keys; 1 is that of `DatasetOrder`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Samples of a plan.
+    """Samples of a plan, in the order of each epoch.
 
     Attributes:
-        count: number of samples that take part.
-        select: maps indices among those that take part to sample numbers; None if all do.
-        measure: maps sample numbers to sizes; None if no tokens have been counted.
-        shards: int64, samples of each shard that take part; for `shuffle="shards"`.
-        draw: for a source that orders itself, as a mixture does: returns the samples at the
-            positions `start` to `stop` of an epoch, as `Units.samples` has them. `select` and
-            `shards` are not used then.
+        count: samples of an epoch.
+        draw: returns the samples at the positions `start` to `stop` of an epoch, as `Units.samples`
+            has them: int64 [stop - start].
         bounds: returns positions in an epoch at which a block has to begin, ascending from 0 to the
-            number of positions; None for 0 and `count`.
+            number of positions.
+        measure: maps samples to sizes; None if no tokens have been counted.
 
     Examples:
-        >>> everything = Source(count=1000)
-        >>> odd_ones = Source(count=500, select=lambda places: 2 * places + 1)
+        >>> options = PlanOptions(shuffle=True, seed=0)
+        >>> source = Source.of_dataset(500, options, select=lambda places: 2 * places + 1)
+        >>> bool((source.draw(0, 0, 500) % 2).all())
+        True
     """
 
     count: int
-    select: Callable[[Int64], Int64] | None = None
+    draw: Callable[[int, int, int], Int64]
+    bounds: Callable[[int], list[int]]
     measure: Callable[[Int64], Sizes] | None = None
-    shards: Int64 | None = None
-    draw: Callable[[int, int, int], Int64] | None = None
-    bounds: Callable[[int], list[int]] | None = None
+
+    @staticmethod
+    def of_dataset(
+        count: int,
+        options: PlanOptions,
+        *,
+        select: Callable[[Int64], Int64] | None = None,
+        measure: Callable[[Int64], Sizes] | None = None,
+        shards: npt.ArrayLike | None = None,
+    ) -> Source:
+        """Return one dataset, of which each epoch is a pass. Samples have no passes here.
+
+        Args:
+            count: number of samples that take part.
+            options: of the plan.
+            select: maps indices among those that take part to sample numbers; None if all do.
+            measure: as in `Source`.
+            shards: int64, samples of each shard that take part; for `shuffle="shards"`.
+        """
+        order = DatasetOrder(count, options, shards=shards)
+
+        def draw(epoch: int, start: int, stop: int) -> Int64:
+            _, indices = order(epoch * count + np.arange(start, stop, dtype=np.int64))
+            return indices if select is None else select(indices)
+
+        return Source(count=count, draw=draw, bounds=lambda epoch: [0, count], measure=measure)
 
 
 class EpochPlan:
@@ -65,7 +89,7 @@ class EpochPlan:
     Examples:
         >>> from datapipe.plan import EpochPlan, PlanOptions, Source
         >>> options = PlanOptions(shuffle=True, seed=0, batch_size=None)
-        >>> plan = EpochPlan(Source(count=100), options, epoch=0)
+        >>> plan = EpochPlan(Source.of_dataset(100, options), options, epoch=0)
         >>> sorted(plan.samples(0, 100).tolist()) == list(range(100))
         True
     """
@@ -80,8 +104,9 @@ class EpochPlan:
         self.options = options
         self.epoch = epoch
         self._key = derive(options.seed, epoch)
-        self._order = self._make_order(derive(options.seed, epoch, _ORDER))
-        self.edges = self._make_edges()
+        bounds = source.bounds(epoch)
+        starts = [np.arange(*span, options.block) for span in itertools.pairwise(bounds)]
+        self.edges = np.append(np.concatenate(starts), bounds[-1]).astype(np.int64)
 
     @property
     def blocks(self) -> int:
@@ -90,12 +115,7 @@ class EpochPlan:
 
     def samples(self, start: int, stop: int) -> Int64:
         """Return the samples at these positions, as `Units.samples` has them: int64 [n]."""
-        if self.source.draw is not None:
-            return self.source.draw(self.epoch, start, stop)
-        chosen = np.arange(start, stop, dtype=np.int64)
-        if self._order is not None:
-            chosen = self._order(chosen)
-        return self.source.select(chosen) if self.source.select else chosen
+        return self.source.draw(self.epoch, start, stop)
 
     def form(self, block: int) -> Units:
         """Return the units of a block, before they are laid out."""
@@ -145,21 +165,6 @@ class EpochPlan:
             key=derive(self._key, block, _LAYOUT),
         )
         return units.take(order)
-
-    def _make_edges(self) -> Int64:
-        source = self.source
-        bounds = [0, source.count] if source.bounds is None else source.bounds(self.epoch)
-        starts = [np.arange(*span, self.options.block) for span in itertools.pairwise(bounds)]
-        return np.append(np.concatenate(starts), bounds[-1]).astype(np.int64)
-
-    def _make_order(self, key: int) -> Permutation | ShardOrder | None:
-        if self.source.draw is not None:
-            return None
-        if self.options.shuffle == "shards":
-            if self.source.shards is None:
-                raise PlanError("shuffle='shards' needs the number of samples of each shard")
-            return ShardOrder(self.source.shards, key, shards_mixed=self.options.shards_mixed)
-        return Permutation(self.source.count, key) if self.options.shuffle else None
 
 
 def round_up(lengths: Int64, multiple: int) -> Int64:

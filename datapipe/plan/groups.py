@@ -1,9 +1,9 @@
 """Layout of units in groups of near-equal cost, so that the ranks of a step finish together.
 
 Units are points of two coordinates, cost of text and cost of images. They are halved again and
-again, each half along the coordinate in which it spreads most, until every part is one group: the
-construction of a k-d tree (Bentley: "Multidimensional binary search trees used for associative
-searching", CACM 18, 1975).
+again, each half along the coordinate in which it spreads most: the construction of a k-d tree
+(Bentley: "Multidimensional binary search trees used for associative searching", CACM 18, 1975).
+Every part of `group` units is a group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ attends to (Narayanan et al.: "Efficient large-scale language model training on 
 2021, appendix), which is 6 d to 1.
 """
 
-_GROUPS, _INSIDE, _HEAD, _TAIL = 1, 2, 3, 4  # purposes of derived keys
+_GROUPS, _HALVES, _HEAD = 1, 2, 3  # purposes of derived keys
 
 # Images of packs differ more than text does, in long tails: with equal weights their imbalance
 # stays a quarter above that of text (`python -m benchmarks.plan --only balance`).
@@ -40,9 +40,10 @@ def text_cost(tokens: Int64) -> Int64:
 def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key: int) -> Int64:
     """Return an order of a block's units in which those of a group cost about the same.
 
-    Groups follow each other in random order, as do the units inside each. If a block does not
-    consist of whole groups, units of typical cost complete the last group of the block before, and
-    begin one for the next block.
+    Groups follow each other in random order. Halves, quarters, ... of a group are more equal than
+    the whole, so steps of fewer units are balanced too. If a block does not consist of whole
+    groups, units of typical cost complete the last group of the block before, and begin one for the
+    next block.
 
     Args:
         text_cost, vision_cost: int64 [units], at least 0; each in a measure of its own.
@@ -65,7 +66,7 @@ def lay_out(text_cost: Int64, vision_cost: Int64, *, group: int, phase: int, key
     typical = _typical(costs, first + last)
     typical = typical[Permutation(len(typical), derive(key, _HEAD))(np.arange(len(typical)))]
     rest = np.delete(order, typical)
-    rest = _grouped(rest, (costs[0][rest], costs[1][rest]), group)
+    rest = _grouped(rest, (costs[0][rest], costs[1][rest]), group, key)
     return np.concatenate([typical[:first], _shuffled(rest, group, key), typical[first:]])
 
 
@@ -82,25 +83,32 @@ def _typical(costs: tuple[Int64, Int64], number: int) -> Int64:
     return np.argsort(away, kind="stable")[:number]
 
 
-def _grouped(units: Int64, costs: tuple[Int64, Int64], group: int) -> Int64:
-    """Return the units in groups of near-equal cost, one group after the other."""
-    positions = order = np.arange(len(units))
+def _grouped(units: Int64, costs: tuple[Int64, Int64], group: int, key: int) -> Int64:
+    """Return the units in groups of near-equal cost, one group after the other.
+
+    Halving continues inside groups, so the units of each half, quarter, ... of a group are closer
+    still. Which half comes first is random.
+    """
+    order = np.arange(len(units))
     # Ties in one coordinate are broken by the other, so that equal ones stay together.
     ranks = []
     for cost, other in (costs, costs[::-1]):
         rank = np.empty(len(units), np.int64)
-        rank[np.lexsort((other, cost))] = positions
+        rank[np.lexsort((other, cost))] = order
         ranks.append(rank)
-    sizes = np.array([len(units) // group])  # groups of each part
-    while sizes.size and sizes.max() > 1:
-        starts = (np.cumsum(sizes) - sizes) * group
+    sizes, level = np.array([len(units)]), 0  # units of each part
+    while len(units) > sizes.size:
+        starts = np.cumsum(sizes) - sizes
         spreads = [_spread(cost[order], starts) for cost in costs]
-        along = np.repeat(_VISION_WEIGHT * spreads[1] > _TEXT_WEIGHT * spreads[0], sizes * group)
-        part = np.repeat(np.arange(len(sizes)), sizes * group)
-        rank = np.where(along, ranks[1][order], ranks[0][order])
+        along = _VISION_WEIGHT * spreads[1] > _TEXT_WEIGHT * spreads[0]
+        part = np.repeat(np.arange(len(sizes)), sizes)
+        rank = np.where(along[part], ranks[1][order], ranks[0][order])
+        reverse = mix_array(starts.astype(np.uint64) + np.uint64(derive(key, _HALVES, level))) & 1
+        rank = np.where(reverse[part], len(units) - 1 - rank, rank)
         order = order[np.argsort(part * len(units) + rank)]
-        halves = np.stack([sizes // 2, sizes - sizes // 2], axis=1).reshape(-1)
-        sizes = halves[halves > 0]
+        half = np.where(sizes > group, sizes // group // 2 * group, sizes // 2)
+        halves = np.stack([half, sizes - half], axis=1).reshape(-1)
+        sizes, level = halves[halves > 0], level + 1
     return units[order]
 
 
@@ -112,11 +120,6 @@ def _spread(cost: Int64, starts: Int64) -> Int64:
 
 
 def _shuffled(units: Int64, group: int, key: int) -> Int64:
-    """Shuffle whole groups, and the units inside each."""
-    groups = len(units) // group
-    if not groups:
-        return units
-    noise = mix_array(np.arange(len(units), dtype=np.uint64) + np.uint64(derive(key, _INSIDE)))
-    inside = np.argsort(noise.reshape(groups, group), axis=1, kind="stable")
-    rows = np.take_along_axis(units.reshape(groups, group), inside, axis=1)
-    return rows[Permutation(groups, derive(key, _GROUPS))(np.arange(groups))].reshape(-1)
+    """Shuffle whole groups."""
+    rows = units.reshape(-1, group)
+    return rows[Permutation(len(rows), derive(key, _GROUPS))(np.arange(len(rows)))].reshape(-1)

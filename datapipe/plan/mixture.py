@@ -21,11 +21,13 @@ import numpy.typing as npt
 
 from datapipe.array_types import Float64, Int64, UInt64
 from datapipe.errors import PlanError
+from datapipe.plan.options import PlanOptions
 from datapipe.plan.order import Permutation, ShardOrder
 from datapipe.plan.ragged import ranges
 from datapipe.plan.rng import derive, mix_array
 
 _STREAM = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's increment
+_ORDER = 1  # purpose of a derived key
 _SLACK = 2  # draws; what rounding may move is far less
 
 Order = Permutation | ShardOrder | Callable[[Int64], Int64]
@@ -129,6 +131,8 @@ class Interleaving:
         Returns:
             (int64 [stop - start], int64 [stop - start]).
         """
+        if len(self._keys) == 1:  # nothing to interleave
+            return np.zeros(stop - start, np.int64), np.arange(start, stop, dtype=np.int64)
         datasets, turns, first = self._sorted(start, stop)
         before = int(first.sum())
         span = slice(start - before, stop - before)
@@ -219,14 +223,13 @@ class DatasetOrder:
 
     Args:
         samples: that take part.
-        key: 64-bit key of the seed and the dataset.
-        shuffle: as in `PlanOptions`.
+        options: of the plan.
+        key: 64-bit key of the dataset's name; 0 for a dataset that is given alone.
         shards: int64, samples of each shard that take part; for `shuffle="shards"`.
-        shards_mixed: as in `PlanOptions`.
         start: place of turn 0.
 
     Examples:
-        >>> order = DatasetOrder(3, key=7)
+        >>> order = DatasetOrder(3, PlanOptions(shuffle=True, seed=0), key=7)
         >>> passes, indices = order(np.arange(6))
         >>> passes.tolist(), sorted(indices[3:].tolist())
         ([0, 0, 0, 1, 1, 1], [0, 1, 2])
@@ -235,18 +238,16 @@ class DatasetOrder:
     def __init__(
         self,
         samples: int,
-        key: int,
+        options: PlanOptions,
         *,
-        shuffle: bool | str = True,
+        key: int = 0,
         shards: npt.ArrayLike | None = None,
-        shards_mixed: int = 16,
         start: Cursor | None = None,
     ) -> None:
         self._samples = samples
-        self._key = key
-        self._shuffle = shuffle
+        self._options = options
+        self._seed = options.seed ^ key
         self._shards = shards
-        self._shards_mixed = shards_mixed
         self._start = start or Cursor(samples=samples)
         self._kept: tuple[int, Order] = -1, _in_order
 
@@ -260,9 +261,12 @@ class DatasetOrder:
 
     def __call__(self, turns: Int64) -> tuple[Int64, Int64]:
         """Return the pass of each turn, and the index of its sample among those that take part."""
+        least, most = (int(turns.min()), int(turns.max())) if len(turns) else (0, 0)
+        first = self.cursor(least)
+        if first.number == self.cursor(most).number:  # as in most stretches
+            places = turns - (least - first.place)
+            return np.full_like(turns, first.number), self._order(first.number)(places)
         passes, places = self._places(turns)
-        if len(turns) and (first := int(passes[0])) == passes[-1] and (passes == first).all():
-            return passes, self._order(first)(places)
         indices = np.empty_like(turns)
         for number in np.unique(passes).tolist():
             chosen = passes == number
@@ -290,12 +294,13 @@ class DatasetOrder:
         return order
 
     def _make_order(self, number: int) -> Order:
-        if not self._shuffle:
+        options = self._options
+        if not options.shuffle:
             return _in_order
         samples = self._start.samples if number == self._start.number else self._samples
-        key = derive(self._key, number)
-        if self._shuffle == "shards" and self._shards is not None and samples == self._samples:
-            return ShardOrder(self._shards, key, shards_mixed=self._shards_mixed)
+        key = derive(self._seed, number, _ORDER)
+        if options.shuffle == "shards" and self._shards is not None and samples == self._samples:
+            return ShardOrder(self._shards, key, shards_mixed=options.shards_mixed)
         return Permutation(samples, key)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from datapipe.declared import Count, Refused, Say, check_fields
 from datapipe.errors import PlanError
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 """Version of the order; raised whenever equal options would give another order than before."""
 
 BLOCK = 65_536
@@ -53,7 +53,7 @@ class PlanOptions:
         buckets: length buckets: how many, or boundaries in tokens, such as 128,512. Units are
             batches.
         batch_size: samples of a batch, if units are batches.
-        group: units laid out as of equal cost, one step of the first launch; 1 for none.
+        group: consecutive units of near-equal cost; 1 for none.
         block: samples that are planned together.
 
     Raises:

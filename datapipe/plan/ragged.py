@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,21 @@ def ranges(starts: Int64, counts: Int64) -> Int64:
     """Return `counts[i]` consecutive numbers from each `starts[i]` on: int64 [total]."""
     offsets = edges(counts)
     return np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
+
+
+def grouped(values: Int64) -> Iterator[tuple[int, Int64]]:
+    """Yield each of some values, ascending, with the indices that it is at: int64.
+
+    Examples:
+        >>> [(value, at.tolist()) for value, at in grouped(np.array([7, 3, 7]))]
+        [(3, [1]), (7, [0, 2])]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    bounds = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    ends = [0, *bounds.tolist(), len(values)] if len(values) else [0]
+    for start, stop in itertools.pairwise(ends):
+        yield int(ordered[start]), order[start:stop]
 
 
 def indices_below(size: int, values: npt.ArrayLike) -> Int64:

@@ -169,7 +169,8 @@ def walk(
 
     Examples:
         >>> from datapipe.plan import EpochPlan, PlanOptions, Source
-        >>> plan = EpochPlan(Source(count=10), PlanOptions(shuffle=True, seed=0), epoch=0)
+        >>> options = PlanOptions(shuffle=True, seed=0)
+        >>> plan = EpochPlan(Source.of_dataset(10, options), options, epoch=0)
         >>> class PlannedBlocks:
         ...     epoch, count = 0, plan.blocks
         ...     def __call__(self, block, before):

@@ -11,14 +11,13 @@ from shlex import quote
 import numpy as np
 import torch
 
-from datapipe.decode.array_spec import FORMS
+from datapipe.decode.array_spec import unnormalized
 from datapipe.decode.image import Encoded
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, ImageTransform, make_transform
 from datapipe.errors import SampleError
 from datapipe.geometry.sizes import one
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
@@ -63,7 +62,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
             changes={"image": changed} if loader.components().prefetcher is None else None,
         )
     yield from _uint8(loader, forecast, images)
-    if not isinstance(loader.dataset, DatasetMixture):  # a command packs one dataset
+    if loader.components().schedule.origin.is_alone:  # a command packs one dataset
         yield from _smaller(forecast, spec, images, shards)
     yield from _caches(loader, forecast, shards)
 
@@ -77,8 +76,7 @@ def _uint8(loader: Loader, forecast: Forecast, images: Sequence[Encoded]) -> Ite
     if spec.out_dtype == torch.uint8:
         return
     assert prefetcher is None, "images for a device are uint8 already"
-    fill = spec.fill_color if spec.resize == "pad" or spec.grids is not None else spec.fill
-    changed = replace(spec, normalize=None, dtype=torch.uint8, fill=fill)
+    changed = unnormalized(spec)
     factors = compare_images((transform, images), (make_transform(changed), images))
     cuda = torch.cuda.is_available()
     yield forecast.remedy(
@@ -158,7 +156,8 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         | {"resize": share * cost.cpu.get("resize", 0.0) + values / each},
         wait={name: value for name, value in cost.wait.items() if name != "read"},
     )
-    samples = loader.components().schedule.origin.source.count
+    origin = loader.components().schedule.origin
+    samples = origin.source.count
     need, free = samples * values, free_memory()
     part = min(1.0, FITS * free / max(need, 1.0))
     mixed = _mixed(cached, cost, part)
@@ -172,7 +171,7 @@ def _caches(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]
         machine=replace(forecast.machine, storage=None) if part == 1 else None,
         note=f"{size}, of which {part:.0%} fit into memory",
     )
-    if transform.spec.resize in FORMS and not isinstance(loader.dataset, DatasetMixture):
+    if transform.spec.one_size and origin.is_alone:
         yield forecast.remedy(
             "memmap arrays",
             "images decoded and resized once, into an array on disk",
@@ -196,10 +195,10 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
         options["crop_from"] = str(spec.crop_from)
     if spec.scaled_decode:
         options["scaled_decode"] = ""
-    if spec.resize == "pad" and isinstance(spec.normalize, str):
+    if spec.fills_borders and isinstance(spec.normalize, str):
         options["normalize"] = spec.normalize  # its mean is the colour of the padding
     text = ",".join(f"{name}={value}" if value else name for name, value in options.items())
-    same = spec.resize != "pad" or (spec.fill is None and not isinstance(spec.normalize, tuple))
+    same = not spec.fills_borders or (spec.fill is None and not isinstance(spec.normalize, tuple))
     if same:
         return f"datapipe convert {quote(source)} {quote(out)} --image {quote(text)}"
     # No option of the command sets such a colour.
@@ -238,17 +237,7 @@ def _images_to_compare(measured: Measured) -> list[Encoded]:
 
 def sufficient_side(spec: ImageSpec) -> int:
     """Return the longer side, in pixels, from which on no photograph has to be enlarged."""
-    if spec.resize in ("dynamic", "native"):
-        side = (spec.pixel_limits[1] * _ASPECT) ** 0.5
-    elif spec.resize == "tiles":
-        most = spec.most_tiles if spec.grids is None else 4
-        side = spec.height * float(np.sqrt(most * _ASPECT))
-    elif spec.resize == "pad":
-        side = float(max(spec.height, spec.width))
-    else:
-        side = max(spec.height, spec.width, spec.crop_from or 0) * _ASPECT
-        if spec.random_crop is not None:
-            side /= spec.random_crop[0] ** 0.5  # the smallest part is shown at full size
+    side = make_transform(spec).sufficient_side(_ASPECT)
     return -int(-side // _ROUNDED) * _ROUNDED
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datapipe.cpus import available_cpus
-from datapipe.decode.array_spec import FORMS, array_spec
+from datapipe.decode.array_spec import array_spec
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError, SampleError
@@ -71,7 +71,7 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
     columns, manifest = dataset.columns, dataset.manifest
     if not manifest.images:
         raise PlanError(f"{dataset.folder} holds no images, so there is no form of them to choose")
-    if image.resize not in FORMS:
+    if not image.one_size:
         raise PlanError(
             f"resize={image.resize!r} gives images of many sizes, which arrays cannot hold; a "
             "cache of decoded images can, see docs/choosing.md"

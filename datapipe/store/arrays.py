@@ -6,18 +6,18 @@ it goes to a batch.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
+import io
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int32, Int64, UInt8
+from datapipe.array_types import Int32, Int64, UInt8
 from datapipe.errors import IndexMismatch, StoreError
-from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.block_checksums import CheckedFiles
 from datapipe.index.files.crc32 import crc32
@@ -41,6 +41,7 @@ CHECKED: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 """Files whose bytes have no checksums elsewhere: dtype and row, in the order of `SUMS`."""
 
+_WILL_NEED = os.POSIX_FADV_WILLNEED
 _REMEDY = "restore it, or convert the shards again into a new folder"
 
 
@@ -53,8 +54,7 @@ class ArrayStore(Store):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        _, self.texts = map_npy(folder / TEXTS, "|u1")
-        self._checked = np.zeros(0, bool)
+        self.texts: UInt8 = map_npy(folder / TEXTS, "|u1")
 
     def __reduce__(self) -> tuple[object, ...]:
         # Another process maps them itself, and may work in another folder.
@@ -72,31 +72,6 @@ class ArrayStore(Store):
                     "is not the one that was indexed: restore it, or convert the shards again"
                 )
         return [texts[member.offset : member.offset + member.size].data for member in members]
-
-    def flags(self, columns: Columns) -> Bools:
-        """Return which texts were compared: bool, by their index in the columns of members."""
-        if not len(self._checked):
-            self._checked = np.zeros(len(columns.member_size), bool)
-        return self._checked
-
-    def damaged(self, columns: Columns, members: Int64) -> Int64:
-        """Return the texts that are not what was written; each is compared once in a process.
-
-        Args:
-            columns: of the dataset.
-            members: int64 [m], indices in its columns of members.
-        """
-        self.flags(columns)
-        new = members[~self._checked[members]]
-        if not len(new):
-            return new
-        starts = columns.member_offset[new]
-        ends = starts + columns.member_size[new]
-        found = zip(starts.tolist(), ends.tolist(), columns.member_crc32[new].tolist(), strict=True)
-        good = np.array([crc32(self.texts[a:b].data) == expected for a, b, expected in found])
-        self._checked[new[good]] = True
-        bad: Int64 = new[~good]
-        return bad
 
 
 @dataclass(slots=True)
@@ -121,10 +96,8 @@ class SideFiles:
 
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._folder, self._arrays = folder, arrays
-        self._checked = None
-        if arrays.checksums_crc32 is not None:
-            kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
-            self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
+        kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
+        self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
 
     def __reduce__(self) -> tuple[object, ...]:
         return SideFiles, (self._folder.absolute(), self._arrays)
@@ -135,8 +108,6 @@ class SideFiles:
         Raises:
             IndexMismatch: it is not the one that was written.
         """
-        if self._checked is None:
-            return map_npy(self._folder / name, *CHECKED[name])[1]
         return self._checked.array(name)
 
 
@@ -153,18 +124,14 @@ class ImageArray:
         placements: float64 [I, 4], scale_x, scale_y, left and top of each: pixel (x, y) of the
             original is at (x * scale_x + left, y * scale_y + top).
         size: values of an image.
-        flags: bool [I], images that were compared.
     """
 
     def __init__(self, folder: Path, height: int, width: int, files: SideFiles) -> None:
         self._files = files
         self._folder, self.height, self.width = folder, height, width
         self.size = height * width * 3
-        self._file, images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
+        images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
         self.data: UInt8 = images.reshape(-1)
-        self._address: int = self.data.ctypes.data
-        # Batches take images here and there: they need nothing of what follows one.
-        self._advise(mmap.MADV_RANDOM, 0, len(self._file))
         self._sums = files.array(IMAGE_CRC32)
         self.placements = files.array(IMAGE_PLACEMENT)
         if not len(self._sums) == len(self.placements) == len(images):
@@ -173,39 +140,38 @@ class ImageArray:
                 f"{len(self._sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
                 "placements; restore all from one copy of the dataset"
             )
-        self.flags = np.zeros(len(images), bool)
 
     def __reduce__(self) -> tuple[object, ...]:
         return ImageArray, (self._folder.absolute(), self.height, self.width, self._files)
 
-    def damaged(self, images: Int64) -> list[int]:
-        """Return the images that are not what was written; each is compared once in a process."""
-        new = images[~self.flags[images]]
-        bad = []
-        for image in new.tolist():
-            values = self.data[image * self.size : (image + 1) * self.size]
-            if crc32(values.data) == self._sums[image]:
-                self.flags[image] = True
-            else:
-                bad.append(image)
-        return bad
+    def is_whole(self, image: int) -> bool:
+        """Return whether an image is the one that was written."""
+        values = self.data[image * self.size : (image + 1) * self.size]
+        return bool(crc32(values.data) == self._sums[image])
 
-    def begin(self, images: Int64) -> Fetch:
-        """Have the kernel read images, by their numbers int64 [n], before they are needed."""
-        page = mmap.PAGESIZE
-        for image in np.unique(images).tolist():
-            start = (HEADER + image * self.size) // page * page
-            stop = HEADER + (image + 1) * self.size
-            self._advise(mmap.MADV_WILLNEED, start, stop - start)
-        return Advised(len(images) * self.size)
+    def begin(self, images: Int64) -> int:
+        """Have the kernel read images before they are needed; return their bytes.
 
-    def middle(self, image: int) -> int:
-        """Return the address of the middle of an image."""
-        return self._address + image * self.size + self.size // 2
+        Args:
+            images: int64 [n], their numbers.
+        """
+        with suppress(OSError), self._file() as file:  # the map outlives a file that is removed
+            for image in np.unique(images).tolist():
+                os.posix_fadvise(file.fileno(), self._start(image), self.size, _WILL_NEED)
+        return len(images) * self.size
 
-    def _advise(self, advice: int, start: int, size: int) -> None:
-        if _madvise is not None:
-            _madvise(self._file.ctypes.data + start, size, advice)
+    def is_cached(self, image: int) -> bool:
+        """Return whether the middle of an image is in the page cache, if the system tells."""
+        middle = self._start(image) + self.size // 2
+        with suppress(OSError), self._file() as file:  # as when it would have to wait for the disk
+            return os.preadv(file.fileno(), [bytearray(1)], middle, os.RWF_NOWAIT) == 1
+        return False
+
+    def _start(self, image: int) -> int:
+        return HEADER + image * self.size
+
+    def _file(self) -> io.FileIO:
+        return io.FileIO(self._folder / IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,58 +179,12 @@ class ArrayDataset:
     """An opened dataset of arrays.
 
     Attributes:
-        columns: of its samples.
         texts: its texts.
         images: its images; None if it has none, or they are left out.
-        first: number in batches of its first sample.
     """
 
-    columns: Columns
     texts: ArrayStore
     images: ImageArray | None
-    first: int = 0
-
-    def hold(self, samples: Int64) -> Bools:
-        """Do `ArrayDatasets.hold`."""
-        return np.ones(len(samples), bool)
-
-    def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
-        """Do `ArrayDatasets.split`: all samples are of this dataset."""
-        return [(self, chosen)] if chosen.any() else []
-
-    def middle(self, sample: int) -> int | None:
-        """Do `ArrayDatasets.middle`."""
-        if self.images is None:
-            return None
-        first, last = self.columns.sample_image[sample - self.first : sample - self.first + 2]
-        return self.images.middle(int(first)) if last > first else None
-
-
-class ArrayDatasets(Protocol):
-    """The datasets of arrays among those of a loader: an `ArrayDataset`, or some of a mixture."""
-
-    def hold(self, samples: Int64) -> Bools:
-        """Return which samples are in arrays: bool [n], of their numbers int64 [n]."""
-        ...
-
-    def split(self, samples: Int64, chosen: Bools) -> list[tuple[ArrayDataset, Bools]]:
-        """Return the datasets of arrays that hold some samples, and the samples that each holds.
-
-        Args:
-            samples: int64 [n], numbers of samples.
-            chosen: bool [n], those that are looked for.
-
-        Returns:
-            Datasets, each with bool [n]; none if no chosen sample is in arrays.
-        """
-        ...
-
-    def middle(self, sample: int) -> int | None:
-        """Return the address of the middle of a sample's first image.
-
-        None if the sample is not in arrays, or has no image.
-        """
-        ...
 
 
 class TokenArrays:
@@ -302,29 +222,3 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
         return None
     assert isinstance(dataset.folder, Path)
     return TokenArrays(SideFiles(dataset.folder, arrays))
-
-
-def are_resident(addresses: Sequence[int]) -> bool:
-    """Return whether the pages at some addresses are in memory."""
-    if _mincore is None:
-        return False
-    vector = (ctypes.c_ubyte * 1)()
-    for address in addresses:
-        if _mincore(address // mmap.PAGESIZE * mmap.PAGESIZE, 1, vector) or not vector[0] & 1:
-            return False
-    return True
-
-
-def _find(name: str, last: Any) -> Any:
-    """Return a function of the C library about a range of memory; None if there is none."""
-    try:
-        # It takes a microsecond, and to get the interpreter's lock back would take many.
-        function = getattr(ctypes.PyDLL(None), name)
-    except (OSError, AttributeError):
-        return None
-    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, last]
-    return function
-
-
-_mincore = _find("mincore", ctypes.c_void_p)
-_madvise = _find("madvise", ctypes.c_int)

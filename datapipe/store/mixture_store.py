@@ -1,4 +1,4 @@
-"""Stores of several datasets as one."""
+"""Stores of the datasets of a mixture as one."""
 
 from __future__ import annotations
 

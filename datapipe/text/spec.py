@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from datapipe.array_types import Int64
-from datapipe.declared import Count, Refused, Say, check_fields
+from datapipe.declared import Count, Refused, Say, check_fields, take_path
 from datapipe.errors import PlanError
 from datapipe.text.templates import BUILT_IN
 
@@ -20,7 +21,7 @@ _WITHOUT_IMAGES = 576  # those of LLaVA-1.5, whose images have 336 x 336 pixels 
 def _no_number(tokenizer: Any) -> Any:
     if tokenizer is None or isinstance(tokenizer, bool | int | float | bytes):
         raise Refused
-    return tokenizer
+    return take_path(tokenizer) if isinstance(tokenizer, str | PathLike) else tokenizer
 
 
 def _filled(text: str | Path) -> str | Path:

@@ -13,6 +13,7 @@ threads, and they see that their pool is gone.
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import queue
 import threading
@@ -39,27 +40,35 @@ class ThreadPool(Generic[J, R]):
     Args:
         work: makes the result of a job; called by several threads at once.
         workers: number of threads.
-        ahead: jobs per thread that are begun or queued.
+        ahead: jobs per thread that are begun or queued; with `parts`, jobs of all threads together.
         name: of the threads; a number follows it.
         initializer: called once in each thread; `run` returns when all have called it.
+        parts: returns the number of parts of a job, at least one. The threads do a job together:
+            `work` gets it with the number of a part, and the last part to end gives the result.
+        on_end: called when the last thread has ended, in any thread.
 
     Examples:
-        >>> with closing(ThreadPool(abs, 2)) as pool:
-        ...     print(list(pool.run([3, -1])))
+        >>> pool = ThreadPool(abs, 2)
+        >>> list(pool.run([3, -1]))
         [3, 1]
+        >>> pool.close()
     """
 
     def __init__(
         self,
-        work: Callable[[J], R],
+        work: Callable[[J], R] | Callable[[J, int], R],
         workers: int,
         *,
         ahead: int = 2,
         name: str = "datapipe-worker",
         initializer: Callable[[], None] | None = None,
+        parts: Callable[[J], int] | None = None,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
-        self.window = ahead * workers
-        self._args = work, workers, name, initializer
+        self.window = ahead * workers if parts is None else ahead
+        self.parts = parts or _one
+        whole: Any = work
+        self._args = whole if parts else _Whole(whole), workers, name, initializer, on_end
         self._crew: _Crew | None = None
         self._results: weakref.ref[ThreadResults[J, R]] | None = None
 
@@ -87,6 +96,20 @@ class ThreadPool(Generic[J, R]):
         results = None if self._results is None else self._results()
         if results is not None:
             results.close()
+
+
+def _one(job: object) -> int:
+    return 1
+
+
+class _Whole:
+    """Work on a job that has one part."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def __call__(self, job: Any, part: int) -> Any:
+        return self._work(job)
 
 
 class ThreadResults(Generic[J, R]):
@@ -134,17 +157,21 @@ class ThreadResults(Generic[J, R]):
 
     def _fill(self) -> None:
         for job in self._feed.take(self._pool.window - len(self._window)):
-            task = _Task(job, self._reference)
+            parts = self._pool.parts(job)
+            task = _Task(job, self._reference, parts)
             self._window.append(task)
-            self._tasks.put(task)
+            for part in range(parts):
+                self._tasks.put((task, part))
 
 
 class _Task:
     """Job of a run; `woken` gets something when it is done or dropped."""
 
-    __slots__ = ("error", "finished", "job", "result", "run", "woken")
+    __slots__ = ("_ended", "_parts", "error", "finished", "job", "result", "run", "woken")
 
-    def __init__(self, job: object, run: weakref.ref[ThreadResults[Any, Any]]) -> None:
+    def __init__(self, job: object, run: weakref.ref[ThreadResults[Any, Any]], parts: int) -> None:
+        self._parts = parts
+        self._ended = itertools.count(1)  # its `next` cannot be interrupted by another thread
         self.job: Any = job
         self.run = run
         self.result: Any = None
@@ -152,19 +179,22 @@ class _Task:
         self.finished = False
         self.woken: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def execute(self, work: Callable[[Any], Any]) -> None:
-        """Do the job, unless its run is closed or gone."""
+    def execute(self, work: Callable[[Any, int], Any], part: int) -> None:
+        """Do a part of the job, unless its run is closed or gone."""
         run = self.run()
         if run is None or run.is_closed:
             return
         del run  # which must not live on with a thread
+        result = None
         try:
-            self.result = work(self.job)
+            result = work(self.job, part)
         except BaseException as error:  # raised again in the thread that waits
             self.error = error
-        self.job = None
-        self.finished = True
-        self.woken.put(None)
+        if next(self._ended) == self._parts:
+            self.job = None
+            self.result = result
+            self.finished = True
+            self.woken.put(None)
 
     def wait(self, seconds: float | None) -> bool:
         if not self.finished:
@@ -178,10 +208,11 @@ class _Crew:
 
     def __init__(
         self,
-        work: Callable[[Any], Any],
+        work: Callable[[Any, int], Any],
         workers: int,
         name: str,
         initializer: Callable[[], None] | None,
+        on_end: Callable[[], None] | None,
     ) -> None:
         self.work = work
         self.initializer = initializer
@@ -190,6 +221,9 @@ class _Crew:
         self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.owner: weakref.ref[ThreadPool[Any, Any]] | None = None
         self._stopped = False
+        self._on_end = on_end
+        self._count = workers
+        self._exits = itertools.count(1)
         # Daemons, so that one that hangs does not keep the interpreter from exiting.
         self._threads = [
             threading.Thread(target=_serve, args=(self,), name=f"{name}-{number}", daemon=True)
@@ -213,13 +247,29 @@ class _Crew:
         except BaseException:
             self.stop()
             self.join()
+            # Threads that did not start do not leave either.
+            self._end()
             raise
 
     def stop(self) -> None:
         """Tell the threads to end, without waiting for it."""
         self._stopped = True
         self.queue.put(None)
+
+    def leave(self) -> None:
+        """Count a thread that ends; the last one clears up."""
+        if next(self._exits) == self._count:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._stopped:
+            # The pool was dropped. Python code runs when a `Thread` is deleted, so the thread that
+            # dropped the pool must not be the last to refer to one.
+            self._threads.clear()
         _CREWS.discard(self)
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()
 
     def join(self) -> None:
         for thread in self._threads:
@@ -234,16 +284,21 @@ class _Crew:
 def _serve(crew: _Crew) -> None:
     """Run tasks until the crew ends. Entry of a thread."""
     try:
-        if crew.initializer is not None:
-            crew.initializer()
-    except BaseException as error:  # raised again in the thread that starts the crew
-        crew.started.put(error)
-        return
-    crew.started.put(None)
-    while isinstance(task := crew.queue.get(), _Task) and not crew.ended:
-        task.execute(crew.work)
-        del task  # an idle thread must not keep a result alive
-    crew.queue.put(None)  # for the next thread
+        try:
+            if crew.initializer is not None:
+                crew.initializer()
+        except BaseException as error:  # raised again in the thread that starts the crew
+            crew.started.put(error)
+            return
+        crew.started.put(None)
+        while isinstance(item := crew.queue.get(), tuple) and not crew.ended:
+            task, part = item
+            del item  # an idle thread must not keep a result alive
+            task.execute(crew.work, part)
+            del task
+        crew.queue.put(None)  # for the next thread
+    finally:
+        crew.leave()
 
 
 _CREWS: set[_Crew] = set()  # with threads

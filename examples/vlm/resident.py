@@ -150,7 +150,7 @@ class Resident:
     def _batch(self, share: Share) -> Batch:
         sizes = share.units.sizes
         assert sizes is not None, "there is a tokenizer"
-        slots = self._slots[share.units.samples]
+        slots = self._slots[share.units.numbers]
         samples, lengths, images, valid = (
             send(torch.from_numpy(np.ascontiguousarray(column)), self._device)
             for column in (slots, sizes.tokens, sizes.images, share.valid)

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.cache_hits import Lru
 from datapipe.array_types import Int64
 from datapipe.cache.layout import EntryLayout
-from datapipe.cache.next_use import AHEAD, MOST_RANKS, NEVER, Lru, NextUse, expected_hits
+from datapipe.cache.next_use import NextUse
+from datapipe.cache.policy import MOST_RANKS, NEVER, Policy, expected_hits
 
 
-def serve(policy: NextUse | Lru, requests: list[int], sizes: dict[int, int]) -> int:
+def serve(policy: Policy, requests: list[int], sizes: dict[int, int]) -> int:
     """Requests that a policy serves, each offered where it does not."""
     served = 0
     for now, sample in enumerate(requests):
@@ -124,7 +126,7 @@ def sizes_of(samples: Int64) -> Int64:
 def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count: int, part: float) -> None:
     every = np.arange(count)
     room = int(-(-sizes_of(every) // 64).sum() * 64)
-    layout = EntryLayout(count, sizes_of, int(part * room), 7)
+    layout = EntryLayout(count, sizes_of, int(part * room))
     places = layout.places(every)
     kept = every[places >= 0]
     assert len(kept) == layout.kept
@@ -138,7 +140,7 @@ def test_a_fixed_part_takes_its_share_and_no_entry_overlaps(count: int, part: fl
 
 
 def test_a_larger_budget_keeps_what_a_smaller_one_kept() -> None:
-    small, large = (EntryLayout(1000, sizes_of, budget, 7) for budget in (50_000, 120_000))
+    small, large = (EntryLayout(1000, sizes_of, budget) for budget in (50_000, 120_000))
     every = np.arange(1000)
     there = small.places(every) >= 0
     assert (large.places(every)[there] == small.places(every)[there]).all()
@@ -147,15 +149,15 @@ def test_a_larger_budget_keeps_what_a_smaller_one_kept() -> None:
 
 
 def test_a_fixed_part_is_spread_over_the_samples() -> None:
-    layout = EntryLayout(100_000, sizes_of, 10_000_000, 7)
+    layout = EntryLayout(100_000, sizes_of, 10_000_000)
     places = layout.places(np.arange(100_000))
     parts = (places >= 0).reshape(100, -1).mean(axis=1)
     assert parts.std() < 0.03
 
 
 def test_what_will_be_served_is_known_before() -> None:
-    assert expected_hits("next-use", 0.5, 1, AHEAD) == pytest.approx(0.5, abs=0.02)
-    assert expected_hits("next-use", 0.125, 8, AHEAD) == pytest.approx(0.42, abs=0.03)
-    assert expected_hits("next-use", 0.25, 4, AHEAD) == pytest.approx(0.56, abs=0.03)
-    assert expected_hits("lru", 0.125, 8, AHEAD) == pytest.approx(0.065, abs=0.03)
-    assert expected_hits("next-use", 0.5, MOST_RANKS + 1, AHEAD) is None
+    assert expected_hits(NextUse, 0.5, 1) == pytest.approx(0.5, abs=0.02)
+    assert expected_hits(NextUse, 0.125, 8) == pytest.approx(0.42, abs=0.03)
+    assert expected_hits(NextUse, 0.25, 4) == pytest.approx(0.56, abs=0.03)
+    assert expected_hits(Lru, 0.125, 8) == pytest.approx(0.065, abs=0.03)
+    assert expected_hits(NextUse, 0.5, MOST_RANKS + 1) is None

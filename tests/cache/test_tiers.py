@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import logging
@@ -14,13 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cache_hits import Lru
 from datapipe.array_types import Int64, UInt8
 from datapipe.cache import disk as disk_module
-from datapipe.cache.disk import DiskTier, make_room, open_disk, write_about
+from datapipe.cache.disk import DiskTier, open_folder
 from datapipe.cache.entries import fill_members
-from datapipe.cache.layout import EntryLayout, Use
-from datapipe.cache.memory import EvictedEntries, FixedEntries
-from datapipe.cache.next_use import Lru, NextUse
+from datapipe.cache.evicting import EvictingTier
+from datapipe.cache.layout import EntryLayout, sample_draw
+from datapipe.cache.memory import SharedMemoryTier
+from datapipe.cache.next_use import NextUse
+from datapipe.cache.policy import Policy
+from datapipe.cache.tier import Tier, Use, Uses
 
 COUNT = 50
 
@@ -35,69 +40,155 @@ def entry_of(sample: int) -> UInt8:
 
 
 def layout(budget: int = 1 << 20) -> EntryLayout:
-    return EntryLayout(COUNT, sizes_of, budget, 3)
+    return EntryLayout(COUNT, sizes_of, budget)
 
 
-def use(tier: FixedEntries | DiskTier, sample: int) -> Use:
-    place = int(tier.layout.places(np.array([sample]))[0])
-    return Use(sample, memory=place, disk=place)
+def use(sample: int, next_use: int = 0) -> Use:
+    return Use(sample, int(sample_draw(COUNT).inverse([sample])[0]), next_use)
 
 
-def test_a_fixed_tier_gives_back_what_was_kept() -> None:
-    tier = FixedEntries(layout())
+def uses(samples: list[int]) -> Uses:
+    numbers = np.array(samples, np.int64)
+    return Uses(numbers, sample_draw(COUNT).inverse(numbers), np.zeros_like(numbers))
+
+
+def make_tier(kind: str, folder: Path, budget: int = 1 << 20) -> Tier:
+    tiers: dict[str, Any] = {
+        "shared memory": lambda: SharedMemoryTier(layout(budget)),
+        "next-use": lambda: EvictingTier(NextUse(budget)),
+        "lru": lambda: EvictingTier(Lru(budget)),
+        "disk": lambda: DiskTier(folder / "tier", layout(budget)),
+    }
+    tier: Tier = tiers[kind]()
+    return tier
+
+
+every_tier = pytest.mark.parametrize("kind", ["shared memory", "next-use", "lru", "disk"])
+
+
+@every_tier
+def test_a_tier_gives_back_what_was_put(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path)
     for sample in range(0, COUNT, 2):
         entry = entry_of(sample)
-        room = tier.room(use(tier, sample), len(entry))
+        room = tier.room(use(sample), len(entry))
         assert room is not None
         room[:] = entry
-        assert tier.find(use(tier, sample)) is None  # not before it is whole
-        tier.keep(use(tier, sample), room)
+        assert tier.get(use(sample)) is None  # not before it is whole
+        assert tier.put(use(sample), room)
+    held = tier.holds(uses(list(range(COUNT))))
     for sample in range(COUNT):
-        found = tier.find(use(tier, sample))
-        if sample % 2:
-            assert found is None
-        else:
-            assert (found == entry_of(sample)).all()
+        found = tier.get(use(sample))
+        assert held[sample] == (found is not None) == (sample % 2 == 0)
+        assert found is None or (found == entry_of(sample)).all()
 
 
-def test_a_fixed_tier_takes_entries_that_were_made_elsewhere() -> None:
-    tier = FixedEntries(layout())
-    tier.keep(use(tier, 5), entry_of(5))
-    assert (tier.find(use(tier, 5)) == entry_of(5)).all()
+@every_tier
+def test_a_tier_takes_entries_that_were_made_elsewhere(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path)
+    assert tier.put(use(5), entry_of(5))
+    found = tier.get(use(5))
+    assert found is not None
+    assert (found == entry_of(5)).all()
 
 
-def test_a_fixed_tier_leaves_out_what_has_no_place() -> None:
-    tier = FixedEntries(layout(budget=1000))
-    out = [sample for sample in range(COUNT) if not tier.wants(use(tier, sample), 64)]
-    assert 0 < len(out) < COUNT
-    tier.keep(use(tier, out[0]), entry_of(out[0]))
-    assert tier.find(use(tier, out[0])) is None
-    assert tier.room(use(tier, out[0]), 64) is None
+@every_tier
+def test_an_entry_that_is_there_is_not_put_again(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path)
+    assert [tier.put(use(5), entry_of(5)) for _ in range(2)] == [True, False]
+
+
+@every_tier
+def test_a_tier_keeps_no_more_than_its_budget(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path, budget=1000)
+    for sample in range(COUNT):
+        kept = tier.room(use(sample), len(entry_of(sample))) is not None
+        assert tier.put(use(sample), entry_of(sample)) == kept
+    every = list(range(COUNT))
+    held = tier.holds(uses(every))
+    assert 0 < sizes_of(np.flatnonzero(held)).sum() <= 1000
+    found = [sample for sample in every if tier.get(use(sample)) is not None]
+    assert found == np.flatnonzero(held).tolist()
+
+
+@pytest.mark.parametrize("kind", ["shared memory", "disk"])
+def test_a_tier_says_which_share_it_will_serve(kind: str, tmp_path: Path) -> None:
+    tier = make_tier(kind, tmp_path)
+    assert (tier.expected, tier.covered) == (1, COUNT)
+    tier = make_tier(kind, tmp_path, budget=1000)
+    every = list(range(COUNT))
+    kept = [sample for sample in every if tier.room(use(sample), 64) is not None]
+    assert (tier.expected, tier.covered) == (len(kept) / COUNT, len(kept))
+
+
+def test_a_disk_is_expected_to_serve_what_faster_tiers_do_not(tmp_path: Path) -> None:
+    disks = [DiskTier(tmp_path / "a", layout(), covered) for covered in (0, 20, COUNT, None)]
+    assert [disk.expected for disk in disks] == [1, 0.6, 0, None]
+    assert [disk.covered for disk in disks] == [COUNT, COUNT, COUNT, None]
+
+
+def test_entries_in_shared_memory_are_read_in_place() -> None:
+    tier = SharedMemoryTier(layout())
+    for sample in range(0, COUNT, 2):
+        tier.put(use(sample), entry_of(sample))
+    every = list(range(COUNT))
+    wanted = np.arange(COUNT) % 4 != 2
+    for each in (tier, copy.copy(tier)):  # the copy has not read them yet
+        found = each.in_place(uses(every), wanted)
+        assert found is not None
+        assert (found.starts >= 0).tolist() == [sample % 4 == 0 for sample in every]
+        assert found.bytes == sum(len(entry_of(sample)) for sample in range(0, COUNT, 4))
+        for sample in range(0, COUNT, 4):
+            entry = entry_of(sample)
+            assert (found.buffer[found.starts[sample] :][: len(entry)] == entry).all()
+
+
+@pytest.mark.parametrize("part", [0, 1, 63])
+def test_a_mark_without_all_of_its_bytes_is_not_served(part: int) -> None:
+    """As a process on another processor may see an entry while it is written."""
+    writer = SharedMemoryTier(layout())
+    reader = copy.copy(writer)  # shares the memory, as a worker process does
+    for sample in (3, 4):
+        writer.put(use(sample), entry_of(sample))
+    seen = reader.in_place(uses([3]), np.ones(1, bool))
+    assert seen is not None
+    torn = seen.buffer[seen.starts[0] :][: len(entry_of(3))]
+    reader = copy.copy(writer)  # and has read nothing yet
+    torn[part:] = 0
+    assert reader.get(use(3)) is None
+    found = reader.in_place(uses([3, 4]), np.ones(2, bool))
+    assert found is not None
+    assert (found.starts >= 0).tolist() == [False, True]
+    torn[part:] = entry_of(3)[part:]  # now the other bytes arrive
+    assert (reader.get(use(3)) == entry_of(3)).all()
+    found = reader.in_place(uses([3, 4]), np.ones(2, bool))
+    assert found is not None
+    assert (found.starts >= 0).all()
 
 
 def test_memory_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot be shared"):
-        FixedEntries(EntryLayout(1, lambda s: np.full(len(s), 2**62), 2**63 - 1, 3))
+        SharedMemoryTier(EntryLayout(1, lambda s: np.full(len(s), 2**62), 2**63 - 1))
 
 
 @pytest.mark.parametrize("policy", [NextUse(400), Lru(400)], ids=["next-use", "lru"])
-def test_entries_come_and_go_under_many_threads(policy: NextUse | Lru) -> None:
-    entries = EvictedEntries(policy)
+def test_entries_come_and_go_under_many_threads(policy: Policy) -> None:
+    tier = EvictingTier(policy)
     wrong: list[int] = []
 
     def work(seed: int) -> None:
         draw = np.random.default_rng(seed)
         for now in range(2000):
-            sample = int(draw.integers(COUNT))
-            found = entries.find(Use(sample, now))
+            wanted = use(int(draw.integers(COUNT)), now)
+            found = tier.get(wanted)
             if found is None:
-                made = entry_of(sample)
-                room = entries.room(Use(sample, now), len(made))
+                made = entry_of(wanted.sample)
+                room = tier.room(wanted, len(made))
                 if room is not None:
                     room[:] = made
-                    entries.keep(Use(sample, now), room)
-            elif not (found == entry_of(sample)).all():
-                wrong.append(sample)
+                    tier.put(wanted, room)
+            elif not (found == entry_of(wanted.sample)).all():
+                wrong.append(wanted.sample)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
@@ -105,28 +196,30 @@ def test_entries_come_and_go_under_many_threads(policy: NextUse | Lru) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert entries.evicted > 0
-    assert sum(map(len, entries._entries.values())) == policy.bytes <= 400
+    assert tier.evicted > 0
+    held = tier.holds(uses(list(range(COUNT))))
+    assert sizes_of(np.flatnonzero(held)).sum() == policy.bytes <= 400
 
 
 def test_what_is_read_stays_whole_when_it_is_evicted() -> None:
-    entries = EvictedEntries(Lru(200))
-    entries.keep(Use(2), entry_of(2))
-    found = entries.find(Use(2))
-    entries.keep(Use(5), entry_of(5))
-    assert entries.find(Use(2)) is None
+    tier = EvictingTier(NextUse(200))
+    tier.put(use(2, 9), entry_of(2))
+    found = tier.get(use(2, 9))
+    tier.put(use(5, 3), entry_of(5))
+    assert tier.evicted == 1
+    assert tier.get(use(2)) is None
     assert (found == entry_of(2)).all()
 
 
 def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(0, COUNT, 2):
-        tier.keep(use(tier, sample), entry_of(sample))
+        tier.put(use(sample), entry_of(sample))
     del tier
     tier = DiskTier(tmp_path / "a", layout())
     assert tier.present == COUNT // 2
     for sample in range(COUNT):
-        found = tier.find(use(tier, sample))
+        found = tier.get(use(sample))
         assert (found is None) == bool(sample % 2)
         if found is not None:
             assert (found == entry_of(sample)).all()
@@ -134,24 +227,26 @@ def test_a_disk_keeps_entries_over_a_restart(tmp_path: Path) -> None:
 
 def test_processes_that_use_a_disk_see_what_others_keep(tmp_path: Path) -> None:
     one, other = (DiskTier(tmp_path / "a", layout()) for _ in range(2))
-    one.keep(use(one, 7), entry_of(7))
-    assert (other.find(use(other, 7)) == entry_of(7)).all()
+    one.put(use(7), entry_of(7))
+    assert (other.get(use(7)) == entry_of(7)).all()
 
 
 def test_a_smaller_disk_uses_what_a_larger_one_has(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(COUNT):
-        tier.keep(use(tier, sample), entry_of(sample))
+        tier.put(use(sample), entry_of(sample))
     small = DiskTier(tmp_path / "a", layout(budget=2000))
-    served = [sample for sample in range(COUNT) if small.find(use(small, sample)) is not None]
+    served = [sample for sample in range(COUNT) if small.get(use(sample)) is not None]
     assert len(served) == small.layout.kept < COUNT
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "zeros"])
-def test_damage_is_noticed_and_mended(tmp_path: Path, harm: str) -> None:
+def test_damage_is_noticed_and_mended(
+    tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tier = DiskTier(tmp_path / "a", layout())
     for sample in range(COUNT):
-        tier.keep(use(tier, sample), entry_of(sample))
+        tier.put(use(sample), entry_of(sample))
     path = tmp_path / "a" / "entries"
     content = bytearray(path.read_bytes())
     if harm == "flip":
@@ -161,48 +256,53 @@ def test_damage_is_noticed_and_mended(tmp_path: Path, harm: str) -> None:
     else:
         content[1000:3000] = bytes(2000)
     path.write_bytes(content)
-    found = {sample: tier.find(use(tier, sample)) for sample in range(COUNT)}
-    assert tier.corrupt == sum(entry is None for entry in found.values()) > 0
+    found = {sample: tier.get(use(sample)) for sample in range(COUNT)}
+    assert caplog.text.count("is damaged") == sum(entry is None for entry in found.values()) > 0
     assert all((e == entry_of(s)).all() for s, e in found.items() if e is not None)
     for sample in found:
-        tier.keep(use(tier, sample), entry_of(sample))
-    assert all((tier.find(use(tier, sample)) == entry_of(sample)).all() for sample in found)
+        tier.put(use(sample), entry_of(sample))
+    assert all((tier.get(use(sample)) == entry_of(sample)).all() for sample in found)
 
 
 @pytest.mark.parametrize("bit", [0, 31, 32, 33, 63])
-def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(tmp_path: Path, bit: int) -> None:
+def test_a_bit_of_what_is_noted_of_an_entry_is_noticed(
+    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
     tier = DiskTier(tmp_path / "a", layout())
-    sample = int(np.flatnonzero(tier.layout.places(np.arange(COUNT)) >= 0)[0])
-    tier.keep(use(tier, sample), entry_of(sample))
-    tier._words[use(tier, sample).disk] ^= np.uint64(1 << bit)
-    assert tier.find(use(tier, sample)) is None
-    assert tier.corrupt == 1
+    tier.put(use(9), entry_of(9))
+    path = tmp_path / "a" / "words"
+    words = bytearray(path.read_bytes())
+    words[8 * use(9).position + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(words)
+    tier = DiskTier(tmp_path / "a", layout())
+    assert tier.get(use(9)) is None
+    assert caplog.text.count("is damaged") == 1
 
 
 def test_a_full_disk_is_said_once_and_what_is_there_still_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tier = DiskTier(tmp_path / "a", layout())
-    tier.keep(use(tier, 1), entry_of(1))
+    tier.put(use(1), entry_of(1))
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk_module, "pwrite", full)
     for sample in range(2, 9):
-        tier.keep(use(tier, sample), entry_of(sample))
+        tier.put(use(sample), entry_of(sample))
     assert len(caplog.records) == 1
     assert "No space left" in caplog.text
-    assert not tier.wants(use(tier, 10))
-    assert (tier.find(use(tier, 1)) == entry_of(1)).all()
-    assert tier.find(use(tier, 2)) is None
+    assert tier.room(use(10), 64) is None
+    assert (tier.get(use(1)) == entry_of(1)).all()
+    assert tier.get(use(2)) is None
 
 
 def test_a_tier_that_is_gone_leaves_no_open_file(tmp_path: Path) -> None:
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     tier = DiskTier(tmp_path / "a", layout())
-    tier.keep(use(tier, 1), entry_of(1))
+    tier.put(use(1), entry_of(1))
     del tier
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -212,20 +312,26 @@ def test_room_is_made_by_removing_what_was_used_longest_ago(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    for number, name in enumerate(("old", "used", "new")):
-        write_about(tmp_path / name, {})
-        (tmp_path / name / "entries").write_bytes(bytes(100_000))
-        os.utime(tmp_path / name, (number, number))
+    folders = [open_folder(tmp_path, {"name": name}, None)[0] for name in ("old", "used", "new")]
+    for number, folder in enumerate(folders):
+        (folder / "entries").write_bytes(bytes(100_000))
+        os.utime(folder, (number, number))
     (tmp_path / "mine").mkdir()  # of somebody else: no cache
-    users = DiskTier(tmp_path / "old", layout())
-    os.utime(tmp_path / "old", (0, 0))
-    assert make_room(tmp_path, "own", 250_000) == pytest.approx(150_000, abs=10_000)
+    users = DiskTier(folders[0], layout())
+    os.utime(folders[0], (0, 0))
+    own, room = open_folder(tmp_path, {"name": "own"}, 250_000)
+    assert room == pytest.approx(150_000, abs=10_000)
     # The oldest is used by somebody, so the next ones go.
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "old"]
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", folders[0].name, own.name}
     assert users.present == 0
 
 
-@pytest.mark.parametrize("there", ["file", "file/below", "full/about.json", "full/words"])
+def open_disk(root: Path, limit: int | None = None) -> DiskTier:
+    folder, room = open_folder(root, {}, limit)
+    return DiskTier(folder, layout(room))
+
+
+@pytest.mark.parametrize("there", ["file", "file/below", "full/entries", "full/words"])
 def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, there: str
 ) -> None:
@@ -233,29 +339,30 @@ def test_a_folder_that_cannot_be_used_keeps_nothing_and_says_so_once(
     full = tmp_path / "full"
     full.mkdir()
     if there.startswith("full"):
-        tier = open_disk(full, {}, None, layout)
-        (tier.folder / there.removeprefix("full/")).unlink()
-        (tier.folder / there.removeprefix("full/")).mkdir()
+        folder, _ = open_folder(full, {}, None)
+        tier = DiskTier(folder, layout())
+        (folder / there.removeprefix("full/")).unlink()
+        (folder / there.removeprefix("full/")).mkdir()
         del tier
         root = full
     else:
         root = tmp_path / there
-    tier = open_disk(root, {}, None, layout)
+    tier = open_disk(root)
     other = pickle.loads(pickle.dumps(tier))  # as a worker process has it
     for each in (tier, other):
-        assert not each.wants(use(each, 1))
-        each.keep(use(each, 1), entry_of(1))
-        assert each.find(use(each, 1)) is None
-        assert not each.holds(np.arange(COUNT)).any()
+        assert each.room(use(1), 64) is None
+        assert not each.put(use(1), entry_of(1))
+        assert each.get(use(1)) is None
+        assert not each.holds(uses(list(range(COUNT)))).any()
         assert each.present == 0
-        assert each.layout.kept == 0
+        assert each.expected == 0
     assert len(caplog.records) == 1
     assert "give CacheSpec(disk=...) another folder" in caplog.text
 
 
 def test_a_limit_below_one_entry_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tier = open_disk(tmp_path, {}, 10, layout)
-    assert not tier.wants(use(tier, 1))
+    tier = open_disk(tmp_path, 10)
+    assert tier.room(use(1), 64) is None
     assert caplog.text.count("there is no room for a single entry") == 1
 
 
@@ -271,7 +378,7 @@ def test_folders_of_others_that_cannot_be_read_are_passed_over(
         return stat(path, *options, **more)
 
     monkeypatch.setattr(os, "stat", denied)
-    assert open_disk(tmp_path, {}, None, layout).layout.kept == COUNT
+    assert open_disk(tmp_path).expected == 1
     assert not caplog.records
 
 

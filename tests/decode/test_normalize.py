@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.decode import normalize
-from datapipe.decode.normalize import KERNEL, Normalizer
+from datapipe.decode.normalize import KERNEL, ImageMoves, Normalizer
 from datapipe.late_module import LateModule
 
 CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -181,8 +181,8 @@ def test_images_are_gathered_as_they_are_written_one_by_one(
         values = values.reshape(1, 3, height, width)
         values = values.flip(-1) if flip else values
         normalizer.write_planes(values.contiguous(), expected[row : row + 1])
-    places = starts, rows, np.array(mirrored)
-    assert normalizer.gather(source, out, *places, interleaved=interleaved)
+    moves = ImageMoves(source, starts, rows, np.array(mirrored))
+    assert normalizer.gather([moves], out, interleaved=interleaved)
     assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
     assert (memory[:shift] == 7).all()
     assert (memory[shift + size :] == 7).all()
@@ -262,7 +262,10 @@ def test_gathered_images_are_those_written_one_by_one(writer, mean_std, dtype):
     starts, rows = np.array([17, 900, 2048, 17]), np.array([3, 0, 4, 1])
     mirrored = np.array([False, True, False, True])
     out = torch.full((6, 3, 10, 7), 9, dtype=dtype)
-    done = normalizer.gather(source, out, starts, rows, mirrored)
+    halves = slice(0, 1), slice(1, 4)  # as of two buffers
+    done = normalizer.gather(
+        [ImageMoves(source, starts[half], rows[half], mirrored[half]) for half in halves], out
+    )
     assert done == (writer == "kernel" and dtype != torch.bfloat16)
     if not done:
         assert (out == 9).all()

@@ -1,8 +1,8 @@
 """Records the golden digests anew: `python -m tests.golden.record`.
 
 Do that where batches change on purpose: the diff of `digests.json` then says which configurations
-and keys are concerned, and the change belongs in the changelog. Data and states stay as an earlier
-version wrote them; `--data` makes these anew too, for formats that are not read any more.
+and keys are concerned, and the change belongs in the changelog. Data and states stay as they were
+written; `--data` and `--states` write them again, for versions that are not read any more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .data import Data, make_data
 from .digest import DIGESTS, STATES, run_case, run_plan, state_path, versions
 
 
-def record(folder: Path, *, num_workers: int, data_too: bool) -> None:
-    """Write `digests.json`, and with `data_too` what is in `data/` and `states/`."""
+def record(folder: Path, *, num_workers: int, data_too: bool, states_too: bool) -> None:
+    """Write `digests.json`, and what is in `data/` and `states/` if they are asked for."""
     if data_too:
         (folder / "making").mkdir()
         make_data(folder / "making")
@@ -33,7 +33,7 @@ def record(folder: Path, *, num_workers: int, data_too: bool) -> None:
         own.mkdir()
         entry, state = run_case(data, case, own, num_workers=num_workers)
         recorded["batches"][name] = entry
-        if data_too and state is not None:
+        if states_too and state is not None:
             STATES.mkdir(exist_ok=True)
             state_path(name).write_text(json.dumps(state, indent=1) + "\n", "utf-8")
     for name, arguments in PLANS.items():
@@ -43,13 +43,19 @@ def record(folder: Path, *, num_workers: int, data_too: bool) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", action="store_true", help="make data and states anew too")
+    parser.add_argument("--data", action="store_true", help="write the data again too")
+    parser.add_argument("--states", action="store_true", help="write the states again too")
     parser.add_argument("--num-workers", type=int, default=0, help="of each loader (%(default)s)")
     options = parser.parse_args(arguments)
     logging.getLogger("datapipe").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
-        record(Path(folder), num_workers=options.num_workers, data_too=options.data)
+        record(
+            Path(folder),
+            num_workers=options.num_workers,
+            data_too=options.data,
+            states_too=options.states,
+        )
 
 
 if __name__ == "__main__":

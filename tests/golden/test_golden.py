@@ -13,7 +13,7 @@ torch resizes bytes with integer weights, and normalisation is two float32 round
 pixels may. Nor do they depend on the number of workers, which is another one here than where they
 were recorded.
 
-`data/` and `states/` hold what version 0.1.0 wrote; later versions open it and go on with it.
+`data/` and `states/` were written once, and are opened and resumed as they are.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from datapipe.index.files.block_checksums import BLOCK, SUMS, CheckedFiles, writ
 from datapipe.index.files.npy import HEADER, NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.files.sealed_json import seal, unseal, unseal_lines
+from datapipe.plan.ragged import spans
 
 KINDS = {"a.npy": "<i8", "b.npy": ("<f8", (4,)), "none.npy": "<i4"}
 A = np.arange(5 * BLOCK // 8)
@@ -128,3 +129,13 @@ def test_sealed_lines_end_at_damage():
         [len(lines[0])],
     )
     assert unseal_lines(b"") == ([], [])
+
+
+def test_only_blocks_with_the_wanted_spans_are_compared(files, large):
+    a = files().array("a.npy")
+    starts, counts = spans(a, np.array([0, 3]))
+    assert (starts.tolist(), counts.tolist()) == (
+        A[[0, 3]].tolist(),
+        (A[[1, 4]] - A[[0, 3]]).tolist(),
+    )
+    assert a.compared.tolist() == [True] + [False] * (len(a.compared) - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.dataset import open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
-from datapipe.index.files import block_checksums, mixture_column
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.files import block_checksums
 from datapipe.index.files.block_checksums import CheckedColumn, CheckedFiles
 from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
 from datapipe.index.files.npy import NpyFile
@@ -39,17 +40,6 @@ def as_parts(arrays: Sequence[Any]) -> list[Callable[[], Any]]:
 
 def joined(arrays: Sequence[Any], **options: Any) -> MixtureColumn:
     return MixtureColumn(as_parts(arrays), edges_of(arrays), **options)
-
-
-@pytest.fixture(params=["each", "kernel"], autouse=True, scope="module")
-def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways of reading, whatever the tests before have loaded."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixture_column.KERNEL, "module", None)
-        patch.setattr(mixture_column.KERNEL, "after", 1 << 60)
-        if request.param == "kernel":
-            mixture_column.KERNEL.load()
-        yield
 
 
 sizes = st.lists(st.integers(0, 6), min_size=1, max_size=6)
@@ -136,10 +126,9 @@ def test_values_of_any_type_are_read(dtype: str) -> None:
     limits = np.iinfo(dtype)
     parts = [np.array([limits.min, limits.max, 1], dtype), np.array([3, limits.min], dtype)]
     array = joined(parts, dtype=dtype)
-    for _ in range(2):  # the second time by their addresses
-        found = array[np.array([0, 4, 1, 2, 3])]
-        assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
-        assert found.dtype == dtype
+    found = array[np.array([0, 4, 1, 2, 3])]
+    assert found.tolist() == [limits.min, limits.min, limits.max, 1, 3]
+    assert found.dtype == dtype
 
 
 def test_blocks_are_compared_before_they_are_read(
@@ -179,7 +168,7 @@ def test_keys_of_large_columns_are_compared_before_they_are_read(
     monkeypatch.setattr(block_checksums, "_WHOLE", -1)
     parts = [open_dataset(folder).columns for folder in folders]
     assert isinstance(parts[0].key_bytes, CheckedColumn)
-    columns = MixtureColumns(as_parts(parts), [ColumnCounts.of(part) for part in plain])
+    columns = MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in plain])
     samples = np.arange(15)[::-1]
     expected = [key for part in plain for key in part.keys(np.arange(len(part.text_bytes)))][::-1]
     assert columns.keys(samples) == columns.keys(samples) == expected
@@ -264,7 +253,7 @@ def open_empty() -> Columns:
     for name, dtype in DTYPES.items():
         offsets = name in ("sample_member", "sample_image", "sample_key", "sample_source")
         arrays[name] = np.zeros(1 if offsets else 0, dtype)
-    return Columns(extensions=(), checksums=True, shard_sample=np.zeros(2, np.int64), **arrays)
+    return Columns(extensions=(), index_bytes=(), shard_sample=np.zeros(2, np.int64), **arrays)
 
 
 @pytest.fixture(params=["plain", "empty at the ends", "empty in the middle"])
@@ -279,7 +268,7 @@ def parts(request: Any, folders: list[Path]) -> list[Columns]:
 
 @pytest.fixture
 def columns(parts: list[Columns]) -> MixtureColumns:
-    return MixtureColumns(as_parts(parts), [ColumnCounts.of(part) for part in parts])
+    return MixtureColumns.of(as_parts(parts), [ColumnCounts.of(part) for part in parts])
 
 
 def test_columns_are_those_of_each_dataset(parts: list[Columns], columns: MixtureColumns) -> None:

@@ -24,7 +24,7 @@ def _is_mapped(path: Path) -> bool:
 
 
 def test_values_are_those_of_the_file_and_read_only(path: Path) -> None:
-    whole, values = map_npy(path, "<i4", (2,))
+    whole, values = map_file(path), map_npy(path, "<i4", (2,))
     assert values.tolist() == [[0, 1], [2, 3], [4, 5]]
     assert whole.tobytes() == path.read_bytes()
     for array in (whole, values, map_plain(path, "<i4", (2,))):
@@ -34,7 +34,7 @@ def test_values_are_those_of_the_file_and_read_only(path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux tells what is mapped")
 def test_a_file_is_mapped_as_long_as_an_array_of_it_is_held(path: Path) -> None:
-    values = map_npy(path, "<i4", (2,))[1][1:]
+    values = map_npy(path, "<i4", (2,))[1:]
     plain = map_plain(path, "<i4", (2,))
     gc.collect()
     assert values.tolist() == plain[1:].tolist()
@@ -47,8 +47,5 @@ def test_a_file_is_mapped_as_long_as_an_array_of_it_is_held(path: Path) -> None:
 
 
 def test_what_cannot_be_mapped_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    with pytest.raises(OSError, match="empty"):
-        map_file(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         map_file(tmp_path / "none")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from datapipe import pack_dataset
 from datapipe.pack.input.raw_sample import Blob, RawImage, RawSample
 from datapipe.pack.workers.prepare import PrepareOptions
-from datapipe.pack.workers.worker import SEGMENT, Preparer
+from datapipe.pack.workers.segments import SEGMENT
+from datapipe.pack.workers.worker import Preparer
 from datapipe.pack.writers.shards import ShardWriter
 
 # Words for places of images are drawn too, being in the code; samples they do not fit are rejected.
@@ -45,12 +46,8 @@ def _written(samples, jpeg, per_shard=3):
         (work / "data").write_bytes(bytes(range(256)) * 20)
         (work / "image").write_bytes(jpeg(1))
         expected = {}
-        parts, shards = [], []
-        preparer = Preparer(
-            PrepareOptions(),
-            lambda: memoryview(bytearray(SEGMENT)),
-            lambda part, own: parts.append(part),
-        )
+        shards = []
+        preparer = Preparer(PrepareOptions(), lambda: memoryview(bytearray(SEGMENT)))
         writer = ShardWriter(out, work)
         for number, sample in enumerate(samples):
             image = Blob(work / "image")
@@ -61,8 +58,7 @@ def _written(samples, jpeg, per_shard=3):
                 record=sample["record"],
                 others=tuple((ext, Blob(work / "data", 7, size)) for ext, size in sample["others"]),
             )
-            preparer.work([raw], number)
-            part = parts.pop()
+            (part,) = preparer.parts([raw], number)
             writer.write(part.data, part.rows, 0, 1, 0)
             places = zip(part.rows.ext, part.rows.offset, part.rows.size, strict=True)
             expected[part.rows.key[0]] = {

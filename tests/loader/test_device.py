@@ -6,6 +6,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,10 +196,11 @@ def sends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @on_each_device
+@pytest.mark.parametrize("workers", ["threads", "processes"])
 def test_one_batch_is_on_its_way_while_another_is_used(
-    make: Make, sends: list[int], device: str, monkeypatch: pytest.MonkeyPatch
+    make: Make, sends: list[int], device: str, workers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = make(device=device)
+    loader = make(device=device, workers=workers)
     iterator = iter(loader)
     ready = iterator._executor.ready
 
@@ -213,6 +215,21 @@ def test_one_batch_is_on_its_way_while_another_is_used(
         next(iterator)
         assert len(sends) == number + 2
     loader.close()
+
+
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_an_error_of_the_next_batch_comes_after_the_batch_before_it(
+    damaged: Path, sends: list[int], workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = datapipe.make_loader(
+        damaged, batch_size=6, device="cpu", workers=workers, num_workers=1, shuffle=False
+    )
+    iterator = iter(loader)
+    monkeypatch.setattr(iterator._executor, "ready", lambda: True)
+    assert next(iterator)["key"] == [f"{number:09}" for number in range(6)]
+    assert sends == [1]
+    with pytest.raises(datapipe.DecodeError, match="sample 000000006"):
+        next(iterator)
 
 
 def test_a_batch_is_not_held_back_for_one_that_is_not_ready(make: Make, sends: list[int]) -> None:

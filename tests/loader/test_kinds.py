@@ -15,10 +15,11 @@ from tokenizers import Tokenizer
 import datapipe
 from datapipe import CacheSpec, ImageSpec, Loader, PlanError
 from datapipe.array_types import Int64
-from datapipe.cache.factory import kept_together, kept_transform
+from datapipe.cache.factory import kept_transform
 from datapipe.decode import normalize
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import check_together
+from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import make_transform
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
@@ -99,19 +100,21 @@ def together(loaders: Sequence[Loader], *, pack: bool = False) -> BatchContext:
 
 
 def job(loaders: Sequence[Loader], samples: Int64, **changes: Any) -> StepJob:
-    texts = [loader.components().schedule.origin.text for loader in loaders]
+    texts = [loader.components().schedule.origin.parts[0].selection().text for loader in loaders]
     kinds, sizes = kinds_of(samples).tolist(), None
     if texts[0] is not None:
         parts = zip(kinds, samples, strict=True)
         sizes = Sizes.join([texts[kind].measure(np.array([each])) for kind, each in parts])  # type: ignore[union-attr]
+    units = Units(samples, np.arange(len(samples) + 1), sizes)
+    keys = loaders[0].components().schedule.origin.random_keys(units)
     return StepJob(
         share=Share(
-            units=Units(samples, np.arange(len(samples) + 1), sizes),
+            units=units,
             valid=np.ones(len(samples), bool),
             excluded=np.zeros(len(samples), bool),
         ),
         run_after=loaders[0].components().start,
-        **{"epoch": 0} | changes,
+        **{"epoch": 0, "keys": keys} | changes,
     )
 
 
@@ -281,7 +284,7 @@ def test_texts_of_one_encoder_are_encoded_together(
     monkeypatch.setattr(type(kind.encoder), "encode", counted)
     context = TokenContext(texts=(kind, later), kinds=lambda samples: samples // 37, pack=True)
     samples = np.array([3, 40, 4, 41])
-    sizes = loader.components().schedule.origin.text.measure(samples % 37)  # type: ignore[union-attr]
+    sizes = loader.components().schedule.origin.parts[0].measure(samples % 37)  # type: ignore[union-attr]
     slots = TokenSlots(context, samples, sizes)
     said = {"conversations": [{"from": "human", "value": "<image><image>What is number 3?"}]}
     answer = {"from": "gpt", "value": "It is 3."}
@@ -344,25 +347,24 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
         for flip, name in zip((1.0, 0.3), names, strict=True)
     ]
     cache = CacheSpec(memory=1 << 30, keep="decoded")
-    kept = [kept_transform(cache, spec, decoder=False, transform=False) for spec in specs]
+    named = dict(zip(("one", "other"), specs, strict=True))
+    kept = kept_transform(cache, named, decoder=False, transform=False)
     plain = [make(image=spec) for spec in specs]
     cached = [make(image=spec, cache=cache) for spec in specs]
     context = together(cached)
     assert context.images is not None
     context = replace(
         context,
-        images=replace(context.images, kept=kept_together(cache, kept, ("one", "other"))),
+        images=replace(context.images, kept=kept),
     )
     expected = build(together(plain), job(plain, SAMPLES))["pixel_values"]
     assert torch.equal(build(context, job(cached, SAMPLES))["pixel_values"], expected)
     calls: list[int] = []
     finish_many = FixedTransform.finish_many
 
-    def counted(
-        transform: Any, source: Any, out: Any, starts: Int64, *rest: Any, **way: Any
-    ) -> bool:
-        calls.append(len(starts))
-        return finish_many(transform, source, out, starts, *rest, **way)
+    def counted(transform: Any, moves: list[ImageMoves], out: Any, **way: Any) -> bool:
+        calls.extend(len(each.starts) for each in moves)
+        return finish_many(transform, moves, out, **way)
 
     monkeypatch.setattr(FixedTransform, "finish_many", counted)
     again = build(context, job(cached, SAMPLES))
@@ -371,16 +373,12 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
 
 
 def test_caches_refuse_decoded_images_of_two_forms() -> None:
-    specs = [ImageSpec(size=24), ImageSpec(size=24, resize="crop")]
-    for keep in ("auto", "decoded"):
-        cache = CacheSpec(memory=1 << 30, keep=keep)
-        kept = [kept_transform(cache, spec, decoder=False, transform=False) for spec in specs]
-        if keep == "auto":
-            assert kept_together(cache, kept, ("one", "other")) is None
-            assert kept_together(cache, [kept[0], None], ("one", "other")) is None
-            continue
-        with pytest.raises(PlanError, match="one and other differ"):
-            kept_together(cache, kept, ("one", "other"))
+    specs = {"one": ImageSpec(size=24), "other": ImageSpec(size=24, resize="crop")}
+    cache = CacheSpec(memory=1 << 30, keep="auto")
+    assert kept_transform(cache, specs, decoder=False, transform=False) is None
+    cache = CacheSpec(memory=1 << 30, keep="decoded")
+    with pytest.raises(PlanError, match="one and other differ"):
+        kept_transform(cache, specs, decoder=False, transform=False)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +462,7 @@ def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
     loaders = [make(image=spec) for spec in (first, other)]
     context, work = together(loaders), work_on(image=first)
     expected = build(context, job(loaders, SAMPLES))["pixel_values"]
-    path = work.choose_path(loaders[0].options, checksums=True)
+    path = work.choose_path(loaders[0].options)
     transforms = [work.fitting_own(spec, path) for spec in (None, other)]
     assert context.images is not None
     images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
@@ -490,7 +488,7 @@ def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused
 ) -> None:
     image = ImageSpec(size=24, normalize="clip")
     work = work_on(image=image, **options)
-    path = work.choose_path(make().options, checksums=True)
+    path = work.choose_path(make().options)
     same = work.fitting_own(replace(image), path), work.fitting(path)
     assert len({repr(transform.spec) for transform in same if transform}) == 1
     with pytest.raises(PlanError, match=told):

@@ -8,7 +8,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from datapipe import DatapipeError, Loader, WorkerSpec
 from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.geometry.placement import Placement
-from datapipe.loader.workers import thread_executor
+from datapipe.workers import threads as worker_threads
 
 Make = Callable[..., Loader]
 
@@ -184,7 +183,7 @@ def test_a_stalled_loader_names_the_sample_and_the_stage(
             hold.set()
 
     monkeypatch.setattr(FixedTransform, "place", slow)
-    logger = logging.getLogger("datapipe.loader.workers.thread_executor")
+    logger = logging.getLogger("datapipe.loader.workers.executor")
     logger.addHandler(release := Release())
     try:
         next(iter(make(workers=WorkerSpec(stall_warning=0.05), shuffle=False, num_workers=1)))
@@ -203,7 +202,7 @@ def test_a_worker_that_hangs_is_named_and_does_not_hold_the_program(
         hold.wait(60)
 
     monkeypatch.setattr(FixedTransform, "decode", hang)
-    monkeypatch.setattr("datapipe.loader.workers.thread_executor._PATIENCE", 0.05)
+    monkeypatch.setattr("datapipe.workers.threads._PATIENCE", 0.05)
     iterator = iter(make(num_workers=1, shuffle=False))
     closing = threading.Thread(target=lambda: begun.wait(30) and iterator.close())
     closing.start()
@@ -255,10 +254,10 @@ def test_a_thread_that_cannot_be_started_leaves_no_other_and_no_position(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse_third)
         with pytest.raises(RuntimeError, match="start new thread"):
-            iter(loader)
+            next(iter(loader))
     assert left_behind() == ([], [])
     assert torch.get_num_threads() == threads
-    assert not thread_executor._TEAMS
+    assert not worker_threads._CREWS
     next(iter(loader))
     assert loader.state_dict()["unit"] == 2 * state["unit"]
     loader.close()
@@ -279,39 +278,13 @@ def test_a_forgotten_iterator_may_be_collected_by_its_own_worker(
     gc.disable()
     try:
         cycle: list[object] = [iter(make(num_workers=2))]
-        cycle[0]._executor._fill()  # type: ignore[attr-defined]
+        cycle[0]._executor.ready()  # type: ignore[attr-defined]
         cycle.append(cycle)
         del cycle
         collecting.set()
         assert left_behind() == ([], [])
     finally:
         gc.enable()
-
-
-def test_threads_of_a_loop_that_was_left_are_never_deleted_by_its_thread(make: Make) -> None:
-    # Python code runs when a `Thread` is deleted; a Ctrl-C that arrives in it would be lost.
-    iterator = iter(make(num_workers=2))
-    executor = iterator._executor
-    deleted_in: list[int] = []
-    for thread in executor._team.threads:
-        weakref.finalize(thread, lambda: deleted_in.append(threading.get_ident()))
-    del thread
-
-    def slow_to_close() -> Iterator[Any]:
-        try:
-            yield
-        finally:
-            left_behind()  # until the workers have ended
-
-    jobs = slow_to_close()
-    next(jobs)
-    executor._jobs = jobs
-    del executor, jobs, iterator
-    deadline = time.monotonic() + 30
-    while len(deleted_in) < 2 and time.monotonic() < deadline:
-        time.sleep(0.002)
-    assert len(deleted_in) == 2
-    assert threading.get_ident() not in deleted_in
 
 
 def test_one_iterator_is_not_for_two_threads(make: Make) -> None:

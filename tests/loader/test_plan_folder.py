@@ -24,7 +24,7 @@ def make_plan(group: int = RANKS) -> EpochPlan:
         return Sizes(tokens=tokens, labels=tokens, images=zeros, vision=zeros, rows=zeros)
 
     options = PlanOptions(shuffle=True, seed=1, pack=64, group=group, block=500)
-    return EpochPlan(Source(count=2000, measure=measure), options, 0)
+    return EpochPlan(Source.of_dataset(2000, options, measure=measure), options, 0)
 
 
 def order_of(blocks: PlannedBlocks) -> list[int]:

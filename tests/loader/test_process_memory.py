@@ -14,18 +14,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe import PlanError
-from datapipe.loader.batch.buffer_pool import BufferPool
-from datapipe.loader.workers.ipc import (
-    REGIONS,
-    Report,
-    dump_batch,
-    dump_recipe,
-    load_batch,
-    load_recipe,
-)
+from datapipe.loader.workers.ipc import dump_batch, load_batch, reduce_array
 from datapipe.loader.workers.process_worker import RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
+from datapipe.workers.messages import message
 
 MIB = 1 << 20
 
@@ -35,11 +27,9 @@ def send(value: Any, make: Callable[[RegionPool], Any] | None = None) -> Any:
     file = SharedFile(1)
     regions, pool = Regions(file, keep=1), RegionPool(file)
     region = regions.allocate()
-    pool.start(region)
+    pool.start(region.number)
     content = dump_batch(make(pool) if make else value, pool.locate)
-    loaded = load_batch(content, regions.buffer(region, max(1, pool.used)))
-    regions.release(region)
-    return loaded
+    return load_batch(content, regions.buffer(region.number, max(1, pool.used)))
 
 
 @given(
@@ -89,18 +79,26 @@ def test_a_region_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     file = SharedFile(1)
     regions = Regions(file, keep=2)
     region = regions.allocate()
-    tensor = torch.from_numpy(regions.buffer(region, MIB))[5:]
-    regions.release(region)
-    assert regions.allocate() != region
+    tensor = torch.from_numpy(regions.buffer(region.number, MIB))[5:]
+    number = region.number
+    del region
+    assert regions.allocate().number != number
     part = tensor.view(-1)[3:4]
     del tensor
     gc.collect()
-    other = regions.allocate()
-    assert other != region
-    regions.release(other)
+    assert regions.allocate().number != number
     del part
     gc.collect()
-    assert regions.allocate() == region
+    assert regions.allocate().number == number
+
+
+def test_a_region_is_not_free_while_its_task_exists() -> None:
+    regions = Regions(SharedFile(1), keep=2)
+    first, second = regions.allocate(), regions.allocate()
+    assert second.number != first.number
+    number = first.number
+    del first
+    assert regions.allocate().number == number
 
 
 def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
@@ -113,13 +111,13 @@ def test_regions_beyond_those_in_use_give_their_pages_back() -> None:
     held = []
     for _ in range(10):
         region = regions.allocate()
-        held.append(regions.buffer(region, MIB)[:MIB])
+        held.append(regions.buffer(region.number, MIB)[:MIB])
         held[-1][:] = 1
-        regions.release(region)
     assert used() > 10 * MIB
     held.clear()
+    del region
     for _ in range(2):
-        regions.release(regions.allocate())
+        regions.allocate()
     assert regions.warm == 2
     assert used() < 3 * MIB
 
@@ -129,15 +127,14 @@ def test_a_larger_batch_finds_room_in_the_region_of_a_smaller_one() -> None:
     regions, pool = Regions(file, keep=1), RegionPool(file)
     for size in (10, 5 * MIB, 100, 9 * MIB):
         region = regions.allocate()
-        assert region == 0
-        pool.start(region)
+        assert region.number == 0
+        pool.start(region.number)
         first, second = (pool.allocate((size,), torch.uint8).fill_(n) for n in (1, 2))
         content = dump_batch((first, second), pool.locate)
-        one, two = load_batch(content, regions.buffer(region, pool.used))
+        one, two = load_batch(content, regions.buffer(region.number, pool.used))
         assert (one == 1).all()
         assert (two == 2).all()
-        del one, two
-        regions.release(region)
+        del one, two, region
 
 
 def test_a_pinned_batch_does_not_hold_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,46 +142,26 @@ def test_a_pinned_batch_does_not_hold_its_region(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
     file = SharedFile(1)
     regions, pool = Regions(file, keep=1), RegionPool(file)
-    REGIONS[-1] = regions
     region = regions.allocate()
-    pool.start(region)
+    pool.start(region.number)
     written = pool.allocate((MIB,), torch.uint8).fill_(3)
-    report = Report(-1, 0, region, dump_batch([written], pool.locate), pool.used).pin_memory()
-    regions.release(region)
-    assert regions.allocate() == region
+    content = dump_batch([written], pool.locate)
+    pinned = load_batch(content, regions.buffer(region.number, pool.used), pin=True)
+    del region
+    assert regions.allocate().number == 0
     written.fill_(4)
-    assert (report.pinned[0] == 3).all()
+    assert (pinned[0] == 3).all()
 
 
 def test_mapped_arrays_are_mapped_again_and_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "column.npy"
     np.save(path, np.arange(1_000_000))
-    column = np.asarray(np.load(path, mmap_mode="r"))
-    parts = {"whole": column, "part": column[1000:2000], "steps": column[::250_000]}
-    recipe = dump_recipe(parts)
-    assert len(recipe.content) < 2000
-    assert not recipe.needs_script
-    loaded = load_recipe(recipe, None)
+    column = np.load(path, mmap_mode="r")
+    parts = {"map": column, "whole": np.asarray(column), "part": np.asarray(column)[1000:2000]}
+    parts |= {"steps": column[::250_000], "own": np.arange(7)}
+    reducers = {np.ndarray: reduce_array, np.memmap: reduce_array}
+    sent = message(0, 0, parts, reducers)
+    assert len(sent.content) < 3000
+    loaded = sent.value()
     assert all(np.array_equal(loaded[name], parts[name]) for name in parts)
     assert not loaded["whole"].flags.owndata
-
-
-class Arena:
-    """Part of a user's transform that looks like a pool of ours."""
-
-    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype)
-
-
-def test_only_our_own_pool_is_replaced_in_another_process() -> None:
-    loaded = load_recipe(dump_recipe([Arena(), BufferPool(keep=2)]), "pool there")
-    assert isinstance(loaded[0], Arena)
-    assert loaded[1] == "pool there"
-
-
-def test_what_cannot_be_sent_is_refused_with_its_name() -> None:
-    def inner() -> None: ...
-
-    for value in (inner, lambda: 0):
-        with pytest.raises(PlanError, match=r"(inner|lambda).*top of a module"):
-            dump_recipe([value])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -94,26 +95,41 @@ def test_a_run_with_skipped_samples_resumes_exactly(damaged: Path, text: MakeTex
     assert_resumes_exactly(make, stops=(0.3, 0.6))
 
 
-def test_the_order_is_the_same_on_any_number_of_ranks(make: Make, text: MakeText) -> None:
-    def order(world_size: int) -> list[str]:
+@pytest.mark.parametrize(
+    "options",
+    [{"pack": 64}, {"pack": 64, "batch_size": 2}, {"max_tokens": 80}, {"pack": 64, "group": 6}],
+    ids=str,
+)
+def test_the_order_is_the_same_on_any_number_of_ranks(
+    make: Make, text: MakeText, options: dict[str, Any]
+) -> None:
+    def order(world_size: int) -> list[list[str]]:
         ranks = [
-            list(make(text=text(), meta=META, pack=200, group=6, rank=rank, world_size=world_size))
+            list(make(text=text(), meta=META, **options, rank=rank, world_size=world_size))
             for rank in range(world_size)
         ]
-        return [key for step in zip(*ranks, strict=True) for key in valid_keys(step)]
+        return [sorted(valid_keys(step)) for step in zip(*ranks, strict=True)]
 
-    assert order(1) == order(2) == order(3) == order(6)
+    single = order(1)
+    assert len(single) > 8  # eight ranks take more than a step
+    for world_size in (2, 4, 8):
+        together = [
+            sorted(itertools.chain(*single[start : start + world_size]))
+            for start in range(0, len(single), world_size)
+        ]
+        assert order(world_size) == together
 
 
-def test_a_run_keeps_the_groups_of_its_first_launch(make: Make, text: MakeText) -> None:
-    first = make(text=text(), meta=META, pack=200, rank=0, world_size=4)
-    begun = [valid_keys([next(iter(first))])]
+def test_a_run_whose_steps_are_large_keeps_the_groups_of_its_first_launch(
+    make: Make, text: MakeText
+) -> None:
+    first = make(text=text(), meta=META, pack=64, rank=0, world_size=96)
     state = first.state_dict()
-    assert state["plan"]["group"] == 4
-    second = make(text=text(), meta=META, pack=200, rank=0, world_size=2)
+    assert state["plan"]["group"] == 96
+    second = make(text=text(), meta=META, pack=64, rank=0, world_size=2)
+    assert second.state_dict()["plan"]["group"] == 64
     second.load_state_dict(state)
     assert second.state_dict() == state
-    assert begun
 
 
 def test_groups_that_were_asked_for_are_compared(make: Make, text: MakeText) -> None:
@@ -125,33 +141,40 @@ def test_groups_that_were_asked_for_are_compared(make: Make, text: MakeText) -> 
 def test_a_world_size_that_does_not_divide_the_groups_warns(
     make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
 ) -> None:
-    state = make(text=text(), pack=200, rank=0, world_size=4).state_dict()
-    make(text=text(), pack=200, rank=0, world_size=2).load_state_dict(state)
+    state = make(text=text(), pack=200, group=4, rank=0, world_size=4).state_dict()
+    loader = make(text=text(), pack=200, rank=0, world_size=2)
+    loader.load_state_dict(state)
+    next(iter(loader))
     assert not caplog.records
     for rank in (0, 1, 2):
         loader = make(text=text(), pack=200, rank=rank, world_size=3)
         for _ in range(2):
             loader.load_state_dict(state)
+            next(iter(loader))
     (record,) = caplog.records
     assert record.getMessage() == (
-        "the work of the ranks will be less equal: the run was planned for steps of 4 packs over "
-        "all ranks, and 1 on each of 3 ranks do not divide them; order and resume stay as they "
-        "were; world sizes that divide them: 1, 2, 4"
+        "the work of the ranks is less equal: 4 packs of equal cost follow each other, and the 3 "
+        "of a step (1 on each of 3 ranks) do not divide them; world sizes that do: 1, 2, 4; or "
+        "begin a run with group=3, which has another order"
     )
 
 
 def test_uneven_steps_are_said_in_the_units_of_the_plan(
     make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = {"text": text(), "batch_size": 3, "buckets": 2}
-    state = make(**options, rank=0, world_size=6).state_dict()
-    make(**options, rank=0, world_size=5).load_state_dict(state)
-    assert "steps of 6 batches over all ranks, and 1 on each of 5 ranks" in caplog.text
-    assert "world sizes that divide them: 1, 2, 3, 6" in caplog.text
-    state = make(text=text(), pack=200, batch_size=3, rank=0, world_size=1).state_dict()
-    make(text=text(), pack=200, batch_size=2, rank=0, world_size=1).load_state_dict(state)
-    assert "steps of 3 packs over all ranks, and 2 on each of 1 ranks" in caplog.text
-    assert "give a batch_size that divides 3" in caplog.text
+    next(iter(make(text=text(), batch_size=3, buckets=2, rank=0, world_size=5)))
+    assert "64 batches of equal cost follow each other, and the 5 of a step" in caplog.text
+    assert "world sizes that do: 1, 2, 4, 8, 16, 32, 64;" in caplog.text
+    next(iter(make(text=text(), pack=200, batch_size=3, rank=0, world_size=2)))
+    assert "the 6 of a step (3 on each of 2 ranks)" in caplog.text
+    assert "give a batch_size that divides 64" in caplog.text
+
+
+def test_one_rank_is_warned_of_no_uneven_steps(
+    make: Make, text: MakeText, caplog: pytest.LogCaptureFixture
+) -> None:
+    next(iter(make(text=text(), pack=200, batch_size=3, rank=0, world_size=1)))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

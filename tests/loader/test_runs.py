@@ -201,7 +201,7 @@ def step_of(make: Make, **options: Any) -> Any:
         ({"pack": 100}, "pack: 200 there, 100 here"),
         ({"seed": 9}, "seed: 0 there, 9 here"),
         ({"where": "images > 0"}, "where: None there"),
-        ({"group": 3}, "group: 2 there, 3 here"),
+        ({"group": 3}, "group: 64 there, 3 here"),
     ],
     ids=str,
 )
@@ -216,14 +216,21 @@ def test_a_step_of_another_plan_is_not_excluded_in_silence(
         make(exclude=step, **options)
 
 
-def test_a_step_seen_on_other_ranks_is_excluded_once_the_state_is_loaded(
+def test_a_step_seen_on_other_ranks_is_excluded(make: Make, text: MakeText) -> None:
+    step = step_of(make, text=text(), pack=200)
+    loader = make(text=text(), pack=200, meta=META, exclude=step)
+    gone = {key for rank in step.ranks for key in rank.keys}
+    assert {*valid_keys(make(text=text(), pack=200, meta=META))} - {*valid_keys(loader)} == gone
+
+
+def test_a_step_of_other_groups_is_excluded_once_the_state_is_loaded(
     make: Make, text: MakeText
 ) -> None:
-    two = make(text=text(), pack=200, rank=0, world_size=2)
+    two = make(text=text(), pack=200, group=2, rank=0, world_size=2)
     step = two.plan.step(1)
     loader = make(text=text(), pack=200, meta=META, exclude=step)
     for ask in (iter, len):
-        with pytest.raises(PlanError, match="group: 2 there, 1 here"):
+        with pytest.raises(PlanError, match="group: 2 there, 64 here"):
             ask(loader)
     loader.load_state_dict(two.state_dict())
     gone = {key for rank in step.ranks for key in rank.keys}

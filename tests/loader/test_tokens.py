@@ -242,7 +242,7 @@ def test_shapes_are_constant_where_asked_for(make: Make, text: MakeText) -> None
 
 
 def test_several_packs_of_a_rank_lie_one_behind_the_other(make: Make, text: MakeText) -> None:
-    single = list(make(text=text(), pack=200, meta=META, group=2))
+    single = list(make(text=text(), pack=200, meta=META))
     double = list(make(text=text(), pack=200, meta=META, batch_size=2))
     assert [key for batch in single for key in batch["key"]] == [
         key

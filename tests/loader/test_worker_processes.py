@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import shutil
 import textwrap
 import threading
@@ -22,21 +21,17 @@ import datapipe
 from datapipe import DatapipeError, DecodeError, DeviceSpec, Loader, PlanError, StoreError
 from datapipe.loader.batch.buffer_pool import can_pin
 from datapipe.testing import assert_resumes_exactly, assert_same_batches, valid_keys
+from tests.workers.process_list import left, worker_processes
 
 Make = Callable[..., Loader]
 Import = Callable[..., ModuleType]
-
-
-def processes() -> set[int]:
-    """Worker processes of this one."""
-    return {child.pid for child in multiprocessing.active_children() if child.pid}
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
     yield
     gc.collect()
-    assert processes() == set()
+    assert left(worker_processes()) == set()
 
 
 @pytest.fixture
@@ -123,43 +118,41 @@ def test_workers_survive_epochs_breaks_and_loaded_states(make: Make, make_proces
         if len(batches) == 3:
             state = loader.state_dict()
             break
-    workers = processes()
+    workers = worker_processes()
     assert len(workers) == 2
     assert_same_batches(loader, expected, "after a break")
     loader.load_state_dict(state)
     assert_same_batches(batches + list(loader), expected, "after loading a state")
-    assert processes() == workers
+    assert worker_processes() == workers
     loader.close()
-    assert processes() == set()
+    assert left(worker_processes()) == set()
 
 
 def test_workers_that_do_not_persist_end_with_their_iterator(make_processes: Make) -> None:
     loader = make_processes(workers=datapipe.WorkerSpec("processes", persistent=False))
     list(loader)
-    assert processes() == set()
+    assert left(worker_processes()) == set()
     for _ in loader:
-        assert len(processes()) == 2
+        assert len(worker_processes()) == 2
         break
     gc.collect()
-    assert processes() == set()
+    assert left(worker_processes()) == set()
 
 
 def test_a_loader_that_is_gone_has_no_workers(make_processes: Make) -> None:
     loader = make_processes()
     next(iter(loader))
-    workers = multiprocessing.active_children()
-    assert len(workers) == 2
+    assert len(worker_processes()) == 2
     del loader
     gc.collect()
-    assert processes() == set()
-    assert [worker.exitcode for worker in workers] == [0, 0]  # none waited to be killed
+    assert left(worker_processes()) == set()
 
 
 def test_no_worker_starts_before_a_batch_is_asked_for(make_processes: Make) -> None:
     loader = make_processes()
     iterator = iter(loader)
     loader.set_epoch(3)
-    assert processes() == set()
+    assert left(worker_processes()) == set()
     assert loader.state_dict()["epoch"] == 3
     next(iterator)
     loader.close()
@@ -179,12 +172,12 @@ def test_memory_is_used_again_and_given_back(make_processes: Make) -> None:
     seen = {batch["pixel_values"].data_ptr() for batch in loader}
     assert len(seen) <= 2 * 2 + 2
     held = list(loader)
-    assert loader._jobs._pool.regions.warm >= len(held)  # type: ignore[union-attr]
+    assert loader._jobs._processes.regions.warm >= len(held)  # type: ignore[union-attr]
     valid = [batch["valid"] for batch in held]  # must not hold the images
     del held
     for _ in loader:
         pass
-    assert loader._jobs._pool.regions.warm <= 2 * 2 + 2  # type: ignore[union-attr]
+    assert loader._jobs._processes.regions.warm <= 2 * 2 + 2  # type: ignore[union-attr]
     assert sum(int(flags.sum()) for flags in valid) == 4 * 37
     loader.close()
 
@@ -198,7 +191,7 @@ def test_the_first_failing_sample_is_named_after_the_batches_before_it(damaged: 
         with pytest.raises(DecodeError, match=r"sample 000000006 .*not those that were packed"):
             seen.extend(key for batch in loader for key in batch["key"])
     assert seen == [f"{number:09}" for number in range(6)] * 2
-    assert len(processes()) == 2
+    assert len(worker_processes()) == 2
 
 
 def test_skipped_samples_are_counted_and_logged_where_the_loop_is(
@@ -271,9 +264,11 @@ def test_a_worker_that_is_killed_is_told_from_other_errors(
         """
     )
     loader = make_processes(transform=module.killed)
-    with pytest.raises(DatapipeError, match=r"ended by SIGKILL.*memory.*fewer num_workers"):
+    with pytest.raises(
+        DatapipeError, match=r"ended by SIGKILL at the batch from sample.*memory.*fewer num_workers"
+    ):
         list(loader)
-    assert processes() == set()
+    assert left(worker_processes()) == set()
     assert_same_batches(loader, make(shuffle=False), "with new workers")
 
 
@@ -312,7 +307,7 @@ def test_a_stalled_worker_is_named_with_sample_and_stage(
         def emit(self, record: logging.LogRecord) -> None:
             seen.touch()
 
-    logger = logging.getLogger("datapipe.loader.workers.process_executor")
+    logger = logging.getLogger("datapipe.loader.workers.executor")
     logger.addHandler(release := Release())
     try:
         list(
@@ -396,6 +391,41 @@ def test_without_an_accelerator_pin_memory_is_a_warning(
     ]
 
 
+def test_batches_are_copied_to_page_locked_memory_in_a_thread(
+    make: Make, make_processes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without an accelerator nothing can be pinned; here it is a copy.
+    threads: set[int] = set()
+
+    def pin_memory(tensor: torch.Tensor) -> torch.Tensor:
+        threads.add(threading.get_ident())
+        return tensor.clone()
+
+    monkeypatch.setattr("datapipe.loader.factories.can_pin", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    pinned = list(make_processes(device=DeviceSpec(pin_memory=True), epochs=2))
+    assert_same_batches(pinned, make(shuffle=False, epochs=2))
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_what_a_transform_prints_to_standard_error_reaches_that_of_the_program(
+    make_processes: Make, user_module: Import, capfd: pytest.CaptureFixture[str]
+) -> None:
+    module = user_module(
+        """
+        import sys
+        def note(sample, generator):
+            print("saw", sample["key"], file=sys.stderr)
+            return sample
+        """
+    )
+    list(make_processes(transform=module.note, batch_size=37))
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.partition("] ")[2] for line in lines] == [f"saw {n:09}" for n in range(37)]
+    assert "the batch from sample 000000000 of shard-000000.tar] saw" in lines[0]
+
+
 def test_valid_samples_come_once_over_two_ranks(make_processes: Make) -> None:
     keys = [
         key
@@ -403,12 +433,3 @@ def test_valid_samples_come_once_over_two_ranks(make_processes: Make) -> None:
         for key in valid_keys(make_processes(rank=rank, world_size=2, num_workers=1))
     ]
     assert sorted(keys) == [f"{number:09}" for number in range(37)]
-
-
-def test_closing_waits_for_the_threads_that_feed_workers(make_processes: Make) -> None:
-    loader = make_processes()
-    next(iter(loader))
-    feeders = [t for t in threading.enumerate() if t.name == "QueueFeederThread"]
-    assert feeders
-    loader.close()
-    assert not any(feeder.is_alive() for feeder in feeders)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers.process_list import left
+
 PATIENCE = 600  # seconds; only what hangs takes that long
 
 PROGRAM = """
@@ -21,16 +23,6 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
                               image=datapipe.ImageSpec(size=32), transform={transform})
 {body}
 """
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those of some processes that are there still, once they had time to end."""
-    deadline = time.monotonic() + 30
-    while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.01)
-    return left
 
 
 def run(
@@ -88,13 +80,13 @@ def test_functions_of_a_script_without_a_guard_end_with_advice(packed: Path) -> 
 def test_the_interpreter_exits_cleanly_with_workers_running(
     packed: Path, body: str, code: int
 ) -> None:
-    head = "import multiprocessing"
-    body += "; print(*(p.pid for p in multiprocessing.active_children()))"
+    head = "from tests.workers.process_list import worker_processes"
+    body += "; print(*worker_processes())"
     if code:
         body = body.replace("; sys.exit(3)", "") + "; sys.exit(3)"
     done = run(packed, body, head=head)
     assert (done.returncode, done.stderr) == (code, "")
-    assert alive({int(pid) for pid in done.stdout.split()}) == set()
+    assert left({int(pid) for pid in done.stdout.split()}) == set()
 
 
 @pytest.mark.campaign
@@ -112,7 +104,7 @@ def test_functions_that_no_file_holds_end_with_advice(packed: Path, arguments: l
     )
     assert done.returncode == 1
     assert "PlanError" in done.stderr.splitlines()[-1]
-    assert "put it into a module, or use workers='threads'" in done.stderr.splitlines()[-1]
+    assert "put it into a module, or use threads" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.campaign
@@ -205,11 +197,11 @@ def test_ctrl_c_while_workers_start_is_reported_once(packed: Path, seconds: floa
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.3, 0.7])
-def test_ctrl_c_while_the_server_of_workers_imports_is_reported_once(seconds: float) -> None:
+def test_ctrl_c_while_the_template_of_workers_imports_is_reported_once(seconds: float) -> None:
     body = """
 import time
-from datapipe.loader.workers.forkserver import warm_up
-warm_up()
+from datapipe.workers.template import warm_up
+warm_up(["datapipe.loader.workers.process_worker"])
 print("begun", flush=True)
 time.sleep(60)
 """
@@ -225,7 +217,7 @@ time.sleep(60)
         assert process.stdout.readline() == "begun\n"
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
-        # The server holds stderr until it has imported torch, long on a machine at work.
+        # The template holds stderr until it ends.
         _, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
@@ -242,11 +234,11 @@ def test_workers_end_with_their_parent_however_it_ends(
 ) -> None:
     script = tmp_path / "endless.py"
     body = """
-import multiprocessing
+from tests.workers.process_list import worker_processes
 while True:
     for step, _ in enumerate(loader):
         if step == 3:
-            print(*(p.pid for p in multiprocessing.active_children()), flush=True)
+            print(*worker_processes(), flush=True)
             break
 """
     script.write_text(PROGRAM.format(head="", body=body, transform="None"))
@@ -270,7 +262,7 @@ while True:
     finally:
         process.kill()
     assert process.returncode == code
-    assert alive(workers) == set()
+    assert left(workers) == set()
     if number == signal.SIGINT:
         assert err.splitlines()[-1] == "KeyboardInterrupt"
         assert err.count("Traceback") == 1

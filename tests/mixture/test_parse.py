@@ -348,7 +348,7 @@ IN_DICTS: list[tuple[Any, str]] = [
     ),
     ({1: 2}, "mixture {1: 2}: give a dict with names as keys"),
     ({"a": 1, Path("a"): 2}, "mixture: key 'a' is given twice; leave one out"),
-    ({"": 1}, "mixture[\"\"]: name '': give a name of one line"),
+    ({"": 1}, "mixture[\"\"]: path '': give a folder, shards or a URL"),
     ({"a": object}, f"mixture[\"a\"] <class 'object'>: {WEIGHT}"),
     (
         5,

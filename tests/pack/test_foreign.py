@@ -3,7 +3,6 @@
 import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -176,7 +175,8 @@ def test_records_that_name_such_images_are_rejected_alike(tmp_path, make_llava, 
 def test_without_pillow_heif_the_reject_says_how_to_install_it(
     tmp_path, make_folder, rejects, monkeypatch
 ):
-    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    (tmp_path / "pillow_heif.py").write_text("raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
     raw = make_folder(tmp_path / "raw", 1)
     (raw / "a.HEIC").write_bytes(NO_HEIC)
     (raw / "b.jpg").write_bytes(NO_HEIC)  # as some phones and converters name them

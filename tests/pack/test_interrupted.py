@@ -1,5 +1,6 @@
 """A pack that was killed anywhere is finished by the same command, with the same bytes."""
 
+import gc
 import itertools
 import json
 import os
@@ -340,12 +341,17 @@ def test_options_may_change_as_long_as_no_shard_is_finished(tmp_path, raw, whole
     assert contents(out) == whole
 
 
-def test_a_file_system_without_locks_is_warned_of_and_used(tmp_path, raw, monkeypatch, caplog):
+def test_a_file_system_without_locks_is_refused_unless_it_is_asked_for(
+    tmp_path, raw, whole, contents, monkeypatch, caplog
+):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    pack(raw, tmp_path / "out")
+    with pytest.raises(PackError, match=r"cannot be locked \(.*--no-lock-check if nothing else"):
+        pack(raw, tmp_path / "out")
+    pack_dataset(raw, tmp_path / "out", shard_size=3, max_rejects=9, lock_check=False)
+    assert contents(tmp_path / "out") == whole
     assert "cannot be locked" in caplog.text
 
 
@@ -369,6 +375,7 @@ def test_a_disk_that_fails_at_any_point_is_told_and_leaks_nothing(
             pack(raw, out)
         except PackError as error:
             assert "No space left on device" in str(error)  # noqa: PT017
+    gc.collect()  # errors of the writer's thread
     assert len(os.listdir("/proc/self/fd")) == files
     pack(raw, out)
     assert contents(out) == whole

@@ -34,9 +34,9 @@ def make_sizes(samples: int, seed: int = 0) -> Sizes:
     return Sizes(text + 8 * images, text // 2, images, 8 * images, images)
 
 
-def make_source(samples: int, seed: int = 0, **more: Any) -> Source:
-    sizes = make_sizes(samples, seed)
-    return Source(count=samples, measure=lambda chosen: sizes[chosen], **more)
+def make_source(samples: int, options: PlanOptions, **more: Any) -> Source:
+    sizes = make_sizes(samples)
+    return Source.of_dataset(samples, options, measure=lambda chosen: sizes[chosen], **more)
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +49,8 @@ def blocks() -> Callable[..., AllBlocks]:
     """Makes the blocks of an epoch over some samples: `blocks(samples, epoch=0, **options)`."""
 
     def make(samples: int, epoch: int = 0, **options: Any) -> AllBlocks:
-        options = {"shuffle": True, "seed": 3} | options
-        return AllBlocks(EpochPlan(make_source(samples), PlanOptions(**options), epoch))
+        made = PlanOptions(**({"shuffle": True, "seed": 3} | options))
+        return AllBlocks(EpochPlan(make_source(samples, made), made, epoch))
 
     return make
 

@@ -22,36 +22,39 @@ def samples_of(plan: EpochPlan) -> list[int]:
 
 
 def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
-    plan = EpochPlan(Source(count=7), PlanOptions(shuffle=False, seed=3), epoch=4)
+    options = PlanOptions(shuffle=False, seed=3)
+    plan = EpochPlan(Source.of_dataset(7, options), options, epoch=4)
     assert plan.samples(2, 6).tolist() == [2, 3, 4, 5]
 
 
 def test_order_changes_with_the_epoch_and_with_the_seed() -> None:
-    orders = {
-        tuple(samples_of(EpochPlan(Source(count=50), PlanOptions(shuffle=True, seed=seed), epoch)))
-        for seed in range(4)
-        for epoch in range(4)
-    }
+    orders = set()
+    for seed in range(4):
+        options = PlanOptions(shuffle=True, seed=seed)
+        source = Source.of_dataset(50, options)
+        orders |= {tuple(samples_of(EpochPlan(source, options, epoch))) for epoch in range(4)}
     assert len(orders) == 16
 
 
 def test_negative_and_huge_seeds_are_seeds_like_any_other() -> None:
     for seed in (-1, 2**63 - 1, -(2**63)):
-        plan = EpochPlan(Source(count=20), PlanOptions(shuffle=True, seed=seed), epoch=0)
+        options = PlanOptions(shuffle=True, seed=seed)
+        plan = EpochPlan(Source.of_dataset(20, options), options, epoch=0)
         assert sorted(samples_of(plan)) == list(range(20))
 
 
 def test_a_selection_names_the_samples_that_take_part() -> None:
     chosen = np.array([3, 5, 8, 13])
-    source = Source(count=4, select=lambda places: chosen[places])
-    plan = EpochPlan(source, PlanOptions(shuffle=True, seed=0), epoch=0)
+    options = PlanOptions(shuffle=True, seed=0)
+    source = Source.of_dataset(4, options, select=lambda places: chosen[places])
+    plan = EpochPlan(source, options, epoch=0)
     assert sorted(samples_of(plan)) == chosen.tolist()
 
 
 def test_shards_are_mixed_a_few_at_a_time(source: MakeSource) -> None:
     shards = np.full(50, 20)
     options = PlanOptions(shuffle="shards", shards_mixed=4, seed=1)
-    plan = EpochPlan(source(1000, shards=shards), options, epoch=0)
+    plan = EpochPlan(source(1000, options, shards=shards), options, epoch=0)
     order = np.array(samples_of(plan))
     assert sorted(order.tolist()) == list(range(1000))
     for window in (order[:960] // 20).reshape(-1, 80):
@@ -62,7 +65,7 @@ def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
     options = PlanOptions(
         shuffle=True, seed=0, pack=72, pack_multiple_of=8, max_images=4, max_samples=3, block=300
     )
-    plan = EpochPlan(source(1000), options, epoch=0)
+    plan = EpochPlan(source(1000, options), options, epoch=0)
     for block in range(plan.blocks):
         units = plan.form(block)
         assert units.sizes is not None
@@ -73,7 +76,7 @@ def test_packs_keep_to_their_capacities(source: MakeSource) -> None:
 
 def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: MakeSource) -> None:
     options = PlanOptions(shuffle=True, seed=0, pack=64, block=100)
-    plan = EpochPlan(source(350), options, epoch=2)
+    plan = EpochPlan(source(350, options), options, epoch=2)
     assert plan.blocks == 4
     for block in range(4):
         expected = plan.samples(100 * block, min(100 * block + 100, 350))
@@ -82,7 +85,7 @@ def test_a_block_is_made_of_its_own_samples_whatever_lies_around_it(source: Make
 
 def test_laying_out_changes_the_order_of_units_alone(source: MakeSource) -> None:
     options = PlanOptions(shuffle=True, seed=0, pack=64, group=8)
-    plan = EpochPlan(source(500), options, epoch=0)
+    plan = EpochPlan(source(500, options), options, epoch=0)
     formed = plan.form(0)
     laid = plan.lay_out(formed, 0, before=3)
     assert sorted(map(tuple, _split(laid))) == sorted(map(tuple, _split(formed)))
@@ -104,8 +107,9 @@ def test_neighbours_have_equal_cost_in_every_step_also_across_blocks(blocks: Blo
 
 
 def test_packs_without_token_counts_are_refused() -> None:
+    options = PlanOptions(shuffle=True, seed=0, pack=10)
     with pytest.raises(PlanError, match=r"TextSpec"):
-        EpochPlan(Source(count=5), PlanOptions(shuffle=True, seed=0, pack=10), epoch=0)
+        EpochPlan(Source.of_dataset(5, options), options, epoch=0)
 
 
 @pytest.mark.parametrize(

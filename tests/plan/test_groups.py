@@ -43,6 +43,15 @@ def test_the_units_of_a_group_cost_about_the_same_in_text_and_images(group: int)
     assert imbalance(images, shuffled, group) > 0.3
 
 
+@pytest.mark.parametrize("share", [2, 4, 8, 16, 32])
+def test_steps_that_divide_a_group_are_as_equal_as_groups_of_their_size(share: int) -> None:
+    text, images = costs(6400)
+    own = lay_out(text, images, group=share, phase=0, key=1)
+    order = lay_out(text, images, group=64, phase=0, key=1)
+    for cost in (text, images):
+        assert imbalance(cost, order, share) < 1.2 * imbalance(cost, own, share)
+
+
 def test_a_step_over_the_border_of_two_blocks_is_balanced_too() -> None:
     group, before = 64, 0
     parts, numbers = [], []
@@ -106,4 +115,4 @@ def test_text_costs_grow_with_the_square_of_each_samples_length() -> None:
     ]
 
 
-LAYOUT_OF_KEY_2 = [6, 4, 9, 16, 2, 12, 19, 17, 3, 20, 15, 5, 10, 11, 13, 18, 8, 21, 0, 7, 14, 1]
+LAYOUT_OF_KEY_2 = [6, 15, 12, 5, 10, 2, 4, 9, 16, 13, 18, 20, 11, 14, 21, 7, 0, 19, 17, 3, 8, 1]

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from datapipe.array_types import Float64
 from datapipe.errors import PlanError
 from datapipe.plan.mixture import DatasetOrder, Interleaving, Rates
+from datapipe.plan.options import PlanOptions
 from datapipe.plan.rng import derive
 
 FAR = 10**12
+SHUFFLED = PlanOptions(shuffle=True, seed=0)
 
 
 def keys_of(datasets: int, seed: int = 0) -> list[int]:
@@ -210,7 +212,8 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
     samples: int, key: int, start: int, length: int, shuffle: Any
 ) -> None:
     shards = [samples // 3, samples - samples // 3]
-    order = DatasetOrder(samples, key, shuffle=shuffle, shards=shards, shards_mixed=1)
+    options = PlanOptions(shuffle=shuffle, seed=0, shards_mixed=1)
+    order = DatasetOrder(samples, options, key=key, shards=shards)
     passes, indices = order(np.arange(5 * samples))
     assert passes.tolist() == np.repeat(np.arange(5), samples).tolist()
     for number in range(5):
@@ -223,13 +226,14 @@ def test_each_pass_of_a_dataset_has_every_sample_once(
 
 
 def test_passes_are_shuffled_differently() -> None:
-    _, indices = DatasetOrder(100, key=5)(np.arange(300))
+    _, indices = DatasetOrder(100, SHUFFLED, key=5)(np.arange(300))
     one, two, three = indices.reshape(3, 100).tolist()
     assert one != two != three != one
 
 
 def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
-    order = DatasetOrder(100, 3, shuffle="shards", shards=[10] * 10, shards_mixed=2)
+    options = PlanOptions(shuffle="shards", seed=3, shards_mixed=2)
+    order = DatasetOrder(100, options, shards=[10] * 10)
     _, indices = order(np.arange(200))
     windows = (indices // 10).reshape(-1, 20)
     assert all(len(set(one)) == 2 for one in windows.tolist())
@@ -245,9 +249,9 @@ def test_orders_of_shards_keep_to_a_few_shards_at_a_time() -> None:
 def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
     old: int, new: int, turns: int, key: int
 ) -> None:
-    before = DatasetOrder(old, key)
+    before = DatasetOrder(old, SHUFFLED, key=key)
     cursor = before.cursor(turns)
-    grown = DatasetOrder(old + new, key, start=cursor)
+    grown = DatasetOrder(old + new, SHUFFLED, key=key, start=cursor)
     rest = (old - turns % old) if turns % old else old
     passes, indices = grown(np.arange(rest + 2 * (old + new)))
     expected = before(np.arange(turns, turns + rest))
@@ -258,14 +262,14 @@ def test_growth_by_a_cursor_finishes_the_pass_and_takes_all_in_the_next(
     assert passes[rest:].tolist() == (passes[0] + np.repeat([1, 2], old + new)).tolist()
     # A cursor of a cursor: however often a run is stopped.
     for turn in (0, rest - 1, rest, rest + old):
-        onwards = DatasetOrder(old + new, key, start=grown.cursor(turn))
+        onwards = DatasetOrder(old + new, SHUFFLED, key=key, start=grown.cursor(turn))
         more = onwards(np.arange(10))
         there = grown(np.arange(turn, turn + 10))
         assert [part.tolist() for part in more] == [part.tolist() for part in there]
 
 
 def test_a_dataset_of_one_sample_is_drawn_in_every_turn() -> None:
-    passes, indices = DatasetOrder(1, key=9)(np.array([0, 1, 5, 10**6]))
+    passes, indices = DatasetOrder(1, SHUFFLED, key=9)(np.array([0, 1, 5, 10**6]))
     assert passes.tolist() == [0, 1, 5, 10**6]
     assert not indices.any()
 

@@ -131,6 +131,7 @@ def test_ids_stay_below_the_size_of_the_vocabulary() -> None:
     ("options", "cause"),
     [
         ({"tokenizer": "no/such/model"}, "names of the Hugging Face Hub are not looked up"),
+        ({"tokenizer": "a\0b"}, "give a path without NUL characters"),
         ({"tokenizer": object()}, "of type object"),
         ({"template": "vicuna"}, "'vicuna' is neither 'llava', 'chatml', 'caption'"),
         ({"template": "{% for m in messages %}"}, "not valid Jinja in line 1"),

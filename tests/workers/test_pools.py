@@ -2,20 +2,16 @@
 
 import itertools
 import threading
+import time
+import weakref
 from contextlib import closing
 
 import pytest
 
 from datapipe.workers.inline import InlinePool
+from datapipe.workers.processes import ProcessPool
 from datapipe.workers.threads import ThreadPool
-
-
-def work(job):
-    """Job (number, what to do)."""
-    number, kind = job
-    if kind == "fail":
-        raise LookupError(f"job {number}")
-    return number * 10
+from tests.workers.jobs import work, worker
 
 
 def plain(count):
@@ -25,8 +21,9 @@ def plain(count):
 POOLS = {
     "inline": lambda: InlinePool(work),
     "threads": lambda: ThreadPool(work, 2, ahead=3),
+    "processes": lambda: ProcessPool(worker, 2, ahead=3),
 }
-WINDOW = {"inline": 1, "threads": 6}
+WINDOW = {"inline": 1, "threads": 6, "processes": 6}
 
 
 @pytest.fixture(params=POOLS)
@@ -122,3 +119,57 @@ def test_a_wait_of_no_time_tells_whether_a_result_is_there(pool, kind):
         assert results.wait(0)
     assert list(results) == [0, 10]
     assert results.wait(60)
+
+
+def test_threads_do_the_parts_of_a_job_together():
+    together, ends = threading.Barrier(3, timeout=60), []
+
+    def part(job, number):
+        together.wait()  # passes once all three parts are begun
+        return job
+
+    pool = ThreadPool(part, 3, ahead=2, parts=lambda job: 3, on_end=lambda: ends.append(1))
+    with closing(pool):
+        assert list(pool.run(range(5))) == list(range(5))
+        assert ends == []
+    assert ends == [1]
+
+
+def test_an_error_in_one_part_of_a_job_is_that_of_the_job():
+    def part(job, number):
+        if (job, number) == (2, 1):
+            raise LookupError("part 1 of job 2")
+        return job
+
+    with closing(ThreadPool(part, 2, parts=lambda job: 3)) as pool:
+        results = pool.run(range(5))
+        assert [next(results), next(results)] == [0, 1]
+        with pytest.raises(LookupError, match="part 1 of job 2"):
+            next(results)
+
+
+def running(name):
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+def test_threads_of_a_dropped_pool_end_and_are_not_deleted_by_the_thread_that_dropped_it():
+    # Python code runs when a `Thread` is deleted; a Ctrl-C that arrives in it would be lost.
+    deadline = time.monotonic() + 60
+
+    def jobs():
+        try:
+            yield from itertools.count()
+        finally:  # while the run is dropped
+            while running("left") and time.monotonic() < deadline:
+                time.sleep(0.002)
+
+    deleted_in = []
+    results = ThreadPool(abs, 2, name="left").run(jobs())
+    next(results)
+    for thread in running("left"):
+        weakref.finalize(thread, lambda: deleted_in.append(threading.get_ident()))
+    del thread, results
+    while len(deleted_in) < 2 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert len(deleted_in) == 2
+    assert threading.get_ident() not in deleted_in

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.array_types import Int64
 from datapipe.decode.forms.image_transform import ImageTransform, check_rows
 from datapipe.decode.image import Decoded
-from datapipe.decode.normalize import Normalizer
+from datapipe.decode.normalize import ImageMoves, Normalizer
 from datapipe.decode.spec import ImageSpec
 from datapipe.geometry.crop import Box, Draw, least_box, middle_box, random_box
 from datapipe.geometry.placement import Placement
@@ -32,6 +33,14 @@ class FixedTransform(ImageTransform):
     def tokens(self, widths: Int64, heights: Int64) -> Int64:
         return np.full(len(widths), self._patch_tokens(self.spec.width, self.spec.height), np.int64)
 
+    def sufficient_side(self, aspect: float) -> float:
+        spec = self.spec
+        if spec.resize == "pad":
+            return float(max(self._size))
+        side = max(*self._size, spec.crop_from or 0) * aspect
+        # The smallest part is shown at full size.
+        return side if spec.random_crop is None else side / spec.random_crop[0] ** 0.5
+
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return self._shape
 
@@ -39,17 +48,9 @@ class FixedTransform(ImageTransform):
         return 1, *self._shape
 
     def finish_many(
-        self,
-        source: UInt8,
-        out: Tensor,
-        starts: Int64,
-        rows: Int64,
-        mirrored: Bools,
-        *,
-        interleaved: bool = False,
+        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
     ) -> bool:
-        """Do `finish` for many images at once, if a kernel can; see `Normalizer.gather`."""
-        return self._normalizer.gather(source, out, starts, rows, mirrored, interleaved=interleaved)
+        return self._normalizer.gather(moves, out, interleaved=interleaved)
 
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
         check_rows(image, out, (1, *self._shape))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TypeVar
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -12,14 +13,13 @@ from torch import Tensor
 
 from datapipe.array_types import Int64
 from datapipe.decode.image import Decoded, Encoded, decode_for
-from datapipe.decode.normalize import Normalizer
+from datapipe.decode.normalize import ImageMoves, Normalizer
 from datapipe.decode.resize import resize
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
-from datapipe.index.rows import ImageSize
 
 _Side = TypeVar("_Side", int, Int64)
 
@@ -31,9 +31,12 @@ class ImageTransform(ABC):
     to them. Rows, tokens and shapes follow from them alone, so that they can be planned.
 
     Attributes:
+        padded: whether rows are as large as the largest image of a batch.
         spec: of the images.
         dtype: of `pixel_values`.
     """
+
+    padded: ClassVar[bool] = False
 
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         self.spec = spec
@@ -51,6 +54,22 @@ class ImageTransform(ABC):
         Raises:
             PlanError: the spec does not say.
         """
+
+    @property
+    def takes_token_number(self) -> bool:
+        """True if models may make one number of tokens of every image."""
+        return self.spec.one_size
+
+    def token_grids(self, widths: Int64, heights: Int64) -> Int64:
+        """Return the rows and columns of tokens of each of n images: int64 [n, 2].
+
+        Only forms that `ImageSpec.mrope` is for have them.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def sufficient_side(self, aspect: float) -> float:
+        """Return the longer side in pixels from which on images of this aspect are not enlarged."""
 
     @abstractmethod
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
@@ -78,14 +97,14 @@ class ImageTransform(ABC):
             "other keys of the batch": sorted(self.facts(nothing, nothing)),
         }
 
-    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
-        """Decode one image to upright RGB; `indexed` is what an index says of it.
+    def decode(self, data: Encoded) -> Decoded:
+        """Decode one image to upright RGB.
 
         Raises:
             DecodeError: see `decode_for`.
         """
         target = self._target if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above)
 
     @abstractmethod
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:
@@ -112,6 +131,12 @@ class ImageTransform(ABC):
             out: [rows, *row_shape] of `dtype`, overwritten.
         """
         self._normalizer.write_planes(values, out.view(values.shape))
+
+    def finish_many(
+        self, moves: Sequence[ImageMoves], out: Tensor, *, interleaved: bool = False
+    ) -> bool:
+        """Do `finish` for many images at once, see `Normalizer.gather`; return False if not."""
+        return False
 
     @abstractmethod
     def _target(self, height: int, width: int) -> tuple[int, int]:

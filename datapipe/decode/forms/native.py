@@ -39,9 +39,11 @@ class NativeTransform(ImageTransform):
         return counts
 
     def token_grids(self, widths: Int64, heights: Int64) -> Int64:
-        """Return the rows and columns of tokens of each of n images, row by row: int64 [n, 2]."""
         across, down = self._grids(widths, heights)
         return np.stack([down // self._merge, across // self._merge], axis=1)
+
+    def sufficient_side(self, aspect: float) -> float:
+        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return (3 * self.spec.temporal * self._patch**2,)

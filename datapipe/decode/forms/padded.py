@@ -22,6 +22,8 @@ class PaddedTransform(ImageTransform):
     `facts` has `image_sizes`, int64 [images, 2]: height and width of each image in it.
     """
 
+    padded = True
+
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         super().__init__(spec, normalizer)
         self._unit = spec.patch_side * spec.merge
@@ -32,6 +34,15 @@ class PaddedTransform(ImageTransform):
         if self.spec.resize == "dynamic":
             return (across // self._unit) * (down // self._unit)
         return self._patch_tokens(across, down)
+
+    @property
+    def takes_token_number(self) -> bool:
+        return self.spec.resize == "shortest"  # the model sees the padding too
+
+    def sufficient_side(self, aspect: float) -> float:
+        if self.spec.resize == "shortest":
+            return self.spec.height * aspect
+        return float((self.spec.pixel_limits[1] * aspect) ** 0.5)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         across, down = self._sizes(widths, heights)

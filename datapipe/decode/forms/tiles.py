@@ -19,6 +19,8 @@ from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
 from datapipe.geometry.tiles import count_tiles, tile_grid
 
+_USUAL_TILES = 4  # of the largest grid, in models of the LLaVA-NeXT family
+
 
 class _Tiles(ImageTransform, ABC):
     """Form with `pixel_values` of [tiles, 3, size, size]."""
@@ -26,6 +28,10 @@ class _Tiles(ImageTransform, ABC):
     def __init__(self, spec: ImageSpec, normalizer: Normalizer | None = None) -> None:
         super().__init__(spec, normalizer)
         self._side = spec.height
+
+    def sufficient_side(self, aspect: float) -> float:
+        most = _USUAL_TILES if self.spec.grids is not None else self.spec.most_tiles
+        return self._side * float((most * aspect) ** 0.5)
 
     def row_shape(self, widths: Int64, heights: Int64) -> tuple[int, ...]:
         return 3, self._side, self._side

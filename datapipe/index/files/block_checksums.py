@@ -11,8 +11,7 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
 from datapipe.index.files.read_at import read_at
+from datapipe.workers.threads import ThreadPool
 
 SUMS = "checksums.npy"
 """File of a folder's checksums: uint32, one for each block, file after file."""
@@ -104,8 +104,8 @@ class CheckedFiles:
             for name in dtypes:
                 self._compare(name)
         elif self._is_small:
-            with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._compare, dtypes))
+            with closing(ThreadPool(self._compare, _THREADS, name="datapipe-sums")) as pool:
+                list(pool.run(dtypes))
 
     def array(self, name: str) -> Any:
         """Return the values of a file: an array, or a `CheckedColumn` if the files are large.
@@ -176,9 +176,10 @@ class CheckedColumn(NDArrayOperatorsMixin):
         """Return an attribute of the array; all but those of its size compare it first."""
         if name.startswith("_"):
             raise AttributeError(name)
+        value = getattr(self.values, name)
         if name not in ("size", "nbytes", "itemsize", "ndim"):
             self.compare(slice(None))
-        return getattr(self.values, name)
+        return value
 
     def compare(self, index: Any, width: int = 1) -> None:
         """Compare the blocks of some values.
@@ -223,7 +224,11 @@ class CheckedColumn(NDArrayOperatorsMixin):
             self._read_blocks(wanted[start : start + _AT_ONCE])
 
     def read(self, numbers: Int64, width: int = 1) -> npt.NDArray[Any]:
-        """Read `width` values from each number on, by position: [n, width], compared."""
+        """Return `width` values from each number on, compared: [n, width]."""
+        if not self.by_position:
+            self.compare(numbers, width)
+            values: npt.NDArray[Any] = self.values[numbers[:, None] + np.arange(width)]
+            return values
         found = np.empty((len(numbers), width), self.dtype)
         # Neighbours share blocks, and a disk likes an order.
         order = np.argsort(numbers, kind="stable")
@@ -231,6 +236,12 @@ class CheckedColumn(NDArrayOperatorsMixin):
             chosen = order[start : start + _AT_ONCE]
             found[chosen] = self._read_some(numbers[chosen], width)
         return found
+
+    def spans(self, numbers: Int64) -> tuple[Int64, Int64]:
+        """Return offsets, and by how much those that follow are larger: int64 [n] each."""
+        self.compare(numbers, 2)
+        starts: Int64 = self.values[numbers]
+        return starts, self.values[numbers + 1] - starts
 
     def _read_some(self, numbers: Int64, width: int) -> npt.NDArray[Any]:
         begins = numbers * self._item + HEADER

@@ -5,11 +5,8 @@ Source: NumPy enhancement proposal 1, "A simple file format for NumPy arrays".
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 import os
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from datapipe.array_types import UInt8
 from datapipe.errors import IndexMismatch
@@ -125,10 +123,9 @@ def map_values(
     path: str | os.PathLike[str], dtype: npt.DTypeLike, start: int, shape: tuple[int, ...]
 ) -> Any:
     """Map values of a file for reading, from byte `start` on. The file does not stay open."""
-    buffer: Any = map_file(path)
     # The class by which `gather` and other processes find the file again.
-    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), buffer, start)
-    values.filename, values.offset, values.mode, values._mmap = path, start, "r", buffer
+    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), map_file(path), start)
+    values.filename, values.offset, values.mode = path, start, "r"
     # A plain array over the map: indexing numpy's memmap subclass costs several times more.
     return np.asarray(values)
 
@@ -137,34 +134,17 @@ def map_file(path: str | os.PathLike[str]) -> UInt8:
     """Map a file for reading: uint8 [its bytes]. The file does not stay open.
 
     Maps of Python and NumPy keep it open, and a mixture of a thousand datasets has some 20,000
-    files. Arrow asks the kernel to read the beginning of each.
+    files; those of Arrow do not.
 
     Raises:
-        OSError: it is empty, or cannot be mapped.
+        OSError: it cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-    if address == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), os.fspath(path))
-    memory = _Memory(address, size)
-    # Threads may still read it when the interpreter ends.
-    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
-    return np.asarray(memory)
+    with pa.memory_map(os.fspath(path)) as file:
+        return np.frombuffer(file.read_buffer(), np.uint8)
 
 
-class _Memory:
-    """Memory that NumPy takes for a read-only array, which keeps this object."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.__array_interface__ = {
-            "version": 3, "typestr": "|u1", "shape": (size,), "data": (address, True),
-        }  # fmt: skip
-
-
-def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[UInt8, Any]:
-    """Map a file that `NpyFile` wrote, for reading: all its bytes, and the array on them.
+def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
+    """Map a file that `NpyFile` wrote, for reading.
 
     Raises:
         IndexMismatch: it holds something else.
@@ -176,8 +156,7 @@ def map_npy(path: Path, dtype: str, row: tuple[int, ...] = ()) -> tuple[UInt8, A
             f"{path} is not the array of {dtype} [n{''.join(f', {n}' for n in row)}] that was "
             "written here; restore it, or convert the shards again into a new folder"
         ) from None
-    mapped = map_file(path)
-    return mapped, mapped[HEADER:].view(dtype).reshape(length, *row)
+    return map_file(path)[HEADER:].view(dtype).reshape(length, *row)
 
 
 def _length(path: Path, dtype: str, row: tuple[int, ...]) -> int:
@@ -188,17 +167,3 @@ def _length(path: Path, dtype: str, row: tuple[int, ...]) -> int:
         if rest or length < 0 or file.read(HEADER) != header(dtype, length, row):
             raise ValueError(f"{path} is not the array that was written")
     return length
-
-
-def _find_libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
-    ]  # fmt: skip
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    return libc
-
-
-_libc = _find_libc()
-_FAILED = ctypes.c_void_p(-1).value

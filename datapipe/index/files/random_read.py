@@ -3,61 +3,61 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from datapipe.array_types import Int64
-from datapipe.index.files.block_checksums import LARGE, CheckedColumn
-from datapipe.index.files.mixture_column import MixtureColumn
+from datapipe.index.files.block_checksums import LARGE
 from datapipe.index.files.read_at import read_at
 
 Values = npt.NDArray[Any]
 
 
-def gather(column: Any, numbers: Int64) -> Values:
+class ReadableColumn(Protocol):
+    """Column that reads its own values, such as `CheckedColumn` and `MixtureColumn`."""
+
+    def read(self, numbers: Int64, width: int = 1) -> Values:
+        """Return `width` values from each number on: [n, width]."""
+        ...
+
+
+def gather(column: Values | ReadableColumn, numbers: Int64) -> Values:
     """Return `column[numbers]`, for a column that may be memory-mapped.
 
     Values at random are on as many pages. Through a mapping each of them costs a fault, counts as
     this process's memory, and waits for the disk alone. So large columns are read by position,
     and where that is slow, values are asked for before they are read.
     """
-    if isinstance(column, MixtureColumn):
-        return column.gather(numbers, gather)
-    if isinstance(column, CheckedColumn):
-        if column.by_position:
-            checked: Values = column.read(numbers)[:, 0]
-            return checked
-        column.compare(numbers)
-        column = column.values
-    mapped = _file(column)
-    values: Values = column[numbers] if mapped is None else _read(column, mapped, numbers, 1)[:, 0]
-    return values
+    return read_values(column, numbers)[:, 0]
 
 
-def gather_counts(offsets: Any, numbers: Int64) -> Values:
+def gather_counts(offsets: Values | ReadableColumn, numbers: Int64) -> Values:
     """Return `offsets[numbers + 1] - offsets[numbers]`, as `gather` reads them."""
-    if isinstance(offsets, MixtureColumn):
-        return offsets.gather_counts(numbers, gather_counts)
-    if isinstance(offsets, CheckedColumn):
-        if offsets.by_position:
-            ends = offsets.read(numbers, 2)
-            checked: Values = ends[:, 1] - ends[:, 0]
-            return checked
-        offsets.compare(numbers, width=2)
-        offsets = offsets.values
-    mapped = _file(offsets)
-    if mapped is None:
-        counts: Values = offsets[numbers + 1] - offsets[numbers]
-    else:
-        pairs = _read(offsets, mapped, numbers, 2)
-        counts = pairs[:, 1] - pairs[:, 0]
+    pairs = read_values(offsets, numbers, 2)
+    counts: Values = pairs[:, 1] - pairs[:, 0]
     return counts
 
 
+def read_values(column: Values | ReadableColumn, numbers: Int64, width: int = 1) -> Values:
+    """Return `width` values from each number on, as `gather` reads them: [n, width]."""
+    if not isinstance(column, np.ndarray):
+        return column.read(numbers, width)
+    if (mapped := _file(column)) is not None:
+        return _read(column, mapped, numbers, width)
+    return take_values(column, numbers, width)
+
+
+def take_values(column: Any, numbers: Int64, width: int = 1) -> Values:
+    """Return `width` values from each number on, through a mapping: [n, width]."""
+    values: Values = column[numbers]
+    further = [column[numbers + more] for more in range(1, width)]
+    return np.stack([values, *further], axis=1) if further else values[:, None]
+
+
 def _read(column: Values, mapped: tuple[str, int], numbers: Int64, width: int) -> Values:
-    """Read `width` values from each number on: [n, width]."""
+    """Read values from the file that a column is mapped from."""
     path, start = mapped
     size = width * column.itemsize
     # Neighbours share pages, and a disk likes an order.

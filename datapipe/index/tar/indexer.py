@@ -11,8 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -54,6 +53,7 @@ from datapipe.text.sample_text import (
     parse_text,
     sample_text,
 )
+from datapipe.workers.threads import ThreadPool
 
 logger = logging.getLogger(__name__)
 
@@ -157,16 +157,16 @@ def _index_all(tars: Tars, home: Path, ignore: tuple[str, ...]) -> tuple[Manifes
     again: list[str] = []
     total = sum(path.stat().st_size for path in tars.shards)
     stop = threading.Event()
+
+    def index(shard: tuple[Path, str]) -> tuple[Shard, list[str], Findings]:
+        return _index_one(*shard, home, ignore, progress, stop)
+
     with (
         Progress("indexing", unit="sample", total=total, total_unit="bytes") as progress,
-        ThreadPoolExecutor(_THREADS, "datapipe-index") as pool,
+        closing(ThreadPool(index, _THREADS, name="datapipe-index")) as pool,
     ):
-
-        def index(path: Path, name: str) -> tuple[Shard, list[str], Findings]:
-            return _index_one(path, name, home, ignore, progress, stop)
-
         try:
-            for shard, repeated, found in pool.map(index, tars.shards, tars.names()):
+            for shard, repeated, found in pool.run(zip(tars.shards, tars.names(), strict=True)):
                 entries.append(shard)
                 again += repeated
                 findings.update(found)

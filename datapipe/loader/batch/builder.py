@@ -19,16 +19,14 @@ from datapipe.errors import DecodeError, MissingMember, SampleError, TransformEr
 from datapipe.index.members import SampleParts
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import BatchTextMembers, CachedSource, DecodedSource
+from datapipe.loader.batch.decoded_source import BatchTextMembers, DecodedSource
 from datapipe.loader.batch.image_batch import GEOMETRY, ImageSlots
-from datapipe.loader.batch.joined_source import JoinedSource
 from datapipe.loader.batch.sample_metadata import SampleMetadata
 from datapipe.loader.batch.sample_reader import BadMember, ReadBytes, SampleReader
 from datapipe.loader.batch.token_batch import TokenSlots
 from datapipe.loader.batch.user_transform import apply_transform
 from datapipe.loader.metrics.watch import Watch
 from datapipe.loader.schedule.skips import without_frames
-from datapipe.plan.ragged import places, spans
 from datapipe.text.encode import SampleText
 
 logger = logging.getLogger(__name__)
@@ -67,12 +65,16 @@ class BatchBuilder:
         self._excluded: list[bool] = step.share.excluded.tolist()
         self._valid = step.share.valid.copy()
         size, sizes, resident = len(samples), step.share.units.sizes, step.resident
-        _, self._totals = spans(context.dataset.columns.sample_image, samples)
+        self._rows = rows = context.rows.read(samples) if step.rows is None else step.rows
+        self._totals = rows.counts
         self._counts = self._totals if sizes is None else sizes.images
         self._loaded = self._counts if resident is None else np.where(resident, 0, self._counts)
-        self._reader = SampleReader(context, step, self._loaded, self._loaded == self._totals)
+        self._reader = SampleReader(
+            *(context, step, rows, self._loaded, self._loaded == self._totals)
+        )
         self._metadata = SampleMetadata(
-            context.meta, size, texts=not context.tokens or context.transform is not None
+            *(context.meta, context.dataset, samples, rows.keys),
+            texts=not context.tokens or context.transform is not None,
         )
         self._tokens: TokenSlots | None = None
         if context.tokens:
@@ -81,7 +83,7 @@ class BatchBuilder:
         self._images: ImageSlots | None = None
         if context.images:
             self._images = ImageSlots(
-                *(context.images, samples, self._counts, step.drawn_by, resident)
+                *(context.images, samples, self._counts, step.keys.of, resident)
             )
         self._together = context.images is not None and context.images.decoder is not None
         # Images take their time: every worker should find two pieces among the prepared batches,
@@ -96,23 +98,19 @@ class BatchBuilder:
 
     @property
     def pieces(self) -> int:
-        return -(-len(self._samples) // self._piece)
+        return max(1, -(-len(self._samples) // self._piece))
 
     def run(self, piece: int, watch: Watch) -> None:
         """Do one piece: read all its samples, then decode one after the other."""
         start = piece * self._piece
         stop = min(start + self._piece, len(self._samples))
         watch.at(self, start, "read")
-        self._metadata.name(self._context.dataset, self._samples[start:stop], start)
         texts: dict[int, SampleText] = {}
-        slots = list(range(start, stop))
-        encoded = self._reader.encoded[start:stop]
-        if not encoded.all():
-            slots = (start + np.flatnonzero(encoded)).tolist()
-            for source in self._reader.decoded(start, stop):
-                there = start + np.flatnonzero(source.slots[start:stop])
-                if len(there):
-                    texts |= self._restore(source, there, watch)
+        for source in self._reader.decoded:
+            there = start + np.flatnonzero(source.slots[start:stop])
+            if len(there):
+                texts |= self._restore(source, there, watch)
+        slots = (start + np.flatnonzero(self._reader.encoded[start:stop])).tolist()
         # All are read before any is decoded: Python's work for a sample takes three times as long
         # right after a decoder has emptied the processor's caches.
         read = self._read(slots, watch) if slots else {}
@@ -130,7 +128,7 @@ class BatchBuilder:
             for slot, failure in self._tokens.fill(texts, self._valid).items():
                 self._fail(slot, self._located(failure, slot))
         if next(self._done) == self.pieces:
-            if self._together:
+            if self._together and len(self._samples):
                 # The worker that reads last decodes for all.
                 assert self._images is not None
                 watch.at(self, 0, "decode")
@@ -181,36 +179,33 @@ class BatchBuilder:
 
     def _restore(self, decoded: DecodedSource, slots: Int64, watch: Watch) -> dict[int, SampleText]:
         """Fill some slots with decoded samples. Return the texts of those that are good."""
-        columns, images = decoded.columns, self._images
+        images, tokens = self._images, self._tokens
         numbers: list[int] = slots.tolist()
-        # All samples of a mapped dataset have their tokens with it, or none has.
-        tokens = self._tokens
-        stored = tokens is not None and all(
-            tokens.is_stored(slot)
-            for slot in (numbers if isinstance(decoded, JoinedSource) else numbers[:1])
-        )
-        if stored and not self._metadata.wanted and not isinstance(decoded, CachedSource):
+        # Texts whose tokens are in arrays are not read.
+        stored = tokens is not None and all(map(tokens.is_stored, numbers))
+        if stored and not self._metadata.wanted and not decoded.behind_texts:
             members = BatchTextMembers.none(len(slots))
         else:
-            members = decoded.members(slots)
+            members = BatchTextMembers.of(self._rows, slots)
         failed: dict[int, SampleError] = {
             slot: self._located(DecodeError(reason), slot)
             for slot, reason in decoded.damaged(slots, members).items()
         }
         read, damaged = members.parse(decoded.texts(slots, members))
         for index, owner, error in damaged:
-            (member,) = columns.members_at(members.members[index : index + 1])
+            member = self._rows.member(int(members.members[index]))
             failed[numbers[owner]] = self._located(error, numbers[owner], member)
         watch.moved(int(members.edges[-1]))
-        if images is not None and decoded.data is not None:
+        if images is not None:
             watch.at(self, numbers[0], "normalize")
             starts = decoded.images(slots, members)
             if not images.restore_many(slots, starts, decoded):
                 first = numbers[0]
                 rows = images.cut(first, numbers[-1] + 1)
-                for slot, start in zip(numbers, starts.tolist(), strict=True):
-                    values, placements = decoded.data[start:], decoded.placements(slot)
-                    images.restore(slot, values, rows[slot - first], placements)
+                for data, indices in decoded.buffers(slots):
+                    for index in indices.tolist():
+                        slot, values = numbers[index], data[starts[index] :]
+                        images.restore(slot, values, rows[slot - first], decoded.placements(slot))
         texts = {}
         totals = self._totals[slots].tolist()
         for slot, total, parts in zip(numbers, totals, read, strict=True):
@@ -224,19 +219,14 @@ class BatchBuilder:
 
     def _read(self, slots: list[int], watch: Watch) -> dict[int, _SlotContent]:
         """Read the samples in some slots. Return those that are good."""
-        columns, samples = self._context.dataset.columns, self._samples[slots]
-        found, bounds = places(columns.sample_member, samples)
-        members, ends = columns.members_at(found), bounds.tolist()
-        read: dict[int, _SlotContent] = {}
-        for index, (slot, shard) in enumerate(
-            zip(slots, columns.shards(samples).tolist(), strict=True)
-        ):
+        shards, read = self._rows.shards[slots].tolist(), {}
+        for slot, shard in zip(slots, shards, strict=True):
             if self._excluded[slot]:
                 self._empty(slot)
                 continue
             try:
-                mine = members[ends[index] : ends[index + 1]]
-                read[slot] = self._read_sample(slot, shard, mine, watch)
+                members = self._rows.of_sample(slot)
+                read[slot] = self._read_sample(slot, shard, members, watch)
             except SampleError as error:
                 self._fail(slot, error)
         return read
@@ -306,7 +296,7 @@ class BatchBuilder:
         assert self._context.transform is not None
         watch.at(self, slot, "transform")
         text = self._metadata.text[slot]
-        epoch, number = self.step.drawn_by(slot)
+        epoch, number = self.step.keys.of(slot)
         made, self._metadata.text[slot] = apply_transform(
             self._context.transform,
             images,

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.cache.sample_cache import SampleCache
 from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.loader.batch.image_context import ImageContext
+from datapipe.loader.batch.sample_rows import RowReader, SampleRows
 from datapipe.loader.batch.token_batch import TokenContext
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.schedule.run_options import OnError
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.steps import Share
-from datapipe.store.arrays import ArrayDatasets
+from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch, Store
 
 
@@ -38,7 +39,7 @@ class BatchContext:
 
     dataset: Dataset
     store: Store
-    arrays: ArrayDatasets | None
+    arrays: MixtureArrays | None
     images: ImageContext | None
     transform: UserTransform | None
     tokens: TokenContext | None
@@ -53,10 +54,13 @@ class BatchContext:
     def shard_name(self, sample: int) -> str:
         """Return the name of the shard of a sample, in a mixture with that of its dataset."""
         name = self.store.name(self.dataset.columns.shard(sample))
-        if isinstance(self.dataset, DatasetMixture):
-            (dataset,) = self.dataset.dataset_names(np.array([sample]))
-            return f"{dataset}/{name}"
-        return name
+        part = self.dataset.parts[int(self.dataset.kinds(np.array([sample]))[0])]
+        return f"{part.name}/{name}" if part.is_named else name
+
+    @cached_property
+    def rows(self) -> RowReader:
+        """Reader of what the index says about samples."""
+        return RowReader(self.dataset)
 
     def describe(self, sample: int) -> str:
         """Return the names of a sample and its shard, for the log."""
@@ -74,25 +78,23 @@ class StepJob:
         last: no step follows.
         next_use: int64 [n], next use of each sample, for a cache that evicts by it.
         resident: bool [n], samples whose images are on the device already.
-        keys: what random numbers depend on; None if that is `epoch` and the number of a sample.
-        fetch: reads of the samples that have begun; not sent to processes.
+        keys: what random numbers depend on.
+        rows: what the index says about the samples, if it was read ahead; not sent to processes.
+        fetch: reads of the samples that have begun; likewise.
     """
 
     share: Share
     epoch: int
     run_after: Run
+    keys: RandomKeys
     labels: int | None = None
     last: bool = False
     next_use: Int64 | None = None
     resident: Bools | None = None
-    keys: RandomKeys | None = None
+    rows: SampleRows | None = None
     fetch: Fetch | None = None
 
     @property
     def samples(self) -> Int64:
         """Numbers of its samples: int64 [n]."""
-        return self.share.units.samples
-
-    def drawn_by(self, slot: int) -> tuple[int, int]:
-        """Return the epoch and the number that the random numbers of a sample depend on."""
-        return (self.epoch, int(self.samples[slot])) if self.keys is None else self.keys.of(slot)
+        return self.share.units.numbers

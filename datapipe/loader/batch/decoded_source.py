@@ -1,4 +1,4 @@
-"""Samples of one dataset whose images are decoded in one buffer, taken many at a time.
+"""Samples whose images are decoded in memory, taken many at a time.
 
 To copy an image takes some 30 µs. To look each sample up, read and parse it by itself, as for
 samples that have to be decoded, would take Python longer.
@@ -16,10 +16,11 @@ import numpy as np
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
 from datapipe.errors import SampleError
-from datapipe.index.columns import Columns
 from datapipe.index.members import Kind, SampleParts, member_kind
-from datapipe.plan.ragged import edges, places, ranges
-from datapipe.store.arrays import IMAGES, TEXTS, ArrayStore, ImageArray
+from datapipe.loader.batch.sample_rows import SampleRows
+from datapipe.plan.ragged import edges, grouped, places, ranges
+from datapipe.store.arrays import IMAGES, TEXTS
+from datapipe.store.mixture_arrays import MixtureArrays
 
 _REMEDY = "restore it, or convert the shards again"
 
@@ -29,7 +30,7 @@ class BatchTextMembers:
     """Members with texts of n samples, m together.
 
     Attributes:
-        members: int64 [m], indices in the columns of members.
+        members: int64 [m], indices in the members of `SampleRows`.
         bounds: int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`.
         edges: int64 [m + 1], offsets of the members if they were concatenated.
         kinds: of each.
@@ -41,16 +42,16 @@ class BatchTextMembers:
     kinds: list[Kind]
 
     @classmethod
-    def of(cls, columns: Columns, samples: Int64) -> BatchTextMembers:
-        """Return the members of some samples."""
-        found, bounds = places(columns.sample_member, samples)
-        codes = columns.member_ext[found]
-        texts, kinds = text_kinds(columns.extensions)
+    def of(cls, rows: SampleRows, slots: Int64) -> BatchTextMembers:
+        """Return the members of the samples in some slots."""
+        found, bounds = places(rows.bounds, slots)
+        codes = rows.codes[found]
+        texts, kinds = text_kinds(rows.extensions)
         if not texts.all():
             wanted = texts[codes]
             found, codes = found[wanted], codes[wanted]
             bounds = edges(wanted.view(np.uint8))[bounds]
-        sizes = edges(columns.member_size[found])
+        sizes = edges(rows.sizes[found])
         return cls(found, bounds, sizes, [kinds[code] for code in codes.tolist()])
 
     @classmethod
@@ -89,34 +90,38 @@ def text_kinds(extensions: tuple[str, ...]) -> tuple[Bools, list[Kind]]:
 
 @dataclass(frozen=True, slots=True)
 class DecodedSource:
-    """Samples of a batch whose images are decoded in one buffer.
+    """Samples of a batch whose images are decoded in memory.
 
     Attributes:
         slots: bool [B], the samples.
-        columns: of the dataset.
-        samples: int64 [B], numbers of the samples in `columns`; of other slots meaningless.
-        data: the buffer, with the images of a sample one after the other; None without images.
+        rows: of all samples of the batch.
         before: bytes before each image, with facts about it.
         interleaved: whether red, green and blue of a pixel are adjacent.
+        behind_texts: whether images are found by the sizes of the texts before them.
     """
 
     slots: Bools
-    columns: Columns
-    samples: Int64
-    data: UInt8 | None = field(repr=False)  # that of a mixture is all memory
+    rows: SampleRows
     before: ClassVar[int]
     interleaved: ClassVar[bool]
-
-    def members(self, slots: Int64) -> BatchTextMembers:
-        """Return the texts of the samples in some slots."""
-        return BatchTextMembers.of(self.columns, self.samples[slots])
+    behind_texts: ClassVar[bool]
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
         """Return the content of each text of the samples in some slots."""
         raise NotImplementedError
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
-        """Return the offset in `data` of the images of the samples in some slots: int64 [n]."""
+        """Return the offset in their buffer of the images of the samples in some slots.
+
+        Images of a sample are one after the other: int64 [n].
+        """
+        raise NotImplementedError
+
+    def buffers(self, slots: Int64) -> Iterator[tuple[UInt8, Int64]]:
+        """Yield each buffer with images of the samples in some slots, and their indices in it.
+
+        The indices are those in `slots`.
+        """
         raise NotImplementedError
 
     def placements(self, slot: int) -> Float64 | None:
@@ -133,80 +138,98 @@ class CachedSource(DecodedSource):
     """Samples in the memory of a cache, which is trusted.
 
     Attributes:
+        data: the memory.
         starts: int64 [B], offset of the entry of each: its texts, and then its images.
     """
 
+    data: UInt8 = field(repr=False)
     starts: Int64
     before = FACTS
     interleaved = False
+    behind_texts = True
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
-        assert self.data is not None
         ends: Int64 = texts.edges[texts.bounds]
-        counts = texts.bounds[1:] - texts.bounds[:-1]
-        return cut_texts(self.data, texts, np.repeat(self.starts[slots] - ends[:-1], counts))
+        begins = texts.edges[:-1] + np.repeat(self.starts[slots] - ends[:-1], np.diff(texts.bounds))
+        view = self.data.data
+        stops = begins + np.diff(texts.edges)
+        return (view[a:b] for a, b in zip(begins.tolist(), stops.tolist(), strict=True))
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
         sizes: Int64 = np.diff(texts.edges[texts.bounds])
         return self.starts[slots] + (sizes + 7) // 8 * 8
 
+    def buffers(self, slots: Int64) -> Iterator[tuple[UInt8, Int64]]:
+        yield self.data, np.arange(len(slots))
+
 
 @dataclass(frozen=True, slots=True)
-class MappedSource(DecodedSource):
-    """Samples of a dataset of arrays.
+class ArraySource(DecodedSource):
+    """Samples in datasets of arrays.
 
     Attributes:
         counts: int64 [B], number of images of each that are wanted.
-        array: its images; None if they are not wanted.
-        store: its texts.
-        verify: whether both are compared with their checksums.
+        arrays: the datasets.
+        verify: whether images and texts are compared with their checksums.
     """
 
     counts: Int64
-    array: ImageArray | None
-    store: ArrayStore
+    arrays: MixtureArrays
     verify: bool
     before = 0
     interleaved = True
+    behind_texts = False
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
-        offsets = self.columns.member_offset[texts.members]
-        return cut_texts(self.store.texts, texts, offsets - texts.edges[:-1])
+        return map(self._text, texts.members.tolist(), self._parts_of(slots, texts))
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
-        assert self.array is not None
-        first: Int64 = self.columns.sample_image[self.samples[slots]]
-        return first * self.array.size
+        first = self.rows.images[slots] - self.arrays.image_edges[self.rows.parts[slots]]
+        return first * self.arrays.size
+
+    def buffers(self, slots: Int64) -> Iterator[tuple[UInt8, Int64]]:
+        for number, at in grouped(self.rows.parts[slots]):
+            held = self.arrays.part(number).images
+            if held is not None:
+                yield held.data, at
 
     def placements(self, slot: int) -> Float64 | None:
-        assert self.array is not None
-        first = int(self.columns.sample_image[self.samples[slot]])
-        found: Float64 = self.array.placements[first : first + int(self.counts[slot])]
+        part = int(self.rows.parts[slot])
+        held = self.arrays.part(part).images
+        assert held is not None
+        first = int(self.rows.images[slot] - self.arrays.image_edges[part])
+        found: Float64 = held.placements[first : first + int(self.counts[slot])]
         return found
 
     def damaged(self, slots: Int64, texts: BatchTextMembers) -> dict[int, str]:
         if not self.verify:
             return {}
         found = {}
-        if self.array is not None:
-            first, counts = self.columns.sample_image[self.samples[slots]], self.counts[slots]
-            images = ranges(first, counts)
-            if bad := self.array.damaged(images):
-                owners = dict(zip(images.tolist(), np.repeat(slots, counts).tolist(), strict=True))
-                reason = f"its image in {IMAGES} is not the one that was written; {_REMEDY}"
-                found = {owners[image]: reason for image in bad}
-        for member in self.store.damaged(self.columns, texts.members).tolist():
-            index = int(np.flatnonzero(texts.members == member)[0])
-            owner = int(np.searchsorted(texts.bounds, index, side="right")) - 1
-            found[int(slots[owner])] = (
-                f"its text in {TEXTS} is not the one that was written; {_REMEDY}"
+        if self.arrays.size:
+            counts = self.counts[slots]
+            owners = np.repeat(slots, counts)
+            bad = self.arrays.damaged_images(ranges(self.rows.images[slots], counts))
+            reason = f"its image in {IMAGES} is not the one that was written; {_REMEDY}"
+            found = dict.fromkeys(owners[bad].tolist(), reason)
+        members, parts = texts.members.tolist(), self._parts_of(slots, texts)
+
+        def is_whole(index: int) -> bool:
+            member = self.rows.member(members[index])
+            return self.arrays.part(parts[index]).texts.verify(
+                member, self._text(members[index], parts[index])
             )
-        return found
 
+        bad = self.arrays.damaged_texts(self.rows.members[texts.members], is_whole)
+        owners = np.repeat(slots, np.diff(texts.bounds))
+        reason = f"its text in {TEXTS} is not the one that was written; {_REMEDY}"
+        return found | dict.fromkeys(owners[bad].tolist(), reason)
 
-def cut_texts(data: UInt8, texts: BatchTextMembers, shift: Int64) -> Iterator[memoryview]:
-    """Return the bytes of each text; `shift` is their offset in `data` less that in `texts`."""
-    begins: Int64 = texts.edges[:-1] + shift
-    stops: Int64 = texts.edges[1:] + shift
-    view = data.data
-    return (view[a:b] for a, b in zip(begins.tolist(), stops.tolist(), strict=True))
+    def _parts_of(self, slots: Int64, texts: BatchTextMembers) -> list[int]:
+        """Return the number of the dataset of each text."""
+        parts: list[int] = np.repeat(self.rows.parts[slots], np.diff(texts.bounds)).tolist()
+        return parts
+
+    def _text(self, member: int, part: int) -> memoryview:
+        start = int(self.rows.offsets[member])
+        stop = start + int(self.rows.sizes[member])
+        return self.arrays.part(part).texts.texts[start:stop].data

@@ -14,16 +14,15 @@ from torch import Tensor
 
 from datapipe.array_types import Bools, Float64, Int64, UInt8
 from datapipe.cache.entries import FACTS
-from datapipe.decode.forms.fixed import FixedTransform
 from datapipe.decode.forms.together import MixedForms
 from datapipe.decode.image import Decoded, Encoded, check_indexed
+from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.files.random_read import gather
-from datapipe.index.rows import ImageSize
 from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.batch.image_context import ImageContext, image_draw
-from datapipe.plan.ragged import edges, places
+from datapipe.plan.ragged import edges, grouped, places
 
 GEOMETRY = "image_geometry"
 """Name in `meta` of the placement of each image: float64 [I, 6], see `ImageSlots`."""
@@ -39,7 +38,7 @@ class ImageSlots:
     Args:
         samples: int64 [B], their numbers.
         images: int64 [B], number of images of each; of truncated samples the first ones.
-        drawn_by: returns the epoch and the number that the random numbers of a slot depend on.
+        drawn_by: returns the pass and the number that the random numbers of a slot depend on.
         resident: bool [B], samples whose images are on the device: there are no rows for them.
 
     Attributes:
@@ -64,7 +63,7 @@ class ImageSlots:
         self._transforms = [context.transforms[0]] * len(samples)
         if kinds is not None:
             self._transforms = [context.transforms[kind] for kind in kinds.tolist()]
-        self._fixed = all(isinstance(each, FixedTransform) for each in context.transforms)
+        self._fixed = all(each.spec.one_size for each in context.transforms)
         # Images of fixed size are planned alike, whatever their kind.
         self._forms: ImageTransform | MixedForms = context.transforms[0]
         if kinds is not None and not self._fixed:
@@ -105,12 +104,6 @@ class ImageSlots:
         return list(zip(*(sides.tolist() for sides in self._sizes), strict=True))
 
     @cached_property
-    def _indexed(self) -> list[ImageSize]:
-        orientations = gather(self._context.columns.image_orientation, self._numbers).tolist()
-        sides = (sides.tolist() for sides in self._sizes)
-        return list(map(ImageSize, *sides, orientations))
-
-    @cached_property
     def _value_edges(self) -> list[int]:
         """Offsets of the images' values in a cache."""
         assert self._context.kept is not None
@@ -136,9 +129,8 @@ class ImageSlots:
         Raises:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
-        indexed = self._indexed[self._starts[slot] + number]
-        image = self._transforms[slot].decode(data, indexed)
-        check_indexed((image.width, image.height), (indexed.width, indexed.height))
+        image = self._transforms[slot].decode(data)
+        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
         return image
 
     def place(
@@ -170,41 +162,40 @@ class ImageSlots:
 
         Args:
             slots: int64 [n].
-            starts: int64 [n], offset of the images of each sample in the buffer.
-            source: with the buffer.
+            starts: int64 [n], offset of the images of each sample in its buffer.
+            source: with the buffers.
         """
         if not self._fixed or self._geometry is not None:
             return False
-        if self._kinds is not None:
-            kinds = self._kinds[slots]
-            alike = [kinds == kind for kind in np.unique(kinds)]
-            if len(alike) > 1:
-                return all(self._restore_alike(slots[at], starts[at], source) for at in alike)
-        return self._restore_alike(slots, starts, source)
-
-    def _restore_alike(self, slots: Int64, starts: Int64, source: DecodedSource) -> bool:
-        """Do `restore_many` for images of one kind, which have one size."""
-        transform, kept = self._transforms[int(slots[0])], self._context.kept
-        assert isinstance(transform, FixedTransform)
+        kept = self._context.kept
         assert kept is not None
-        assert source.data is not None
-        images = self.first[slots]
-        counts = self.first[slots + 1] - images
-        numbers, begins = np.zeros_like(images), starts + source.before
-        if (counts != 1).any():
-            images, bounds = places(self.first, slots)
-            numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
-            step = source.before + math.prod(kept.own_shape(0, 0))
-            begins = np.repeat(begins, counts) + numbers * step
+        images, bounds = places(self.first, slots)
+        counts = np.diff(bounds)
+        numbers = np.arange(len(images)) - np.repeat(bounds[:-1], counts)
+        step = source.before + math.prod(kept.own_shape(0, 0))
+        begins = np.repeat(starts + source.before, counts) + numbers * step
         mirrored = np.zeros(len(images), bool)
-        if flip := transform.spec.flip:
-            drawn = zip(np.repeat(slots, counts).tolist(), numbers.tolist(), strict=True)
-            draws = [self._draw(slot, number) for slot, number in drawn]
-            mirrored[:] = [draw is not None and draw.mirrors(flip) for draw in draws]
-        moves = begins, self._rows[images], mirrored  # each image is one row
-        return transform.finish_many(
-            source.data, self.pixels, *moves, interleaved=source.interleaved
-        )
+        if any(each.spec.flip for each in self._context.transforms):
+            owners = np.repeat(slots, counts).tolist()
+            drawn = zip(owners, numbers.tolist(), strict=True)
+            mirrored[:] = [self._is_mirrored(slot, number) for slot, number in drawn]
+        rows = self._rows[images]  # each image is one row
+        one_each = bool((counts == 1).all())
+        moves: dict[int, list[ImageMoves]] = {}  # by kind
+        for data, indices in source.buffers(slots):
+            alike = [(0, indices)]
+            if self._kinds is not None:
+                kinds = grouped(self._kinds[slots[indices]])
+                alike = [(kind, indices[chosen]) for kind, chosen in kinds]
+            for kind, chosen in alike:
+                at = chosen if one_each else places(bounds, chosen)[0]
+                move = ImageMoves(data, begins[at], rows[at], mirrored[at])
+                moves.setdefault(kind, []).append(move)
+        return all(self._move(kind, each, source) for kind, each in moves.items())
+
+    def _move(self, kind: int, moves: list[ImageMoves], source: DecodedSource) -> bool:
+        transform = self._context.transforms[kind]
+        return transform.finish_many(moves, self.pixels, interleaved=source.interleaved)
 
     def restore(
         self, slot: int, ready: UInt8, rows: Sequence[Tensor], placements: Float64 | None = None
@@ -244,8 +235,7 @@ class ImageSlots:
 
     def _finish(self, slot: int, number: int, facts: Float64, values: Tensor, rows: Tensor) -> None:
         """Mirror decoded values if they are drawn to be, and normalise them into their rows."""
-        transform, draw = self._transforms[slot], self._draw(slot, number)
-        mirrored = draw is not None and draw.mirrors(transform.spec.flip)
+        transform, mirrored = self._transforms[slot], self._is_mirrored(slot, number)
         if mirrored:
             values = values.flip(-1)
         transform.finish(values, rows)
@@ -272,7 +262,7 @@ class ImageSlots:
         draws = [self._draw(slot, image - self._starts[slot]) for image, slot in enumerate(slots)]
         padding = [None] * (self._shape[0] - count)
         self.pixels, failed = decoder.decode(
-            [*self._encoded, *padding], [*draws, *padding], [*self._indexed, *padding]
+            [*self._encoded, *padding], [*draws, *padding], [*self._sides, *padding]
         )
         if self._geometry is not None:
             for image, data in enumerate(self._encoded):
@@ -315,6 +305,10 @@ class ImageSlots:
     def geometry(self) -> Tensor | None:
         """Return `image_geometry`, float64 [I, 6]; None if it is not asked for."""
         return None if self._geometry is None else torch.from_numpy(self._geometry)
+
+    def _is_mirrored(self, slot: int, number: int) -> bool:
+        draw = self._draw(slot, number)
+        return draw is not None and draw.mirrors(self._transforms[slot].spec.flip)
 
     def _draw(self, slot: int, number: int) -> Draw | None:
         if not self._transforms[slot].spec.random:

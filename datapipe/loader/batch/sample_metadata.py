@@ -27,18 +27,33 @@ class SampleMetadata:
 
     Args:
         meta: names of the keys.
-        size: number of slots.
+        dataset: of the samples.
+        samples: int64 [B], their numbers.
+        keys: of the samples.
         texts: keep texts even if `meta` does not name them.
 
     Attributes:
         keys, text: of each slot.
     """
 
-    def __init__(self, meta: Sequence[str], size: int, *, texts: bool) -> None:
-        self.keys: list[str] = [""] * size
+    def __init__(
+        self,
+        meta: Sequence[str],
+        dataset: Dataset,
+        samples: Int64,
+        keys: list[str],
+        *,
+        texts: bool,
+    ) -> None:
+        size = len(samples)
+        self.keys = keys
         self.text: list[str] = [""] * size
         self._texts = texts or "text" in meta
-        self._origins = {name: [""] * size for name in ("source", "dataset") if name in meta}
+        self._origins: dict[str, list[str]] = {}
+        if "source" in meta:
+            self._origins["source"] = dataset.columns.sources(samples)
+        if "dataset" in meta:
+            self._origins["dataset"] = dataset.dataset_names(samples)
         self._fields: dict[str, list[Any]] = {
             name: [None] * size for name in meta if name not in FACTS
         }
@@ -53,15 +68,6 @@ class SampleMetadata:
     def facts(self) -> dict[str, list[Any]]:
         """Lists over all slots, by name."""
         return {"text": self.text, "key": self.keys, **self._fields, **self._origins}
-
-    def name(self, dataset: Dataset, samples: Int64, start: int) -> None:
-        """Set the names of the samples from the slot `start` on."""
-        slots = slice(start, start + len(samples))
-        self.keys[slots] = dataset.columns.keys(samples)
-        if "source" in self._origins:
-            self._origins["source"][slots] = dataset.columns.sources(samples)
-        if "dataset" in self._origins:
-            self._origins["dataset"][slots] = dataset.dataset_names(samples)
 
     def set(self, slot: int, caption: str | None, record: Any) -> None:
         """Set the text and the fields of a sample."""

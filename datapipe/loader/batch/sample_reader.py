@@ -9,14 +9,14 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.cache.entries import cut_entry, fill_members
+from datapipe.cache.stats import SOURCE
 from datapipe.errors import DecodeError, SampleError
 from datapipe.index.files.crc32 import NOT_AS_INDEXED
 from datapipe.index.members import member_kind, wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.decoded_source import CachedSource, DecodedSource, MappedSource
-from datapipe.loader.batch.joined_source import JoinedSource
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.loader.batch.decoded_source import ArraySource, CachedSource, DecodedSource
+from datapipe.loader.batch.sample_rows import SampleRows
 
 _STALL = 1_000_000  # nanoseconds; to take bytes that have arrived takes some 10,000
 
@@ -51,15 +51,18 @@ class SampleReader:
     """Reader of the samples of one batch, for any thread.
 
     Args:
+        rows: of the samples.
         images: int64 [B], number of images of each sample that are wanted.
         whole: bool [B], samples of which all images are wanted.
 
     Attributes:
-        encoded: bool [B], samples that have to be read. Others are in arrays, or decoded in the
-            memory of a cache.
+        decoded: sources of samples that are in arrays, or decoded in the memory of a cache.
+        encoded: bool [B], samples that have to be read.
     """
 
-    def __init__(self, context: BatchContext, step: StepJob, images: Int64, whole: Bools) -> None:
+    def __init__(
+        self, context: BatchContext, step: StepJob, rows: SampleRows, images: Int64, whole: Bools
+    ) -> None:
         self._store = context.store
         self._cache = cache = context.cache
         self._fetch = step.fetch
@@ -68,46 +71,23 @@ class SampleReader:
         self._uses = None if cache is None else cache.uses(samples, step.next_use)
         self._images = None if context.images is None else images.tolist()
         self._resident = None if step.resident is None else step.resident.tolist()
-        self._counts = images
-        self._arrays = context.arrays
-        self._cached: CachedSource | None = None
-        included, columns = ~step.share.excluded, context.dataset.columns
-        self.encoded = np.ones(len(samples), bool)
+        self.decoded: list[DecodedSource] = []
+        included = ~step.share.excluded
         if context.arrays is not None:
             slots = included if step.resident is None else included & ~step.resident
-            self.encoded = ~(slots & context.arrays.hold(samples))
-        elif (
-            cache is not None
-            and self._uses is not None
-            and cache.keep_decoded
-            and (data := cache.buffer) is not None
-        ):
-            starts = cache.read_offsets(np.where(whole & included, self._uses.memory, -1))
-            self._cached = CachedSource(starts >= 0, columns, samples, data, starts)
-            self.encoded = starts < 0
-
-    def decoded(self, start: int, stop: int) -> list[DecodedSource]:
-        """Return the sources of the slots from `start` to `stop` that are not encoded."""
-        if self._cached is not None:
-            return [self._cached]
-        if self._arrays is None:
-            return []
-        samples, counts, slots = self._samples, self._counts, np.zeros(len(self._samples), bool)
-        slots[start:stop] = ~self.encoded[start:stop]
-        if isinstance(self._arrays, MixtureArrays):
-            joined = JoinedSource.of(self._arrays, samples, slots, counts, verify=self._verify)
-            if joined is not None:
-                return [joined]
-        sources: list[DecodedSource] = []
-        for held, there in self._arrays.split(samples, slots):
-            array = held.images
-            data, own = None if array is None else array.data, samples - held.first
-            sources.append(
-                MappedSource(
-                    *(there, held.columns, own, data, counts, array, held.texts, self._verify)
-                )
+            array_source = ArraySource(
+                *(slots & context.arrays.hold(rows.parts), rows, images),
+                *(context.arrays, context.verify),
             )
-        return sources
+            self.decoded.append(array_source)
+        elif cache is not None and self._uses is not None and cache.keep_decoded:
+            self.decoded += [
+                CachedSource(found.starts >= 0, rows, found.buffer, found.starts)
+                for found in cache.in_place(self._uses, whole & included)
+            ]
+        self.encoded = np.ones(len(samples), bool)
+        for source in self.decoded:
+            self.encoded &= ~source.slots
 
     def read(self, slot: int, shard: int, members: list[Member], total: int) -> ReadBytes:
         """Read one sample, which has `total` images.
@@ -118,16 +98,17 @@ class SampleReader:
         """
         count = 0 if self._images is None else self._images[slot]
         wanted = wanted_members(members, count)
-        if self._resident is not None and self._resident[slot]:
-            return ReadBytes(wanted, self._texts(slot, shard, wanted))
-        # Of truncated samples a part is read, and entries are whole.
-        cache = self._cache if self._images is None or count == total else None
+        cache = self._cache
+        if cache is not None and self._resident is not None and self._resident[slot]:
+            cache = cache.texts
+        elif self._images is not None and count != total:
+            cache = None  # of truncated samples a part is read, and entries are whole
         if cache is None or self._uses is None:
             return ReadBytes(wanted, self._bytes(slot, shard, wanted))
         use = self._uses[slot]
         decoded = cache.keep_decoded and count > 0
         kept = [m for m in wanted if member_kind(m.ext) != "image"] if decoded else wanted
-        entry = cache.find(use)
+        entry = cache.get(use)
         if entry is not None:
             contents, rest = cut_entry(entry, kept)
             return ReadBytes(kept, contents, ready=rest if decoded else None)
@@ -139,7 +120,7 @@ class SampleReader:
         rest = fill_members(room, [by_member[id(member)] for member in kept])
         if decoded:
             return ReadBytes(wanted, contents, room=rest, entry=room)
-        cache.keep(use, room)
+        cache.put(use, room)
         return ReadBytes(wanted, contents)
 
     def keep(self, slot: int, found: ReadBytes) -> None:
@@ -147,19 +128,7 @@ class SampleReader:
         assert self._cache is not None
         assert self._uses is not None
         assert found.entry is not None
-        self._cache.keep(self._uses[slot], found.entry)
-
-    def _texts(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
-        """Return the texts of a sample whose images are on the device."""
-        cache = self._cache
-        if cache is None or self._uses is None:
-            return self._bytes(slot, shard, members)
-        entry = cache.find_text(self._uses[slot])
-        if entry is not None:
-            return cut_entry(entry, members)[0]
-        contents = self._bytes(slot, shard, members)
-        cache.keep_text(self._uses[slot], contents)
-        return contents
+        self._cache.put(self._uses[slot], found.entry)
 
     def _bytes(self, slot: int, shard: int, members: list[Member]) -> list[memoryview]:
         contents: list[memoryview] = []
@@ -168,7 +137,7 @@ class SampleReader:
             contents = self._fetch.contents(slot)
             waited = time.perf_counter_ns() - asked
             if waited > _STALL and self._cache is not None:
-                self._cache.counter.count("source", stalls=1, stalled=waited)
+                self._cache.counter.count(SOURCE, stalls=1, stalled=waited)
         if len(contents) != len(members):
             # It was not fetched ahead: a cache held it then, and has evicted it since.
             contents = self._store.read(shard, members)

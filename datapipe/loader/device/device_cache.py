@@ -69,7 +69,7 @@ class DeviceCache:
             hits=self._hits,
             bytes=self._bytes,
             kept=int(np.count_nonzero(self._present)),
-            expected=self._rows.layout.kept / max(len(self._columns.sample_image) - 1, 1),
+            expected=self._rows.layout.share,
         )
 
     def begin(
@@ -154,7 +154,7 @@ class DeviceCache:
             int(part.images[slot]) + number
             for slot in range(len(part.samples))
             for number in range(int(part.counts[slot]))
-            if image_draw(self._seed, *part.step.drawn_by(slot), number).mirrors(self._flip)
+            if image_draw(self._seed, *part.step.keys.of(slot), number).mirrors(self._flip)
         ]
 
     def _complete_geometry(
@@ -184,7 +184,7 @@ class _BatchRows:
 
     def __init__(self, step: StepJob, columns: Columns, transform: ImageTransform) -> None:
         units = step.share.units
-        self.samples = units.samples
+        self.samples = step.samples
         self.step = step
         first, every = spans(columns.sample_image, self.samples)
         self.counts: Int64 = every if units.sizes is None else units.sizes.images

@@ -1,7 +1,7 @@
 """Schedule of a run: its steps, and the position in them.
 
 Options and token counts come in; steps with their samples, and a state, go out.
-`sample_source.py` gives the plan its sizes, `run_schedule.py` walks through it, `state.py` is
-the saved position. A new option of a run is a field in `run_options.py`; of the plan, in
+`origin.py` gives the plan its samples, `run_schedule.py` walks through it, `state.py` is the saved
+position. A new option of a run is a field in `run_options.py`; of the plan, in
 `plan/options.py`.
 """

@@ -10,15 +10,14 @@ import numpy as np
 
 from datapipe.declared import Refused, shorten, take_int
 from datapipe.errors import PlanError
-from datapipe.index.dataset import Dataset
-from datapipe.index.dataset_mixture import DatasetMixture
 from datapipe.index.find_keys import find_keys
+from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.plan_view import StepView
 from datapipe.loader.schedule.state import differences
 from datapipe.plan.steps import Exclusion
 
 
-def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenIn]]:
+def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]]:
     """Return the samples and ranges of units that `exclude=` names, and the plans of its steps.
 
     A step is valid only in the plan that it was seen in.
@@ -49,12 +48,11 @@ def parse_exclude(exclude: Any, dataset: Dataset) -> tuple[Exclusion, list[SeenI
             plan = item.plan if isinstance(item, StepView) else item.get("plan")
             if isinstance(plan, Mapping):
                 plans.append(SeenIn(f"units {start} to {stop - 1} of epoch {epoch}", plan))
-    samples += _numbers(keys, dataset)
+    samples += _numbers(keys, origin)
+    last = int(origin.edges[-1]) - 1
     for number in samples:
-        if not 0 <= number < len(dataset):
-            raise PlanError(
-                f"exclude names sample {number}, the dataset has samples 0 to {len(dataset) - 1}"
-            )
+        if not 0 <= number <= last:
+            raise PlanError(f"exclude names sample {number}, the dataset has samples 0 to {last}")
     return Exclusion(np.unique(np.array(samples, np.int64)), units), plans
 
 
@@ -107,36 +105,22 @@ def _range(item: Any) -> tuple[int, int, int]:
     return epoch, start, stop
 
 
-def _numbers(keys: list[str], dataset: Dataset) -> list[int]:
-    if not keys:
-        return []
-    if isinstance(dataset, DatasetMixture):
-        return _numbers_of_mixture(keys, dataset)
-    found = find_keys(dataset.columns, keys)
-    if missing := [key for key in keys if key not in found]:
-        raise PlanError(
-            f"exclude names {shorten(missing[0])}, and no sample has this key; "
-            "loader.plan.step(n) shows keys"
-        )
-    return list(found.values())
-
-
-def _numbers_of_mixture(keys: list[str], dataset: DatasetMixture) -> list[int]:
+def _numbers(keys: list[str], origin: Origin) -> list[int]:
     """Return the samples with some keys, each "dataset:key", or a key that one dataset has."""
-    names = {part.name: number for number, part in enumerate(dataset.parts)}
+    parts = {part.name: number for number, part in enumerate(origin.parts) if part.name}
     anywhere: list[str] = []
     named: dict[int, list[str]] = {}
     for key in keys:
-        name = next((name for name in _prefixes(key) if name in names), None)
+        name = next((name for name in _prefixes(key) if name in parts), None)
         if name is None:
             anywhere.append(key)
         else:
-            named.setdefault(names[name], []).append(key[len(name) + 1 :])
+            named.setdefault(parts[name], []).append(key[len(name) + 1 :])
     numbers: list[int] = []
     holders: dict[str, list[str]] = {key: [] for key in anywhere}
-    for number in range(len(names)) if anywhere else sorted(named):
-        part, own = dataset.parts[number], named.get(number, [])
-        found = find_keys(part.columns(), [*own, *anywhere])
+    for number in range(len(origin.parts)) if anywhere else sorted(named):
+        part, own = origin.parts[number], named.get(number, [])
+        found = find_keys(part.data.columns(), [*own, *anywhere])
         if missing := [key for key in own if key not in found]:
             raise PlanError(
                 f"exclude names {shorten(f'{part.name}:{missing[0]}')}, and no sample of dataset "
@@ -144,11 +128,12 @@ def _numbers_of_mixture(keys: list[str], dataset: DatasetMixture) -> list[int]:
             )
         for key in found.keys() & holders.keys():
             holders[key].append(part.name)
-        numbers += [int(dataset.sample_edges[number]) + row for row in found.values()]
+        numbers += [int(origin.edges[number]) + row for row in found.values()]
     for key, held in holders.items():
         if not held:
+            where = "" if origin.is_alone else " of any dataset"
             raise PlanError(
-                f"exclude names {shorten(key)}, and no sample of any dataset has this key; "
+                f"exclude names {shorten(key)}, and no sample{where} has this key; "
                 "loader.plan.step(n) shows keys"
             )
         if len(held) > 1:

@@ -82,10 +82,7 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
             f"image_tokens={asked!r} needs images of their own size, and ImageSpec {kind}; give "
             "the number of tokens that the model makes of such an image"
         )
-    # Batches of "shortest" are padded, so a model may make one number of tokens of their images.
-    if image is not None and rule is not None and isinstance(asked, int):
-        if image.spec.resize == "shortest":
-            return ImageSizes(tokens=asked, rows=None, name=asked)
+    if image is not None and isinstance(asked, int) and not image.takes_token_number:
         raise PlanError(
             f"image_tokens={asked} is one number, and resize={image.spec.resize!r} makes images of "
             f"different sizes; give image_tokens={rule!r}, or a function of widths and heights"
@@ -101,9 +98,6 @@ def image_sizes(text: TextSpec, image: ImageTransform | None) -> ImageSizes:
 
 
 def _token_grids(asked: ImageTokens, image: ImageTransform) -> Counter:
-    from datapipe.decode.forms.native import NativeTransform
-
-    assert isinstance(image, NativeTransform), "the spec allows mrope for no other"
     if not isinstance(asked, str):
         raise PlanError(
             f"image_tokens={asked!r} says how many tokens an image has, and ImageSpec(mrope=True) "

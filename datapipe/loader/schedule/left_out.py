@@ -10,7 +10,7 @@ import numpy as np
 from datapipe.array_types import Bools, Int64
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
-from datapipe.loader.schedule.sample_source import Origin, TextSizes
+from datapipe.loader.schedule.sample_source import SampleSelection, TextSizes
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.units import Sizes
 
@@ -84,17 +84,17 @@ class Lengths:
         )
 
 
-def look_at_lengths(dataset: Dataset, origin: Origin, plan: PlanOptions) -> Lengths:
+def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOptions) -> Lengths:
     """Count the samples that are too long, and those that are left out. Looks at every sample."""
-    text = origin.text
+    text = samples.text
     if text is None:
-        where = len(dataset) - origin.source.count
+        where = len(dataset) - samples.count
         return Lengths(limit=None, overlong=None, left_out=LeftOut(where=where))
     overlong = images = labels = 0
     counts = dict.fromkeys(LeftOut().to_dict(), 0)
     for start in range(0, len(dataset), _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
-        chosen = _holds(dataset, text, origin.identity["where"], numbers)
+        chosen = _holds(dataset, text, samples.identity["where"], numbers)
         counts["where"] += int((~chosen).sum())
         whole = replace(text, limit=None).measure(numbers)
         long = _over(whole.tokens, text.limit)

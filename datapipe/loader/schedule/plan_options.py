@@ -14,6 +14,7 @@ from datapipe.text.spec import TextSpec
 
 _TOKENS_PER_SAMPLE = 16  # with constant shapes, a pack has at most one sample in so many tokens
 _BUCKETS = 64  # by default, with a token budget
+_GROUP = 64  # by default; launches whose steps have at most as many units get one order
 
 
 def resolve_plan(
@@ -67,7 +68,7 @@ def resolve_plan(
                 f"group={group} needs the cost of every sample; give text=TextSpec(...)"
             )
     elif plan.unit != "sample" and plan.shuffle:
-        plan = replace(plan, group=max(1, units_per_rank) * world_size)
+        plan = replace(plan, group=max(_GROUP, units_per_rank * world_size))
     return plan, units_per_rank
 
 

@@ -12,7 +12,6 @@ from datapipe.declared import Natural, checked
 from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.loader.schedule.block_cache import PlannedBlocks
-from datapipe.loader.schedule.mixture_draws import MixedOrigin
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.plan.steps import Position, Step, walk
 
@@ -149,17 +148,14 @@ class PlanView:
             {'shards': 0.75, 'more': 0.25}
         """
         origin = self._schedule.origin
-        if not isinstance(origin, MixedOrigin):
-            return {}
-        counts = origin.draws.counts(self._epoch if epoch is None else epoch)
+        counts = origin.counts(self._epoch if epoch is None else epoch)
         total = sum(counts.values())
-        return {name: count / total for name, count in counts.items()}
+        return {name: count / total for name, count in counts.items() if name}
 
     @property
     def shares_change(self) -> bool:
         """True if the shares of a mixture change in the course of a run, as a schedule says."""
-        origin = self._schedule.origin
-        return isinstance(origin, MixedOrigin) and origin.draws.legs.rates_change
+        return self._schedule.origin.legs.rates_change
 
     def steps(self, *, epoch: int | None = None) -> Iterator[Step]:
         """Return all steps of an epoch as arrays, with excluded samples."""

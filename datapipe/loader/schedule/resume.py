@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from datapipe.loader.schedule.mixture_draws import MixedOrigin
-from datapipe.loader.schedule.mixture_resume import resume_mixture, saved_edges
+from datapipe.array_types import Int64
+from datapipe.errors import PlanError, StateMismatch
+from datapipe.loader.schedule.mixture.changes import resume_origin
+from datapipe.loader.schedule.mixture.legs import Legs
+from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
-from datapipe.loader.schedule.state import Run, parse_state
+from datapipe.loader.schedule.state import Run, SavedRun, differences, is_possible, parse_state
+from datapipe.plan.epoch import EpochPlan
+from datapipe.plan.options import PlanOptions
 
 logger = logging.getLogger(__name__)
 
@@ -19,25 +24,33 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     """Return the run in a state, and the schedule of the rest of it.
 
     Raises:
-        StateMismatch: the state belongs to another dataset or plan. Mixtures may differ.
+        StateMismatch: the state belongs to another plan or dataset. Mixtures may differ.
     """
-    origin, plan = schedule.origin, schedule.plan
-    saved = _saved_mixture(state) if isinstance(origin, MixedOrigin) else None
-    if saved is None or not isinstance(origin, MixedOrigin):
-        run = parse_state(
-            state,
-            schedule.fingerprint,
-            schedule.identity(),
-            lambda epoch: schedule.blocks(epoch).plan.edges,
+    saved = parse_state(state)
+    _refuse_differences(schedule, saved)
+    run, origin, plan = saved.run, schedule.origin, schedule.plan
+    try:
+        legs = Legs.parse(saved.plan["mixture"])
+        source = origin.with_legs(legs).source
+
+        def edges(epoch: int) -> Int64 | None:
+            return None if epoch < legs.epoch else EpochPlan(source, plan, epoch).edges
+
+        possible = is_possible(run, edges) and run.position.epoch >= legs.epoch
+    except (KeyError, TypeError, ValueError, AttributeError, PlanError) as error:
+        raise StateMismatch(
+            "the mixture or the position in this state cannot be read; give what "
+            "`loader.state_dict()` returned"
+        ) from error
+    if not possible:
+        at = run.position
+        raise StateMismatch(
+            f"state names epoch {at.epoch}, block {at.block}, unit {at.unit}, which is not "
+            "possible; it was changed after it was saved"
         )
+    if saved.plan["mixture"] == origin.legs.to_dict():
         return run, schedule
-    run = parse_state(
-        state,
-        state["fingerprint"],  # of the mixture at that time
-        schedule.identity() | {"mixture": saved},
-        lambda epoch: saved_edges(origin, saved, plan, epoch),
-    )
-    resumed = resume_mixture(origin, saved, run.position, plan)
+    resumed = resume_origin(origin, legs, run.position, plan)
     for change in resumed.changes:
         step = f"{run.steps:,}"
         logger.warning("the mixture is another one from step %s on: %s", step, change)
@@ -46,22 +59,40 @@ def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]
     return run, replace(schedule, origin=resumed.origin, _counted={})
 
 
-def _saved_mixture(state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    plan = state.get("plan") if isinstance(state, Mapping) else None
-    saved = plan.get("mixture") if isinstance(plan, Mapping) else None
-    return saved if isinstance(saved, Mapping) and "fingerprint" in state else None
+def _refuse_differences(schedule: Schedule, saved: SavedRun) -> None:
+    """Refuse a state of other options, or of another dataset where one was given alone.
+
+    Raises:
+        StateMismatch: the state belongs to another run.
+    """
+    here = schedule.identity()
+    is_alone = schedule.origin.is_alone or saved.is_alone
+    if not is_alone:
+        here["mixture"] = saved.plan.get("mixture")
+    different = differences(saved.plan, here)
+    if is_alone and saved.fingerprint != schedule.fingerprint:
+        there, now = str(saved.fingerprint), schedule.fingerprint
+        different.insert(0, f"dataset: {there:.12}… in the state, {now:.12}… here")
+    if different:
+        raise StateMismatch(
+            f"the state belongs to another run ({'; '.join(different)}); open the dataset and give "
+            "the options it was saved with"
+        )
 
 
-def warn_of_uneven_steps(group: int, unit: str, units_per_rank: int, world_size: int) -> None:
-    """Warn that steps of this launch do not divide those that the run was planned for."""
-    units = f"{unit}e" if unit == "batch" else unit
-    fitting = [size for size in range(1, group + 1) if group % (size * units_per_rank) == 0]
-    remedy = f"world sizes that divide them: {', '.join(map(str, fitting))}"
+def warn_of_uneven_steps(plan: PlanOptions, options: LoaderOptions) -> None:
+    """Warn on rank 0 if the steps of this launch do not divide the groups of equal cost."""
+    group, size, ranks = plan.group, options.units_per_rank, options.world_size
+    if options.rank > 0 or ranks == 1 or group == 1 or group % options.share == 0:
+        return
+    units = "batches" if plan.unit == "batch" else f"{plan.unit}s"
+    fitting = [count for count in range(1, group + 1) if group % (count * size) == 0]
+    remedy = f"world sizes that do: {', '.join(map(str, fitting))}"
     if not fitting:
         remedy = f"give a batch_size that divides {group}"
     logger.warning(
-        "the work of the ranks will be less equal: the run was planned for steps of %d %ss over "
-        "all ranks, and %d on each of %d ranks do not divide them; order and resume stay as they "
-        "were; %s",
-        *(group, units, units_per_rank, world_size, remedy),
+        "the work of the ranks is less equal: %d %s of equal cost follow each other, and the %d of "
+        "a step (%d on each of %d ranks) do not divide them; %s; or begin a run with group=%d, "
+        "which has another order",
+        *(group, units, options.share, size, ranks, remedy, options.share),
     )

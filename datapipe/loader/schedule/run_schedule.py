@@ -11,9 +11,8 @@ from typing import Any
 
 from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
-from datapipe.loader.schedule.mixture_draws import MixedOrigin
+from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.sample_source import Origin
 from datapipe.loader.schedule.state import Run
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PLAN_VERSION, PlanOptions
@@ -42,7 +41,7 @@ class Schedule:
 
     def identity(self, plan: PlanOptions | None = None) -> dict[str, Any]:
         """Return all that the global order depends on, beside dataset and epoch."""
-        return (plan or self.plan).to_dict() | self.origin.identity
+        return (plan or self.plan).to_dict() | {"mixture": self.origin.legs.to_dict()}
 
     def order(self) -> dict[str, Any]:
         """Return all that the position of a unit in an epoch depends on."""
@@ -50,14 +49,14 @@ class Schedule:
 
     def facts(self, position: Position) -> dict[str, Any]:
         """Return what a state says for people beside the position."""
-        if not isinstance(self.origin, MixedOrigin):
+        origin, plan = self.origin, self.plan
+        if origin.is_alone:  # the position says it
             return {}
-        plan = self.plan
         edges = self.blocks(position.epoch).plan.edges
         place = int(edges[min(position.block, len(edges) - 1)])
         if plan.unit == "sample" and plan.group == 1:
             place += position.unit
-        places = self.origin.draws.places(position.epoch, place)
+        places = origin.places(position.epoch, place)
         return {
             "datasets": {
                 name: {"epoch": at.number, "position": at.place} for name, at in places.items()
@@ -67,7 +66,7 @@ class Schedule:
     def digest(self) -> str:
         """Return a digest of all that ranks must agree on."""
         options, exclusion = self.options, self.exclusion
-        content: list[Any] = [self.fingerprint, self.plan.to_dict(), self.origin.identity]
+        content: list[Any] = [self.order()]
         # Ranks that leave out other steps, or end elsewhere, would wait for each other for ever.
         content += [options.units_per_rank, exclusion.samples.tolist()]
         content += [sorted(exclusion.units.items()), options.epochs, options.max_steps]
@@ -152,7 +151,7 @@ class Schedule:
             return options.max_steps
         steps, most, start = 0, options.max_steps, run.start
         last = start.epoch + options.epochs
-        if not self.origin.begins_run:
+        if not self.origin.legs.begins_run:
             steps, start = run.steps, run.position
         for epoch in range(start.epoch, last):
             consumed = start.consumed if epoch == start.epoch else 0

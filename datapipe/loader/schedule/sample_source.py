@@ -1,11 +1,11 @@
-"""Source of a plan: the samples that take part, and their sizes in a batch."""
+"""Samples of a dataset that take part in a plan, and their sizes in a batch."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.errors import PlanError
+from datapipe.index.columns import Columns
 from datapipe.index.dataset import Dataset
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.tokens.columns import TokenColumns
@@ -21,13 +22,11 @@ from datapipe.index.where.values import ExtraColumns
 from datapipe.loader.schedule.image_token_counts import ImageSizes, image_sizes
 from datapipe.loader.schedule.token_counts import count_tokens
 from datapipe.loader.schedule.unlabelled import without_labels
-from datapipe.plan.epoch import Source
 from datapipe.plan.lengths import planned
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.ragged import edges, places
-from datapipe.plan.random_keys import RandomKeys
 from datapipe.plan.selection import Selection
-from datapipe.plan.units import Sizes, Units
+from datapipe.plan.units import Sizes
 from datapipe.text.encode import TextEncoder
 from datapipe.text.spec import TextSpec, with_image_tokens
 
@@ -61,6 +60,15 @@ class TextRule:
             # Dropped samples show in the selection.
             "truncate": self.spec.overlong == "truncate",
         }
+
+    def image_tokens(self, columns: Columns, sample: int) -> Int64:
+        """Return the tokens of each image of one sample: int64 [its images]."""
+        return self.images.count_tokens(*_sides(columns, sample))
+
+    def image_grids(self, columns: Columns, sample: int) -> Int64:
+        """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
+        assert self.images.grids is not None
+        return self.images.grids(*_sides(columns, sample))
 
 
 def text_rule(
@@ -110,15 +118,6 @@ class TextSizes(TextRule):
             "placeholders": lambda span: self.measure(_numbers(span)).images,
         }
 
-    def image_tokens(self, sample: int) -> Int64:
-        """Return the tokens of each image of one sample: int64 [its images]."""
-        return self.images.count_tokens(*self._sides(sample))
-
-    def image_grids(self, sample: int) -> Int64:
-        """Return rows and columns in tokens of each image of one sample: int64 [its images, 2]."""
-        assert self.images.grids is not None
-        return self.images.grids(*self._sides(sample))
-
     def measure(self, samples: Int64) -> Sizes:
         """Return the sizes of some samples in a batch, after truncation if that was asked for."""
         columns = self.columns
@@ -138,15 +137,6 @@ class TextSizes(TextRule):
         if len(long):
             self._cut(sizes, samples, long)
         return sizes
-
-    def _sides(self, sample: int) -> tuple[Int64, Int64]:
-        """Return widths and heights of the images of one sample."""
-        columns = self.dataset.columns
-        images = slice(int(columns.sample_image[sample]), int(columns.sample_image[sample + 1]))
-        return (
-            columns.image_width[images].astype(np.int64),
-            columns.image_height[images].astype(np.int64),
-        )
 
     def _cut(self, sizes: Sizes, samples: Int64, long: Int64) -> None:
         """Replace the sizes of some samples by those after truncation."""
@@ -192,37 +182,27 @@ class TextSizes(TextRule):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Source of a plan, and its parts.
+class SampleSelection:
+    """Samples of a dataset that take part in a plan.
 
     Attributes:
-        source: for `EpochPlan`.
-        text: None without a tokenizer.
-        identity: JSON-compatible; goes into every state, beside the options of the plan.
+        count: number of samples that take part.
+        select: maps indices among those that take part to sample numbers; None if all do.
+        shards: int64, samples of each shard that take part.
+        text: sizes of the samples; None without a tokenizer.
+        identity: JSON-compatible; goes into every state.
         warnings: about samples that teach nothing, or are left out.
     """
 
-    source: Source
+    count: int
+    select: Callable[[Int64], Int64] | None
+    shards: Int64
     text: TextSizes | None
     identity: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
-    def warn(self) -> None:
-        """Log the warnings."""
-        for warning in self.warnings:
-            logger.warning("%s", warning)
 
-    @property
-    def begins_run(self) -> bool:
-        """True if the plan is that of the run from its begin, and not of the rest of one."""
-        return True
-
-    def random_keys(self, units: Units) -> RandomKeys | None:
-        """Return what random numbers depend on; None if that is the epoch and the number."""
-        return None
-
-
-def open_origin(
+def select_samples(
     dataset: Dataset,
     text: TextRule | None,
     plan: PlanOptions,
@@ -230,7 +210,7 @@ def open_origin(
     where: str | None,
     on_error: Literal["raise", "skip"],
     known: Mapping[str, Any] | None = None,
-) -> Origin:
+) -> SampleSelection:
     """Select the samples that take part and measure them; count tokens if necessary.
 
     Args:
@@ -241,34 +221,29 @@ def open_origin(
     """
     if len(dataset) == 0:
         raise PlanError(f"{dataset.folder} holds no samples")
-    opened, warnings = None, list[str | None]()
+    sizes, warnings = None, list[str | None]()
     if text is not None:
         columns = count_tokens(dataset, text.encoder)
-        opened = TextSizes(dataset=dataset, columns=columns, **vars(text))
+        sizes = TextSizes(dataset=dataset, columns=columns, **vars(text))
         if known is None:
-            warnings += [_refuse_failures(opened, on_error), _lost_images(opened)]
+            warnings += [_refuse_failures(sizes, on_error), _lost_images(sizes)]
     selection = digest = None
     if known is None or known["selection"] is not None:
-        selection, digest = _select(dataset, opened, plan, where)
-    count = len(dataset) if selection is None else selection.count
-    source = Source(
-        count=count,
-        select=selection.select if selection else None,
-        measure=opened.measure if opened else None,
+        selection, digest = _select(dataset, sizes, plan, where)
+    found = SampleSelection(
+        count=len(dataset) if selection is None else selection.count,
+        select=None if selection is None else selection.select,
         shards=_shard_counts(dataset, selection),
-    )
-    if opened is not None and known is None:
-        warnings.append(without_labels(source, dataset.columns, opened.columns))
-    return Origin(
-        source=source,
-        text=opened,
+        text=sizes,
         identity={
             "where": str(parse_where(where)) if where is not None else None,
             "selection": digest,
-            "text": opened.identity if opened else None,
+            "text": sizes.identity if sizes else None,
         },
-        warnings=tuple(filter(None, warnings)),
     )
+    if sizes is not None and known is None:
+        warnings.append(without_labels(found, dataset.columns))
+    return replace(found, warnings=tuple(filter(None, warnings)))
 
 
 def _refuse_failures(text: TextSizes, on_error: Literal["raise", "skip"]) -> str | None:
@@ -357,6 +332,15 @@ def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Boo
             "or a larger limit"
         )
     return usable & (sizes.tokens > 0) & fits
+
+
+def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:
+    """Return widths and heights of the images of one sample."""
+    images = slice(*columns.sample_image[sample : sample + 2].tolist())
+    return (
+        columns.image_width[images].astype(np.int64),
+        columns.image_height[images].astype(np.int64),
+    )
 
 
 def _numbers(span: slice) -> Int64:

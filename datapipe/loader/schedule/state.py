@@ -14,7 +14,7 @@ from datapipe.index.files.sealed_json import sum_of
 from datapipe.plan.options import PLAN_VERSION
 from datapipe.plan.steps import Position
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 _REMEMBERED = 1024  # batches
 _SUM = "crc32"
@@ -103,27 +103,35 @@ def dump_state(run: Run, fingerprint: str, plan: Mapping[str, Any], **facts: Any
     return {**state, _SUM: sum_of(state)}
 
 
-def parse_state(
-    state: Mapping[str, Any],
-    fingerprint: str,
-    plan: Mapping[str, Any],
-    edges: Callable[[int], Int64 | None],
-) -> Run:
-    """Return the run in a state that belongs to this dataset and plan.
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """Content of a state.
 
-    `edges` returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if they
-    are not known.
+    Attributes:
+        fingerprint: of the dataset or mixture.
+        plan: `Schedule.identity`.
+    """
+
+    run: Run
+    fingerprint: str
+    plan: dict[str, Any]
+
+    @property
+    def is_alone(self) -> bool:
+        """True if the data were one dataset that was given alone."""
+        return dataset_alone(self.plan) is not None
+
+
+def parse_state(state: Mapping[str, Any]) -> SavedRun:
+    """Return the content of a state.
 
     Raises:
-        StateMismatch: it is not a state, a newer version wrote it, or dataset or plan differ.
+        StateMismatch: it is not a state, was changed, or another version wrote it.
     """
     try:
         version, plan_version = state["version"], state["plan_version"]
-        saved_plan, saved_fingerprint = dict(state["plan"]), state["fingerprint"]
-        # States of earlier versions have no checksum.
-        whole = _SUM not in state or state[_SUM] == sum_of(
-            {name: value for name, value in state.items() if name != _SUM}
-        )
+        saved_plan, fingerprint = dict(state["plan"]), state["fingerprint"]
+        whole = state[_SUM] == sum_of({k: value for k, value in state.items() if k != _SUM})
         if (version, plan_version) == (STATE_VERSION, PLAN_VERSION):
             run = Run(
                 _parse_position(state),
@@ -145,23 +153,7 @@ def parse_state(
             f"state has version {version!r} and plan version {plan_version!r}, this datapipe reads "
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
         )
-    different = differences(saved_plan, plan)
-    if saved_fingerprint != fingerprint:
-        different.insert(
-            0, f"dataset: {saved_fingerprint!s:.12}… in the state, {fingerprint:.12}… here"
-        )
-    if different:
-        raise StateMismatch(
-            f"the state belongs to another run ({'; '.join(different)}); open the dataset and give "
-            "the options it was saved with"
-        )
-    for position in (run.position, run.start):
-        if not _is_possible(position, edges) or min(run.steps, run.tokens) < 0:
-            raise StateMismatch(
-                f"state names epoch {position.epoch}, block {position.block}, unit "
-                f"{position.unit}, which is not possible; it was changed after it was saved"
-            )
-    return run
+    return SavedRun(run, fingerprint, saved_plan)
 
 
 def saved_group(state: Mapping[str, Any]) -> int | None:
@@ -179,18 +171,36 @@ def _parse_position(fields: Mapping[str, Any]) -> Position:
     return Position(*(index(fields[name]) for name in _POSITION))
 
 
-def _is_possible(position: Position, edges: Callable[[int], Int64 | None]) -> bool:
-    """Return whether the plan may have such a position: no block has more units than samples."""
-    if min(position.epoch, position.block, position.unit, position.before) < 0:
+def is_possible(run: Run, edges: Callable[[int], Int64 | None]) -> bool:
+    """Return whether the plan may have the positions of a run.
+
+    Args:
+        edges: returns the positions of the blocks of an epoch, as `EpochPlan.edges`, or None if
+            they are not known.
+    """
+    if min(run.steps, run.tokens) < 0:
         return False
-    known = edges(position.epoch)
-    if known is None:
-        return True
-    bounds = known[position.block : position.block + 2].tolist()
-    if len(bounds) < 2:
-        return False
-    start, stop = bounds
-    return bool(position.unit < stop - start and position.before <= start)
+    for position in (run.position, run.start):
+        if min(position.epoch, position.block, position.unit, position.before) < 0:
+            return False
+        known = edges(position.epoch)
+        if known is None:
+            continue
+        bounds = known[position.block : position.block + 2].tolist()
+        # No block has more units than samples.
+        if len(bounds) < 2 or position.unit >= bounds[1] - bounds[0] or position.before > bounds[0]:
+            return False
+    return True
+
+
+def dataset_alone(plan: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a plan says about a dataset that was given alone; None for a mixture."""
+    try:
+        (part,) = plan["mixture"]["legs"][0]["datasets"].items()
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return None
+    name, facts = part
+    return None if name else dict(facts)
 
 
 def differences(
@@ -200,9 +210,18 @@ def differences(
 
     `where` says where the saved plan is.
     """
-    different = _differences(saved, here, where, "")
+    different = _differences(_without_mixture(saved), _without_mixture(here), where, "")
     # The digest of the selection follows from other options.
     return [text for text in different if not text.startswith("selection:")] or different
+
+
+def _without_mixture(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan in which a dataset given alone has its options beside those of the plan."""
+    alone = dataset_alone(plan)
+    if alone is None:
+        return dict(plan)
+    options = {name: value for name, value in plan.items() if name != "mixture"}
+    return options | {name: alone.get(name) for name in ("where", "selection", "text", "samples")}
 
 
 def _differences(

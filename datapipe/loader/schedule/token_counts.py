@@ -6,12 +6,9 @@ chunks of texts.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +30,12 @@ from datapipe.progress import Progress
 from datapipe.store.open import open_store
 from datapipe.store.protocol import Store
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 256  # samples encoded at once: enough for the tokenizer's own threads
 _CHUNK_BYTES = 4 << 20  # of texts, as documents can be long
 _JOIN = 1 << 15  # texts closer than this many bytes are read together
 _READ_BYTES = 8 << 20  # read together at most
-_AHEAD = 2  # chunks begun for each worker
 _MOST_WORKERS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
 
 
@@ -111,11 +108,16 @@ def _count_shards(
     done: list[TokenPart] = []
     total = sum(shards[number].samples for number in missing)
     chunks = (chunk for number in missing for chunk in _chunks(texts, number))
+
+    def count(chunk: _Chunk) -> tuple[_Chunk, TokenPart]:
+        return chunk, _count_chunk(texts, chunk)
+
     with (
         Progress("counting tokens", unit="sample", total=total) as progress,
-        closing(_in_order(partial(_count_chunk, texts), chunks, workers)) as counted,
+        # A chunk takes a moment; its thread must not outlive the files that it reads.
+        closing(ThreadPool(count, workers, name="datapipe-tokens")) as pool,
     ):
-        for chunk, part in counted:
+        for chunk, part in pool.run(chunks):
             done.append(part)
             if chunk.last:
                 parts.write(shards[chunk.shard], join_parts(done))
@@ -139,26 +141,6 @@ def _chunks(texts: _TextSource, shard: int) -> Iterator[_Chunk]:
         if stop == last:
             return
         start = stop
-
-
-def _in_order(
-    work: Callable[[_Chunk], TokenPart], chunks: Iterator[_Chunk], workers: int
-) -> Generator[tuple[_Chunk, TokenPart], None, None]:
-    """Yield each chunk with its part, in the order given, while threads work on the next ones."""
-    begun: deque[tuple[_Chunk, Future[TokenPart]]] = deque()
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="datapipe-tokens")
-    try:
-        for chunk in chunks:
-            begun.append((chunk, pool.submit(work, chunk)))
-            if len(begun) > _AHEAD * workers:
-                ready, future = begun.popleft()
-                yield ready, future.result()
-        while begun:
-            ready, future = begun.popleft()
-            yield ready, future.result()
-    finally:
-        # A chunk takes a moment; its thread must not outlive the files that it reads.
-        pool.shutdown(cancel_futures=True)
 
 
 def _count_chunk(texts: _TextSource, chunk: _Chunk) -> TokenPart:

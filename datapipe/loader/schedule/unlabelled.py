@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.index.columns import Columns
 from datapipe.index.files.random_read import gather
-from datapipe.index.tokens.columns import TokenColumns
-from datapipe.plan.epoch import Source
+
+if TYPE_CHECKING:  # it imports this module
+    from datapipe.loader.schedule.sample_source import SampleSelection
 
 _SHARE = 0.01
 # Runs of neighbours, since single samples of a large dataset would each cost a read.
 _RUNS, _RUN = 64, 64
 
 
-def without_labels(source: Source, columns: Columns, tokens: TokenColumns) -> str | None:
+def without_labels(selection: SampleSelection, columns: Columns) -> str | None:
     """Return a warning if more than 1 % of the samples that take part have no label, else None.
 
     Up to 4,096 samples are looked at, evenly spread over a larger dataset.
     """
-    assert source.measure is not None
-    samples = _looked_at(source.count, source.select)
-    without = samples[source.measure(samples).labels == 0]
+    text, count = selection.text, selection.count
+    assert text is not None
+    samples = _looked_at(count, selection.select)
+    without = samples[text.measure(samples).labels == 0]
     if len(without) <= _SHARE * len(samples):
         return None
-    cut = gather(tokens.label_tokens, without) > 0
+    cut = gather(text.columns.label_tokens, without) > 0
     empty = ~cut & (gather(columns.text_bytes, without) == 0)
     kinds = (
         (
@@ -48,7 +51,7 @@ def without_labels(source: Source, columns: Columns, tokens: TokenColumns) -> st
         for chosen, what in kinds
         if chosen.any()
     )
-    spread = "" if len(samples) == source.count else f" (spread over all {source.count:,})"
+    spread = "" if len(samples) == count else f" (spread over all {count:,})"
     return (
         f"{100 * len(without) / len(samples):.1f}% of {len(samples):,} samples{spread} have no "
         f"label, so the model learns nothing from them: {'; '.join(counts)}"

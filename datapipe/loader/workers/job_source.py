@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,17 +14,17 @@ from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.state import Run
-from datapipe.loader.workers.prefetch import read_ahead
-from datapipe.loader.workers.process_executor import ProcessExecutor, RemoteJob
-from datapipe.loader.workers.process_pool import WorkerPool
-from datapipe.loader.workers.thread_executor import ThreadExecutor
+from datapipe.loader.workers.executor import StepExecutor
+from datapipe.loader.workers.prefetch import read_ahead, with_rows
+from datapipe.loader.workers.process_steps import BatchProcesses, ProcessSteps, RemoteJob
+from datapipe.loader.workers.thread_steps import InlineSteps, ThreadSteps
 
 J = TypeVar("J")
 
 FinishedJob = BatchBuilder | RemoteJob
 """Step whose batch is made."""
 
-Executor = ThreadExecutor | ProcessExecutor
+Executor = StepExecutor[BatchBuilder] | StepExecutor[RemoteJob]
 """Iterator over the finished steps of a run."""
 
 
@@ -48,9 +47,9 @@ class JobSource:
         self._context = context
         self._options = options
         self._device_cache = device_cache
-        self._pool = WorkerPool(context, options) if options.in_processes else None
+        self._processes = self._make_processes() if options.in_processes else None
         self._next_uses: NextUses | None = None
-        if context.cache is not None and context.cache.policy == "next-use":
+        if context.cache is not None and context.cache.plans_ahead:
             self._next_uses = NextUses(
                 blocks,
                 samples=len(context.dataset),
@@ -70,29 +69,41 @@ class JobSource:
             meter: of the workers' time; None for none.
             on_final: called with the run after its last step, once that is known.
         """
-        options = self._options
+        options, context = self._options, self._context
         steps = self._steps(run, schedule, on_final)
-        if self._pool is not None:
-            persistent = options.persistent_workers
-            return ProcessExecutor(
-                self._jobs(steps, partial(RemoteJob, self._context), meter),
-                pool=self._pool if persistent else WorkerPool(self._context, options),
-                context=self._context,
-                stall_warning=options.stall_warning,
-                meter=meter,
+        if self._processes is not None:
+            stays = options.persistent_workers
+            return StepExecutor(
+                self._jobs(steps, partial(RemoteJob, context), meter),
+                ProcessSteps(
+                    self._processes if stays else self._make_processes(),
+                    context,
+                    stays=stays,
+                    meter=meter,
+                ),
+                options.stall_warning,
             )
-        steps = read_ahead(steps, self._context, options.read_ahead)
-        return ThreadExecutor(
-            self._jobs(steps, partial(BatchBuilder, self._context), meter),
-            options,
-            on_end=self._context.store.close,
-            meter=meter,
+        if self._device_cache is None:  # else a step is made from what the ones before it keep
+            steps = with_rows(steps, context)
+        steps = read_ahead(steps, context, options.read_ahead)
+        workers, on_end = options.num_workers, context.store.close
+        return StepExecutor(
+            self._jobs(steps, partial(BatchBuilder, context), meter),
+            ThreadSteps(workers, ahead=options.prefetch_factor, on_end=on_end, meter=meter)
+            if workers
+            else InlineSteps(on_end=on_end, meter=meter),
+            options.stall_warning,
         )
 
     def close(self) -> None:
         """End worker processes."""
-        if self._pool is not None:
-            self._pool.close()
+        if self._processes is not None:
+            self._processes.pool.close()
+
+    def _make_processes(self) -> BatchProcesses:
+        return BatchProcesses(
+            self._context, self._options.num_workers, self._options.prefetch_factor
+        )
 
     def _jobs(
         self, steps: Iterator[StepJob], make: Callable[[StepJob], J], meter: Meter | None
@@ -116,18 +127,16 @@ class JobSource:
                 rank=options.rank,
                 world_size=options.world_size,
             )
-            epoch, keys = step.start.epoch, schedule.origin.random_keys(share.units)
-            samples = share.units.numbers
-            share = replace(share, units=replace(share.units, samples=samples))
+            epoch, samples = step.start.epoch, share.units.numbers
             yield StepJob(
                 share=share,
                 epoch=epoch,
                 run_after=run,
+                keys=schedule.origin.random_keys(share.units),
                 labels=step.labels,
                 last=over,
                 next_use=self._next_uses.of(samples, epoch) if self._next_uses else None,
                 resident=self._device_cache.holds(samples) if self._device_cache else None,
-                keys=keys,
             )
             if over:
                 return

@@ -11,12 +11,16 @@ import numpy as np
 
 from datapipe.array_types import Int64
 from datapipe.index.members import wanted_members
+from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.plan.ragged import places, spans
-from datapipe.store.arrays import Advised, ArrayDataset, ArrayDatasets, are_resident
+from datapipe.loader.batch.sample_rows import SampleRows
+from datapipe.plan.ragged import edges, grouped, ranges
+from datapipe.store.arrays import Advised, ImageArray
+from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch
 
 _LOOKED_AT = 2  # samples of a step that are checked for images in memory
+_ROWS = 4096  # samples whose rows are read at once
 _STEPS = 256  # begun at most: a step of small samples costs more than its bytes
 
 
@@ -25,56 +29,92 @@ def begin_step(context: BatchContext, step: StepJob) -> StepJob:
 
     Samples in a cache are left out, and so are the images of `resident` samples.
     """
-    return replace(step, fetch=_begin(context, step))
+    rows = context.rows.read(step.samples) if step.rows is None else step.rows
+    return replace(step, rows=rows, fetch=_begin(context, step, rows))
 
 
-def _begin(context: BatchContext, step: StepJob) -> Fetch | None:
-    columns, samples = context.dataset.columns, step.samples
-    skipped, resident = step.share.excluded, step.resident
-    advised, mapped = 0, context.arrays if context.images is not None else None
-    wanted = ~skipped if resident is None else ~skipped & ~resident
-    if mapped is not None and not _are_resident(mapped, samples[wanted]):
-        for arrays, there in mapped.split(samples, wanted):
-            advised += _advise(arrays, samples[there] - arrays.first)
+def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | None:
+    samples, skipped, resident = step.samples, step.share.excluded, step.resident
+    advised, arrays = 0, context.arrays
+    if arrays is not None:
+        wanted = ~skipped & arrays.hold(rows.parts)
+        if resident is not None:
+            wanted &= ~resident
+        if arrays.size:
+            advised = _advise(arrays, rows, np.flatnonzero(wanted & (rows.counts > 0)))
+        skipped = skipped | wanted
     if context.store.begin([]) is None:
         return Advised(advised) if advised else None
-    if mapped is not None:
-        skipped = skipped | (wanted & mapped.hold(samples))
     sizes = step.share.units.sizes
-    _, total = spans(columns.sample_image, samples)
-    images = total if sizes is None else sizes.images
+    images = rows.counts if sizes is None else sizes.images
     if context.cache is not None:
         # Of truncated samples a part is read, and entries are whole.
-        whole = images == total if context.images is not None else True
+        whole = images == rows.counts if context.images is not None else True
         held = context.cache.holds(samples) & whole
         if resident is not None:
-            held = np.where(resident, context.cache.holds_text(samples), held)
+            assert context.cache.texts is not None
+            held = np.where(resident, context.cache.texts.holds(samples), held)
             images = np.where(resident, 0, images)
         skipped = skipped | held
-    found, edges = places(columns.sample_member, samples)
-    members = columns.members_at(found)
-    reads = []
-    for slot, (first, last) in enumerate(itertools.pairwise(edges.tolist())):
+    reads: list[list[Member]] = []
+    for slot in range(len(samples)):
         count = 0 if context.images is None else int(images[slot])
-        reads.append([] if skipped[slot] else wanted_members(members[first:last], count))
-    fetch = context.store.begin(list(zip(columns.shards(samples).tolist(), reads, strict=True)))
+        reads.append([] if skipped[slot] else wanted_members(rows.of_sample(slot), count))
+    fetch = context.store.begin(list(zip(rows.shards.tolist(), reads, strict=True)))
     if not advised:
         return fetch
     return Advised(advised + (0 if fetch is None else fetch.bytes), fetch)
 
 
-def _are_resident(mapped: ArrayDatasets, samples: Int64) -> bool:
-    """Return whether the images of a few samples of arrays are in memory, as others are then."""
-    few = samples[:: max(1, len(samples) // _LOOKED_AT)].tolist()
-    found = [address for sample in few if (address := mapped.middle(sample)) is not None]
-    return bool(found) and are_resident(found)
+def _advise(arrays: MixtureArrays, rows: SampleRows, slots: Int64) -> int:
+    """Have the kernel read the images of samples of arrays; return their bytes.
 
-
-def _advise(arrays: ArrayDataset, samples: Int64) -> int:
-    """Have the kernel read the images of samples; return their bytes."""
-    if arrays.images is None:
+    Nothing is asked for if the images of a few of them are in memory, as others are then.
+    """
+    first = rows.images - arrays.image_edges[rows.parts]
+    few = slots[:: max(1, len(slots) // _LOOKED_AT)].tolist()
+    if all(_images(arrays, rows.parts[slot]).is_cached(int(first[slot])) for slot in few):
         return 0
-    return arrays.images.begin(places(arrays.columns.sample_image, samples)[0]).bytes
+    return sum(
+        _images(arrays, part).begin(ranges(first[slots[at]], rows.counts[slots[at]]))
+        for part, at in grouped(rows.parts[slots])
+    )
+
+
+def _images(arrays: MixtureArrays, part: int) -> ImageArray:
+    images = arrays.part(int(part)).images
+    assert images is not None
+    return images
+
+
+def with_rows(steps: Iterator[StepJob], context: BatchContext) -> Iterator[StepJob]:
+    """Yield the same steps, each with its `rows`, which are read for many steps at once.
+
+    Of many datasets, each has few samples in a step. The first step does not wait for others, and
+    no step waits for those of another block, which may not be planned yet.
+    """
+    waiting: list[StepJob] = []
+    most = 1
+    for step in steps:
+        waiting.append(step)
+        if len(waiting) >= most or _block(step) != _block(waiting[0]) or step.last:
+            yield from _with_rows(waiting, context)
+            most = min(2 * most, max(1, _ROWS // max(1, len(step.samples))))
+            waiting = []
+    yield from _with_rows(waiting, context)
+
+
+def _with_rows(steps: list[StepJob], context: BatchContext) -> Iterator[StepJob]:
+    samples = [step.samples for step in steps]
+    rows = context.rows.read(np.concatenate(samples or [np.empty(0, np.int64)]))
+    ends = edges(np.array([len(each) for each in samples], np.int64))
+    for step, (start, stop) in zip(steps, itertools.pairwise(ends.tolist()), strict=True):
+        yield replace(step, rows=rows.at(np.arange(start, stop)))
+
+
+def _block(step: StepJob) -> tuple[int, int]:
+    position = step.run_after.position
+    return position.epoch, position.block
 
 
 def read_ahead(steps: Iterator[StepJob], context: BatchContext, most: int) -> Iterator[StepJob]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from multiprocessing.reduction import DupFd
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from datapipe.array_types import UInt8
 from datapipe.errors import DatapipeError
 from datapipe.loader.batch.buffer_pool import is_free
+from datapipe.workers.messages import Descriptor
 
 _SPAN = 1 << 36  # bytes of address space between regions
 _LEAST = 1 << 21  # bytes that are mapped at once
@@ -32,50 +33,55 @@ BOARD = np.dtype(
         "itemsize": 64,
     }
 )
-"""Current work of a worker: number of its task (-1 for none), slot of the batch, time at which it
-began (`time.monotonic`), stage."""
+"""Current work at a task: its number (-1 for none), slot of the batch, time at which it began
+(`time.monotonic`), stage."""
 
 
 class SharedFile:
     """Unnamed file that each process maps.
 
+    Args:
+        tasks: number of tasks that workers may be at together.
+
     Attributes:
-        oldest: int64 [1]; workers skip tasks with smaller numbers.
-        board: `BOARD` [workers]; each worker writes its own row.
+        board: `BOARD` [tasks]; the worker of a task writes to its row.
 
     Raises:
         DatapipeError: the system grants no such file.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, tasks: int) -> None:
         try:
             descriptor = os.memfd_create("datapipe-batches")
-            os.ftruncate(descriptor, _header_size(workers))
+            os.ftruncate(descriptor, _header_size(tasks))
         except OSError as error:
             raise DatapipeError(
                 f"no memory can be shared with worker processes: {error.strerror}; use "
                 "workers='threads'"
             ) from error
-        self._open(descriptor, workers)
+        self._open(descriptor, tasks)
         self.board["task"] = -1
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Only while a process is being started, which inherits the descriptor.
-        return _receive, (DupFd(self._descriptor), self._workers)
+        return _receive, (Descriptor(self._descriptor), len(self.board))
 
-    def _open(self, descriptor: int, workers: int) -> None:
+    def _open(self, descriptor: int, tasks: int) -> None:
         self._descriptor = descriptor
-        self._workers = workers
+        self._header = _header_size(tasks)
         weakref.finalize(self, os.close, descriptor).atexit = False
-        header = np.frombuffer(mmap.mmap(descriptor, _header_size(workers)), np.uint8)
-        self.oldest = header[:8].view(np.int64)
-        self.board = header[64 : 64 + workers * BOARD.itemsize].view(BOARD)
+        header = np.frombuffer(mmap.mmap(descriptor, self._header), np.uint8)
+        self.board = header[: tasks * BOARD.itemsize].view(BOARD)
         self._maps: dict[int, mmap.mmap] = {}
+
+    def row(self, task: int) -> Any:
+        """Return the row of the board for the task with a number: `BOARD` [1]."""
+        index = task % len(self.board)
+        return self.board[index : index + 1]
 
     def add(self, region: int) -> None:
         """Enlarge the file for a region. For the process that made the file."""
         try:
-            os.ftruncate(self._descriptor, _header_size(self._workers) + (region + 1) * _SPAN)
+            os.ftruncate(self._descriptor, self._header + (region + 1) * _SPAN)
         except OSError as error:
             raise DatapipeError(
                 f"the memory that is shared with worker processes cannot grow: {error.strerror}; "
@@ -91,9 +97,7 @@ class SharedFile:
         assert size <= _SPAN, "no batch is that large"
         length = max(_LEAST, 1 << (size - 1).bit_length())
         try:
-            shared = mmap.mmap(
-                self._descriptor, length, offset=_header_size(self._workers) + region * _SPAN
-            )
+            shared = mmap.mmap(self._descriptor, length, offset=self._header + region * _SPAN)
         except (OSError, ValueError) as error:
             raise DatapipeError(
                 f"{length:,} bytes of memory shared with worker processes cannot be mapped: "
@@ -107,19 +111,26 @@ class SharedFile:
         self._maps.pop(region).madvise(mmap.MADV_REMOVE)
 
 
-def _header_size(workers: int) -> int:
-    used = 64 + workers * BOARD.itemsize
+def _header_size(tasks: int) -> int:
+    used = tasks * BOARD.itemsize
     return -(-used // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
-def _receive(duplicate: Any, workers: int) -> SharedFile:
+def _receive(descriptor: Descriptor, tasks: int) -> SharedFile:
     file = SharedFile.__new__(SharedFile)
-    file._open(duplicate.detach(), workers)
+    file._open(descriptor.number, tasks)
     return file
 
 
+@dataclass(frozen=True)
+class Region:
+    """Region for the batch of a task, which is not used again while this object exists."""
+
+    number: int
+
+
 class Regions:
-    """Allocator of the regions of a file; for one thread of the loader's process.
+    """Allocator of the regions of a file, for the loader's process.
 
     Args:
         keep: number of free regions that keep their pages.
@@ -130,7 +141,7 @@ class Regions:
         self._keep = keep
         # By region; `_UNMAPPED` if it is not mapped. Every tensor there refers to its buffer.
         self._buffers: list[UInt8] = []
-        self._pending: set[int] = set()  # of tasks whose batch did not come back yet
+        self._tasks: list[weakref.ref[Region]] = []
         self._order: list[int] = []  # regions with pages, least recently used first
 
     @property
@@ -138,46 +149,37 @@ class Regions:
         """Number of regions with pages."""
         return len(self._order)
 
-    def allocate(self) -> int:
+    def allocate(self) -> Region:
         """Return a region for a new batch, one that has pages if possible."""
-        free = [region for region in self._order if self._is_free(region)]
+        free = [number for number in self._order if self._is_free(number)]
         while len(self._order) > self._keep and len(free) > 1:
             self._clear(free.pop(0))
-        region = free[-1] if free else self._unmapped()
-        self._pending.add(region)
+        region = Region(free[-1] if free else self._unmapped())
+        self._tasks[region.number] = weakref.ref(region)
         return region
 
-    def buffer(self, region: int, size: int) -> UInt8:
+    def buffer(self, number: int, size: int) -> UInt8:
         """Return at least `size` bytes of an allocated region; references to them hold it."""
-        if len(self._buffers[region]) < size:
-            self._buffers[region] = self._file.map(region, size)
-        return self._buffers[region]
+        if len(self._buffers[number]) < size:
+            self._buffers[number] = self._file.map(number, size)
+        if number in self._order:
+            self._order.remove(number)
+        self._order.append(number)
+        return self._buffers[number]
 
-    def release(self, region: int) -> None:
-        """End the task of a region, which is free once no tensor refers to it."""
-        self._pending.discard(region)
-        if region in self._order:
-            self._order.remove(region)
-        if len(self._buffers[region]):
-            self._order.append(region)
-
-    def release_all(self) -> None:
-        """End all tasks."""
-        for region in list(self._pending):
-            self.release(region)
-
-    def _is_free(self, region: int) -> bool:
-        return region not in self._pending and is_free(self._buffers, region)
+    def _is_free(self, number: int) -> bool:
+        return self._tasks[number]() is None and is_free(self._buffers, number)
 
     def _unmapped(self) -> int:
-        for region, buffer in enumerate(self._buffers):
-            if buffer is _UNMAPPED and region not in self._pending:
-                return region
+        for number, buffer in enumerate(self._buffers):
+            if buffer is _UNMAPPED and self._tasks[number]() is None:
+                return number
         self._file.add(len(self._buffers))
         self._buffers.append(_UNMAPPED)
+        self._tasks.append(weakref.ref(Region(-1)))
         return len(self._buffers) - 1
 
-    def _clear(self, region: int) -> None:
-        self._order.remove(region)
-        self._buffers[region] = _UNMAPPED
-        self._file.clear(region)
+    def _clear(self, number: int) -> None:
+        self._order.remove(number)
+        self._buffers[number] = _UNMAPPED
+        self._file.clear(number)

@@ -1,24 +1,22 @@
-"""Messages of image libraries while a sample is prepared, kept from the terminal.
+"""Messages of image libraries while a worker prepares a sample.
 
 Pillow warns through `warnings` and `logging`, without the name of a file; libtiff prints to the
-process's standard error from C. While a process listens, both are kept, and the code that knows the
-file gets them by `heard`. Tracebacks and messages of other libraries are left alone.
+standard error of the worker. `messages_about` returns both to the code that knows the file. What
+other libraries print is left alone.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from PIL import Image, _imaging
+from PIL import Image
+
+from datapipe.workers.standard_error import printed_so_far, take_printed
 
 DAMAGED_PIXELS = "damaged in part, as its decoder says; packed as far as it can be read"
 DAMAGED_METADATA = "its metadata is damaged and was passed over"
@@ -29,15 +27,11 @@ _NOT_WORTH_IT = ("Palette images with Transparency", "Couldn't allocate palette 
 _ANIMATION = "Invalid APNG"
 _MARKS_OF_METADATA = ("EXIF", "Metadata", "Tag ", "Truncated File Read", "MakerNote")
 _FOLDER = os.path.dirname(Image.__file__)
-_LENGTH = 1024  # bytes of a message of libtiff that are kept
-
-# void (*TIFFErrorHandler)(const char *module, const char *format, va_list). On the platforms that
-# Linux has wheels for, a va_list is handed over as a pointer.
-_HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
+_TIFF = (b"II", b"MM")
 
 
 @dataclass
-class Heard:
+class LibraryMessages:
     """Messages about one image.
 
     Attributes:
@@ -50,8 +44,6 @@ class Heard:
 
     def notes(self) -> list[str]:
         """Return what a person should know of an image that was packed, one line a kind."""
-        if not (self.pixels or self.warned):
-            return []
         found = dict.fromkeys([DAMAGED_PIXELS] if self.pixels else [])
         for text in self.warned:
             if text.startswith(_NOT_WORTH_IT):
@@ -65,90 +57,47 @@ class Heard:
         return list(found)
 
 
-_NOTHING = Heard()
-_current = Heard()
+_current = LibraryMessages()
 
 
-def heard() -> Heard:
-    """Return the messages since the last call, and forget them."""
+def messages_about(data: memoryview) -> Callable[[], LibraryMessages]:
+    """Begin to work at an image; return the function that returns the messages about it."""
     global _current
-    if not (_current.pixels or _current.warned):
-        return _NOTHING
-    said, _current = _current, Heard()
-    return said
+    _current = LibraryMessages()
+    start, by_libtiff = printed_so_far(), bytes(data[:2]) in _TIFF
+
+    def take() -> LibraryMessages:
+        global _current
+        taken, _current = _current, LibraryMessages()
+        if by_libtiff:
+            # "ZIPDecode: Decoding error at scanline 0."
+            lines = take_printed(start).splitlines()
+            taken.pixels += [line.partition(": ")[2].removesuffix(".") or line for line in lines]
+        return taken
+
+    return take
 
 
-@contextmanager
-def listening() -> Iterator[None]:
-    """Keep messages of image libraries in this thread for `heard`; other threads keep theirs."""
-    thread = threading.get_ident()
-    with warnings.catch_warnings(), _logging(thread), _libtiff(thread):
-        warnings.filterwarnings("always", module=_SOURCES)
-        # The size of an image is judged by `max_pixels`.
-        warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-        show = warnings.showwarning
+def keep_messages() -> None:
+    """Let this worker keep messages of Pillow for `messages_about`."""
+    warnings.filterwarnings("always", module=_SOURCES)
+    # The size of an image is judged by `max_pixels`.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    show = warnings.showwarning
 
-        def keep(message: Any, category: Any, filename: str, *args: Any, **options: Any) -> None:
-            if threading.get_ident() == thread and filename.startswith(_FOLDER):
-                _current.warned.append(str(message))
-            else:
-                show(message, category, filename, *args, **options)
+    def keep(message: Any, category: Any, filename: str, *args: Any, **options: Any) -> None:
+        if filename.startswith(_FOLDER):
+            _current.warned.append(str(message))
+        else:
+            show(message, category, filename, *args, **options)
 
-        warnings.showwarning = keep
-        yield
+    warnings.showwarning = keep
+    # The only module of Pillow that logs errors.
+    logging.getLogger("PIL.TiffImagePlugin").addFilter(_keep_record)
 
 
-@contextmanager
-def _logging(thread: int) -> Iterator[None]:
-    def keep(record: logging.LogRecord) -> bool:
-        if record.thread != thread or record.levelno < logging.WARNING:
-            return True
-        _current.pixels.append(record.getMessage())
-        return False
-
-    logger = logging.getLogger("PIL.TiffImagePlugin")  # the only module that logs errors
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
-
-
-@contextmanager
-def _libtiff(thread: int) -> Iterator[None]:
-    """Keep errors of the libtiff that Pillow uses; Pillow drops its warnings itself."""
-    set_handler = _set_error_handler()
-    if set_handler is None:
-        yield
-        return
-    before: Any = None
-
-    def keep(module: bytes | None, text: bytes, arguments: int) -> None:
-        if threading.get_ident() == thread:
-            buffer = ctypes.create_string_buffer(_LENGTH)
-            _vsnprintf(buffer, _LENGTH, text, arguments)
-            _current.pixels.append(buffer.value.decode("utf-8", "replace").strip())
-        elif before:
-            _HANDLER(before)(module, text, arguments)
-
-    handler = _HANDLER(keep)
-    before = set_handler(ctypes.cast(handler, ctypes.c_void_p))
-    try:
-        yield
-    finally:
-        set_handler(before)
-
-
-@cache
-def _set_error_handler() -> Any:
-    """Return `TIFFSetErrorHandler`; None if this Pillow has no libtiff, or hides it."""
-    try:
-        function = ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler
-    except (AttributeError, OSError):
-        return None
-    function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    return function
-
-
-_vsnprintf = ctypes.CDLL(None).vsnprintf
-_vsnprintf.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_void_p]
+def _keep_record(record: logging.LogRecord) -> bool:
+    if record.levelno < logging.WARNING:
+        return True
+    _current.pixels.append(record.getMessage())
+    return False

@@ -29,7 +29,7 @@ from datapipe.pack.input.members import settle
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, NamedTexts, RawImage, RawSample, Reject
 from datapipe.pack.records.fields.sample_map import apply_map
 from datapipe.pack.teaching import Seen, as_record, look
-from datapipe.pack.workers.library_messages import heard
+from datapipe.pack.workers.library_messages import LibraryMessages, messages_about
 from datapipe.pack.workers.write_buffer import WriteBuffer
 from datapipe.pack.writers.ustar import MAX_NAME
 from datapipe.text.sample_text import parse_json, parse_text, raw_text, sample_text
@@ -188,6 +188,7 @@ class _Sample:
     def add_image(self, image: RawImage) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""
         data = self.buffer.read(image.blob)
+        messages = messages_about(data)
         label, limit = image.blob.label, self.options.max_pixels
         shrink_options = self.options.shrink
         form = encoded = None
@@ -208,17 +209,17 @@ class _Sample:
                 if (pages := count_pages(data, info)) > 1:
                     self.pages.append((label, pages))
                     if self.options.pages == "all":
-                        self.add_pages(image, bytes(data), info)
+                        self.add_pages(image, bytes(data), info, messages)
                         return
                 if shrink_options.active:
                     encoded = shrink(data, info, shrink_options, max_pixels=limit)
                 if encoded is None and self.options.check == "decode":
                     check_image(data, info, max_pixels=limit)
         except DecodeError as error:
-            said = heard().pixels
+            said = messages().pixels
             reason = f"{error.reason} ({said[0]})" if said else error.reason
             raise DecodeError(reason, member=label) from error
-        self.notes += [(text, label) for text in heard().notes()]
+        self.notes += [(text, label) for text in messages().notes()]
         if form:
             if codec == "JPEG" and shrink_options.image_format == "keep":
                 codec = f"JPEG of quality {shrink_options.quality or PHOTO_QUALITY}"
@@ -230,14 +231,20 @@ class _Sample:
         self.sizes.append(ImageSize(*info.upright, info.orientation))
         self.add(image.prefix, info.format, data)
 
-    def add_pages(self, image: RawImage, data: bytes, info: ImageInfo) -> None:
+    def add_pages(
+        self,
+        image: RawImage,
+        data: bytes,
+        info: ImageInfo,
+        messages: Callable[[], LibraryMessages],
+    ) -> None:
         """Add each page of an image that was read last as an image of its own."""
         pages = encode_pages(data, info, self.options.shrink, max_pixels=self.options.max_pixels)
         for number, (content, page) in enumerate(pages):
             view = self.buffer.put(content) if number else self.buffer.replace(content)
             self.sizes.append(ImageSize(*page.upright, page.orientation))
             self.add(image.prefix, page.format, view)
-        self.notes += [(text, image.blob.label) for text in heard().notes()]
+        self.notes += [(text, image.blob.label) for text in messages().notes()]
 
     def add(self, prefix: str, kind: str, data: memoryview) -> None:
         """Complete the member that was laid out last."""

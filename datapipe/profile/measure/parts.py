@@ -9,7 +9,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class StepShare:
     @property
     def samples(self) -> Int64:
         """Numbers of its samples, int64 [n]."""
-        return self.step.share.units.samples
+        return self.step.samples
 
     def job(self, context: BatchContext) -> BatchBuilder:
         """Return a builder of the batch that has built nothing yet."""
@@ -98,18 +98,16 @@ def steps_of(loader: Loader) -> Iterator[StepShare]:
         share = step.share(
             units_per_rank=options.units_per_rank, rank=options.rank, world_size=options.world_size
         )
-        keys, sizes = parts.schedule.origin.random_keys(share.units), share.units.sizes
-        samples = share.units.numbers
-        share = replace(share, units=replace(share.units, samples=samples))
-        _, counted = spans(columns.sample_image, samples)
+        sizes = share.units.sizes
+        _, counted = spans(columns.sample_image, share.units.numbers)
         yield StepShare(
             step=StepJob(
                 share=share,
                 epoch=step.start.epoch,
                 run_after=after,
+                keys=parts.schedule.origin.random_keys(share.units),
                 labels=step.labels,
                 last=over,
-                keys=keys,
             ),
             images=counted if sizes is None else sizes.images,
         )

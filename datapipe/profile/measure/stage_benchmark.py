@@ -180,7 +180,7 @@ class _StageBenchmark:
         samples, counts = step.samples[start:stop], step.images[start:stop]
         read = self._read(samples.tolist(), counts.tolist())
         if self._images is not None:
-            slots = ImageSlots(self._images, samples, counts, step.step.drawn_by)
+            slots = ImageSlots(self._images, samples, counts, step.step.keys.of)
             if self._images.decoder is not None:
                 read = self._decode_together(slots, read)
             else:

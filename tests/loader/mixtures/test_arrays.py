@@ -6,11 +6,7 @@ import json
 import logging
 import os
 import shutil
-import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +21,8 @@ from datapipe import CacheSpec, ImageSpec, IndexMismatch, Loader, PlanError, con
 from datapipe.decode import normalize
 from datapipe.decode.normalize import KERNEL
 from datapipe.index.dataset import open_dataset
-from datapipe.index.files import mixture_column
 from datapipe.late_module import LateModule
-from datapipe.loader.batch.joined_source import JoinedSource
-from datapipe.store import arrays as arrays_module
-from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.arrays import ImageArray
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
 from ...remote.server import serving
@@ -107,12 +100,10 @@ def mix(folders: dict[str, Path]) -> Callable[..., Loader]:
 
 @pytest.fixture(params=["torch", "kernel"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of writing pixels and reading columns, whatever the tests before have loaded."""
+    """Both ways of writing pixels, whatever the tests before have loaded."""
     monkeypatch.setattr(normalize, "KERNEL", LateModule(KERNEL.name, after=KERNEL.after))
-    monkeypatch.setattr(mixture_column.KERNEL, "module", None)
     if request.param == "kernel":
         normalize.KERNEL.load()
-        mixture_column.KERNEL.load()
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -138,69 +129,6 @@ def test_batches_are_those_of_the_shards(
     assert_same_batches(
         mix(letters, **CASES[case]), mix(letters.lower().replace("t", "c"), **CASES[case])
     )
-
-
-def test_once_compared_all_are_found_together(
-    mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = mixture_column.KERNEL.load()
-    compiled = [kernel.read, kernel.read_spans, kernel.find_texts, kernel.locate]
-    before = [len(function.signatures) for function in compiled]
-    find, found = JoinedSource.of, []
-
-    def spy(*args: Any, **options: Any) -> JoinedSource | None:
-        found.append(find(*args, **options))
-        return found[-1]
-
-    monkeypatch.setattr(JoinedSource, "of", spy)
-    batches = list(mix("ABT", num_workers=0, epochs=6))
-    assert found[0] is None  # it was not compared
-    slots = [None if source is None else len(source.slots) for source in found]
-    assert slots.count(6) > len(batches) / 2
-    assert slots[-5:] == [6] * 5
-    # No batch has waited for a compiler.
-    assert [len(function.signatures) for function in compiled] == before
-    again = mix("ABT", num_workers=0, epochs=6)
-    monkeypatch.setattr(mixture_column.KERNEL, "module", None)
-    assert_same_batches(again, batches)
-    assert found[-1] is None
-
-
-def test_images_and_texts_are_compared_before_they_are_read_in_memory(
-    mix: Callable[..., Loader],
-) -> None:
-    mixture_column.KERNEL.load()
-    arrays = mix("AB").components().context.arrays
-    assert isinstance(arrays, MixtureArrays)
-    held = arrays.dataset(0)
-    assert held.images is not None
-    samples, counts = np.arange(3), np.array([1, 2, 0])
-    find = partial(JoinedSource.of, arrays, samples, samples >= 0, counts)
-    assert find(verify=False) is not None
-    for flags, name in ((held.images.flags, "texts"), (held.texts.flags(held.columns), "images")):
-        held.images.flags[:] = held.texts.flags(held.columns)[:] = False
-        flags[:] = True
-        assert find(verify=True) is None, f"{name} were not compared"
-    held.images.flags[:] = True
-    assert find(verify=True) is not None
-
-
-def test_what_ends_too_early_is_not_read_in_memory(mix: Callable[..., Loader]) -> None:
-    mixture_column.KERNEL.load()
-    arrays = mix("AB").components().context.arrays
-    assert isinstance(arrays, MixtureArrays)
-    arrays.dataset(0)
-    samples = np.arange(3)  # of which two have images
-    counts = np.array([1, 2, 0])
-    find = partial(JoinedSource.of, arrays, samples, samples >= 0, counts, verify=False)
-    assert find() is not None
-    images, texts = arrays.places[4:6, 0].copy()
-    arrays.places[4, 0] = 2
-    assert find() is None
-    arrays.places[4:6, 0] = images, 20
-    assert find() is None
-    arrays.places[5, 0] = texts
-    assert find() is not None
 
 
 @pytest.mark.parametrize(
@@ -369,7 +297,7 @@ def test_shards_that_lie_elsewhere_are_read_beside_arrays(
     pytest.importorskip("aiohttp")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if not in_memory:
-        monkeypatch.setattr(arrays_module, "_mincore", None)
+        monkeypatch.setattr(ImageArray, "is_cached", lambda self, image: False)
     with serving(folders["b"]) as server:
         far = mix("AbT", {"b": {"path": server.url}}, epochs=1)
         assert_same_batches(far, mix("abc", epochs=1))
@@ -447,14 +375,14 @@ def test_images_that_are_not_in_memory_are_asked_for(
     mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    begin = arrays_module.ImageArray.begin
+    begin = ImageArray.begin
 
     def spy(self: Any, images: Any) -> Any:
         asked.append(len(images))
         return begin(self, images)
 
-    monkeypatch.setattr(arrays_module, "_mincore", None)
-    monkeypatch.setattr(arrays_module.ImageArray, "begin", spy)
+    monkeypatch.setattr(ImageArray, "is_cached", lambda self, image: False)
+    monkeypatch.setattr(ImageArray, "begin", spy)
     arrays = mix("AbT", remote=datapipe.RemoteSpec(read_ahead="10KB"), epochs=1)
     batches = list(arrays)
     drawn = sum(
@@ -501,29 +429,3 @@ def test_damage_is_found_where_only_images_or_only_texts_are_read(
             list(datapipe.make_loader(entries, **common, **read))
         (place / name).write_bytes(whole)
         assert len(list(datapipe.make_loader(entries, **common, **read)))
-
-
-def test_a_thread_waits_for_the_addresses_that_another_one_finds(
-    mix: Callable[..., Loader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flags, opening = arrays_module.ArrayStore.flags, threading.Event()
-
-    def slow(self: Any, columns: Any) -> Any:
-        opening.set()
-        time.sleep(0.1)
-        return flags(self, columns)
-
-    monkeypatch.setattr(arrays_module.ArrayStore, "flags", slow)
-    arrays = mix("ABT").components().context.arrays
-    assert isinstance(arrays, MixtureArrays)
-    mixture_column.KERNEL.load()
-    samples = np.arange(1)
-    find = partial(JoinedSource.of, arrays, samples, samples == 0, samples, verify=False)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(arrays.dataset, 0)
-        opening.wait()
-        assert find() is None
-        assert arrays.dataset(0) is first.result()
-    found = find()
-    assert found is not None
-    assert found.slots.tolist() == [True]

@@ -209,7 +209,7 @@ def test_every_rank_sees_every_dataset(
 ) -> None:
     given = plain("chats", "captions", folders=folders)
     for rank in range(world):
-        loader = make(given, rank=rank, world_size=world, epochs=4, image=None, **options)
+        loader = make(given, rank=rank, world_size=world, epochs=12, image=None, **options)
         share = Counter(name for name, _ in draws(loader))
         total = sum(share.values())
         assert 0.3 < share["chats"] / total < 0.7

@@ -47,7 +47,7 @@ def test_random_numbers_differ_between_passes_and_samples(make: Make, mixture: A
 
 
 def test_neighbours_have_random_numbers_of_their_own(make: Make, mixture: Any) -> None:
-    draws_of = make(mixture()).components().schedule.origin.draws  # type: ignore[attr-defined]
+    draws_of = make(mixture()).components().schedule.origin  # type: ignore[attr-defined]
     numbers = np.arange(sum(SIZES.values()))
     identities = draws_of.identities(numbers)
     assert len(np.unique(identities)) == len(numbers)

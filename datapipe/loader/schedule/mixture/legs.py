@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from datapipe.errors import PlanError
-from datapipe.loader.schedule.mixture_part import PartSource
+from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.plan.mixture import Cursor, Rates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entrant:
-    """Dataset of a leg.
+class PartState:
+    """MixturePart of a mixture in a leg.
 
     Attributes:
         fingerprint: of the dataset.
@@ -30,10 +30,10 @@ class Entrant:
     start: Cursor
 
     @staticmethod
-    def of(part: PartSource) -> Entrant:
-        """Return a dataset that begins."""
-        return Entrant(
-            fingerprint=part.part.fingerprint[:16],
+    def of(part: MixturePart) -> PartState:
+        """Return a part that begins."""
+        return PartState(
+            fingerprint=part.data.fingerprint[:16],
             identity={name: value for name, value in part.identity.items() if value is not None},
             samples=part.samples,
             start=Cursor(samples=part.samples),
@@ -46,14 +46,14 @@ class Entrant:
         return {**facts, **self.identity}
 
     @staticmethod
-    def parse(fields: dict[str, Any]) -> Entrant:
-        """Return the dataset of `to_dict`, whose fields are taken out of the dict.
+    def parse(fields: dict[str, Any]) -> PartState:
+        """Return the part of `to_dict`, whose fields are taken out of the dict.
 
         Raises:
             KeyError, TypeError, ValueError: it is none.
         """
         number, place, samples = fields.pop("start")
-        return Entrant(
+        return PartState(
             fingerprint=fields.pop("fingerprint"),
             samples=fields.pop("samples"),
             start=Cursor(number=number, place=place, samples=samples),
@@ -63,19 +63,19 @@ class Entrant:
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """Part of a run in which the mixture stays the same.
+    """Stretch of a run in which the mixture stays the same.
 
     Attributes:
         start: draw of the run at which it begins.
-        rates: of the datasets from there on.
+        rates: of the parts from there on.
         epoch: draws of an epoch.
-        datasets: by name, in the order of the rates.
+        parts: by name, in the order of the rates.
     """
 
     start: int
     rates: Rates
     epoch: int
-    datasets: Mapping[str, Entrant]
+    parts: Mapping[str, PartState]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON has them."""
@@ -87,9 +87,9 @@ class Leg:
             "datasets": {
                 name: {
                     "rates": [rates.first[:, number].tolist(), rates.last[:, number].tolist()],
-                    **entrant.to_dict(),
+                    **part.to_dict(),
                 }
-                for number, (name, entrant) in enumerate(self.datasets.items())
+                for number, (name, part) in enumerate(self.parts.items())
             },
         }
 
@@ -100,8 +100,8 @@ class Leg:
         Raises:
             KeyError, TypeError, ValueError, PlanError: it is none.
         """
-        given = {name: dict(entrant) for name, entrant in fields["datasets"].items()}
-        rates = [entrant.pop("rates") for entrant in given.values()]
+        given = {name: dict(part) for name, part in fields["datasets"].items()}
+        rates = [part.pop("rates") for part in given.values()]
         return Leg(
             start=int(fields["start"]),
             epoch=int(fields["epoch"]),
@@ -110,7 +110,7 @@ class Leg:
                 first=np.array([first for first, _ in rates], np.float64).T,
                 last=np.array([last for _, last in rates], np.float64).T,
             ),
-            datasets={name: Entrant.parse(entrant) for name, entrant in given.items()},
+            parts={name: PartState.parse(part) for name, part in given.items()},
         )
 
 
@@ -119,21 +119,21 @@ class Legs:
     """Legs of a run from some draw on.
 
     Attributes:
-        said: digest of the mixture as it was said, for the last leg.
+        digest: of the mixture as it was given, for the last leg.
         epoch, base: number of the first epoch, and the draw at which it begins here.
         first: draws of this epoch from there on.
         before: draws of this epoch before.
-        absent: datasets that were left out, by name, with their places.
+        absent: parts that were left out, by name, with their places.
         legs: in order; all but the last are of the first epoch alone.
     """
 
-    said: str
+    digest: str
     epoch: int
     base: int
     first: int
     legs: tuple[Leg, ...]
     before: int = 0
-    absent: Mapping[str, Entrant] = field(default_factory=dict)
+    absent: Mapping[str, PartState] = field(default_factory=dict)
 
     @property
     def begins_run(self) -> bool:
@@ -188,13 +188,13 @@ class Legs:
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON has them."""
         return {
-            "said": self.said,
+            "digest": self.digest,
             "epoch": self.epoch,
             "base": self.base,
             "first": self.first,
             "before": self.before,
             "legs": [leg.to_dict() for leg in self.legs],
-            "absent": {name: entrant.to_dict() for name, entrant in self.absent.items()},
+            "absent": {name: part.to_dict() for name, part in self.absent.items()},
         }
 
     @staticmethod
@@ -208,5 +208,5 @@ class Legs:
         if not legs:
             raise ValueError("no leg")
         numbers = {name: int(fields[name]) for name in ("epoch", "base", "first", "before")}
-        absent = {name: Entrant.parse(dict(one)) for name, one in fields["absent"].items()}
-        return Legs(said=fields["said"], legs=legs, absent=absent, **numbers)
+        absent = {name: PartState.parse(dict(one)) for name, one in fields["absent"].items()}
+        return Legs(digest=fields["digest"], legs=legs, absent=absent, **numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,23 @@ from datapipe.index.mixture_columns import ColumnCounts
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 2
+_VERSION = 3
 
 
 class MixtureNotes:
     """Notes in one file of the user's cache folder, named after the datasets' paths.
 
     A note is under a key that names all it depends on, so one that is out of date is not found.
-    Without a file that can be read, everything is looked up again.
+    Without a file that can be read, everything is looked up again, and without paths there is none.
     """
 
-    def __init__(self, paths: list[str]) -> None:
-        digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:32]
+    def __init__(self, paths: Sequence[str]) -> None:
         self._path: Path | None = None
         self._notes: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
+        if not paths:
+            return
+        digest = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:32]
         try:
             self._path = cache_folder() / "mixtures" / f"{digest}.json"
             document = unseal(self._path.read_bytes())

@@ -1,4 +1,4 @@
-"""Resuming a run with another mixture: the rest of it is drawn from the new one.
+"""Changes of a mixture during a run: the rest of it is drawn from the new one.
 
 What the old mixture had planned of the current block is still trained, so that no sample is lost or
 seen twice. If a dataset of it is not there any more, that cannot be known, and the rest of the
@@ -7,100 +7,82 @@ block is left out, with a warning.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.errors import PlanError, StateMismatch
-from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, continues, mixed_origin
-from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
+from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
+from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.mixture import Cursor
 from datapipe.plan.options import PlanOptions
 from datapipe.plan.steps import Position
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, kw_only=True)
-class ResumedMixture:
-    """Mixture of a run that goes on.
+class ResumedOrigin:
+    """Samples of the rest of a run.
 
     Attributes:
         origin: of the rest of the run.
         changes: what is different from here on, a line each; none if nothing is.
-        position: from which the run goes on; the same unit, by its place in the new plan.
+        position: from which the run continues: the same unit, by its place in the new plan.
     """
 
-    origin: MixedOrigin
+    origin: Origin
     changes: tuple[str, ...]
     position: Position
 
 
-def resume_mixture(
-    origin: MixedOrigin, saved: Mapping[str, Any], position: Position, plan: PlanOptions
-) -> ResumedMixture:
-    """Return the mixture of a run that was saved, and what has changed.
+def resume_origin(
+    given: Origin, legs: Legs, position: Position, plan: PlanOptions
+) -> ResumedOrigin:
+    """Return the samples of the rest of a run, and what has changed.
 
     Args:
-        origin: of the mixture that was given now, as if a run began with it.
-        saved: `mixture` of the plan in the state.
-        position: in the state.
-
-    Raises:
-        StateMismatch: the state has no mixture, or its position is not in the plan.
+        given: of the mixture that was given now, as if a run began with it.
+        legs: in the state.
+        position: in the state, possible in its plan.
     """
-    try:
-        legs = Legs.parse(saved)
-        edges = _plan_of(origin, legs, plan, position.epoch).edges
-        start, stop = edges[position.block : position.block + 2].tolist()
-    except (KeyError, TypeError, ValueError, AttributeError, PlanError) as error:
-        raise StateMismatch(
-            "the mixture or the position in this state cannot be read; give what "
-            "`loader.state_dict()` returned"
-        ) from error
-    given, sized = origin.draws, origin.source.measure is not None
+    saved = given.with_legs(legs)
     before, here = legs.legs[-1], given.legs.legs[-1]
-    unchanged = [*before.datasets] == [*here.datasets] and all(
-        entrant.fingerprint == now.fingerprint and entrant.identity == now.identity
-        for entrant, now in zip(before.datasets.values(), here.datasets.values(), strict=True)
+    unchanged = [*before.parts] == [*here.parts] and all(
+        part.fingerprint == now.fingerprint and part.identity == now.identity
+        for part, now in zip(before.parts.values(), here.parts.values(), strict=True)
     )
-    if unchanged and legs.said == given.legs.said:
+    if unchanged and legs.digest == given.legs.digest:
         # Amounts in steps were converted when the run began, perhaps with other ranks.
-        draws = Draws(given.parts, given.edges, legs, plan)
-        return ResumedMixture(
-            origin=mixed_origin(draws, sized=sized), changes=(), position=position
-        )
+        return ResumedOrigin(origin=saved, changes=(), position=position)
+    edges = EpochPlan(saved.source, plan, position.epoch).edges
+    start, stop = edges[position.block : position.block + 2].tolist()
     change, problem = _change(legs, given, plan, position, (start, stop))
     if unchanged and legs.begins_run:
-        shared = _shared(origin, before, plan, position, edges, change)
+        shared = _shared(given, before, plan, position, edges, change)
         if shared is not None:
             later = ("weights change at other times, all of them later than this step",)
             same = before.rates.to_dict() == here.rates.to_dict()
-            return ResumedMixture(origin=origin, changes=() if same else later, position=shared)
-    places = Draws(given.parts, given.edges, legs, plan).places(position.epoch, change)
-    known = {**legs.absent, **before.datasets}
-    entrants, changes = {}, [] if problem is None else [problem]
+            return ResumedOrigin(origin=given, changes=() if same else later, position=shared)
+    places = saved.places(position.epoch, change)
+    known = {**legs.absent, **before.parts}
+    states, changes = {}, [] if problem is None else [problem]
     for part in given.parts:
         place = places.get(part.name)
-        entrants[part.name], said = _entrant(known.get(part.name), part, place)
-        changes += said
+        states[part.name], changed = _continued(known.get(part.name), part, place)
+        changes += changed
     absent = {
-        name: replace(entrant, start=places.get(name, entrant.start))
-        for name, entrant in known.items()
-        if name not in entrants
+        name: replace(state, start=places.get(name, state.start))
+        for name, state in known.items()
+        if name not in states
     }
-    changes += [f"{name} is left out" for name in before.datasets if name in absent]
+    changes += [f"{name} is left out" for name in before.parts if name in absent]
     base, _ = legs.span(position.epoch)
     leg = Leg(
         start=base + change,
         rates=here.rates.after(base + change),
         epoch=here.epoch,
-        datasets=entrants,
+        parts=states,
     )
     changes += _rates_changed(before, leg)
     epoch, passed = position.epoch, legs.before if legs.epoch == position.epoch else 0
@@ -115,7 +97,7 @@ def resume_mixture(
             epoch, passed = epoch + 1, 0
         first, position = here.epoch - passed, Position(epoch)
     resumed = Legs(
-        said=given.legs.said,
+        digest=given.legs.digest,
         epoch=epoch,
         base=base,
         first=first,
@@ -123,14 +105,11 @@ def resume_mixture(
         legs=steps,
         absent=absent,
     )
-    draws = Draws(given.parts, given.edges, resumed, plan)
-    return ResumedMixture(
-        origin=mixed_origin(draws, sized=sized), changes=tuple(changes), position=position
-    )
+    return ResumedOrigin(origin=given.with_legs(resumed), changes=tuple(changes), position=position)
 
 
 def _shared(
-    origin: MixedOrigin,
+    given: Origin,
     before: Leg,
     plan: PlanOptions,
     position: Position,
@@ -143,12 +122,11 @@ def _shared(
         edges: of the blocks of the epoch in the state.
         change: place in the epoch until which the state's plan is fixed.
     """
-    legs = origin.draws.legs
-    here = legs.legs[-1]
+    here = given.legs.legs[-1]
     draw = position.epoch * before.epoch + change
     if before.epoch != here.epoch or not before.rates.same_until(here.rates, draw):
         return None
-    now = _plan_of(origin, legs, plan, position.epoch).edges
+    now = EpochPlan(given.source, plan, position.epoch).edges
     if plan.unit == "sample" and plan.group == 1:
         block = int(np.searchsorted(now, change, side="right")) - 1
         return Position(position.epoch, block, change - int(now[block]), int(now[block]))
@@ -157,7 +135,7 @@ def _shared(
 
 
 def _change(
-    legs: Legs, given: Draws, plan: PlanOptions, position: Position, block: tuple[int, int]
+    legs: Legs, given: Origin, plan: PlanOptions, position: Position, block: tuple[int, int]
 ) -> tuple[int, str | None]:
     """Return the place in the epoch at which the new mixture begins, and what is lost by that."""
     start, stop = block
@@ -167,8 +145,8 @@ def _change(
     if not position.unit:
         return start, None
     there = {part.name: part for part in given.parts}
-    for name, entrant in legs.legs[-1].datasets.items():
-        if name not in there or not continues(entrant, there[name]):
+    for name, state in legs.legs[-1].parts.items():
+        if name not in there or not _continues(state, there[name]):
             return stop, (
                 f"up to {stop - start:,} samples of the current block are left out in this pass: "
                 f"it was planned with {name}, which is not there as it was; to train them, give "
@@ -177,43 +155,40 @@ def _change(
     return stop, None
 
 
-def saved_edges(
-    origin: MixedOrigin, saved: Mapping[str, Any], plan: PlanOptions, epoch: int
-) -> Int64 | None:
-    """Return the positions of the blocks of an epoch in a saved mixture; None if not known."""
-    legs = Legs.parse(saved)
-    return None if epoch < legs.epoch else _plan_of(origin, legs, plan, epoch).edges
+def _continues(state: PartState, part: MixturePart) -> bool:
+    """Return whether the samples that took part are there still: all, or the first of more."""
+    now = PartState.of(part)
+    if state == replace(now, start=state.start):
+        return True
+    # The digest of a selection is that of all samples, so it changes as they become more.
+    before, here = ({**each.identity, "selection": None} for each in (state, now))
+    return before == here and "limit" not in before and part.has_grown(state.fingerprint)
 
 
-def _plan_of(origin: MixedOrigin, legs: Legs, plan: PlanOptions, epoch: int) -> EpochPlan:
-    given = origin.draws
-    draws = Draws(given.parts, given.edges, legs, plan)
-    made = mixed_origin(draws, sized=origin.source.measure is not None)
-    return EpochPlan(made.source, plan, epoch)
-
-
-def _entrant(before: Entrant | None, part: Any, place: Cursor | None) -> tuple[Entrant, list[str]]:
-    """Return a dataset of the new leg, and what has changed about it."""
-    now = Entrant.of(part)
+def _continued(
+    before: PartState | None, part: MixturePart, place: Cursor | None
+) -> tuple[PartState, list[str]]:
+    """Return a part of the new leg, and what has changed about it."""
+    now = PartState.of(part)
     if before is None:
         return now, [f"{part.name} is new"]
-    said = [] if place is not None else [f"{part.name} is there again"]
+    changed = [] if place is not None else [f"{part.name} is there again"]
     place = place or before.start
     if before.fingerprint == now.fingerprint and before.identity == now.identity:
-        return replace(now, start=place), said
-    if continues(before, part):
+        return replace(now, start=place), changed
+    if _continues(before, part):
         more = f"{part.name} has grown from {before.samples:,} to {now.samples:,} samples"
-        return replace(now, start=place), [*said, more]
+        return replace(now, start=place), [*changed, more]
     anew = Cursor(number=place.number + 1, samples=now.samples)
     return replace(now, start=anew), [f"{part.name} has other samples, and begins anew"]
 
 
 def _rates_changed(before: Leg, leg: Leg) -> list[str]:
-    """Return the rates that are different from those that the run would have gone on with."""
+    """Return the rates that are different from those that the run would have continued with."""
     old = before.rates.after(leg.start - before.start)
-    shares = dict(zip(before.datasets, old.first[0].tolist(), strict=True))
+    shares = dict(zip(before.parts, old.first[0].tolist(), strict=True))
     found = []
-    for name, rate in zip(leg.datasets, leg.rates.first[0].tolist(), strict=True):
+    for name, rate in zip(leg.parts, leg.rates.first[0].tolist(), strict=True):
         if name in shares and abs(shares[name] - rate) > 1e-12:
             found.append(f"{name} has {rate:.2%} of the draws, {shares[name]:.2%} before")
     if not found and old.starts.tolist() != leg.rates.starts.tolist():

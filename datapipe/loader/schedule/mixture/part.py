@@ -1,4 +1,4 @@
-"""Samples of one dataset of a mixture: those that take part, and their sizes."""
+"""Samples of one part of a mixture: those that take part, and their sizes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datapipe.array_types import Int64
-from datapipe.index.dataset_mixture import DatasetPart
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
-from datapipe.loader.schedule.mixture_notes import MixtureNotes
-from datapipe.loader.schedule.sample_source import Origin, TextRule, TextSizes
+from datapipe.loader.schedule.mixture.notes import MixtureNotes
+from datapipe.loader.schedule.sample_source import SampleSelection, TextRule, TextSizes
 from datapipe.mixture.spec import MixtureDataset
 from datapipe.plan.order import Permutation
 from datapipe.plan.rng import derive
@@ -26,20 +26,22 @@ _LIMIT = 3  # purpose of a derived key
 _CHUNK = 1 << 16  # samples that are added up at a time
 
 
-class PartSource:
+class MixturePart:
     """Samples of one dataset of a mixture that take part; opened when they are first needed.
 
     Args:
         entry: of the mixture.
-        part: the dataset.
+        data: the dataset, opened or not.
         rule: of its texts; None without a tokenizer.
-        open_it: `open_origin` of the dataset.
-        of: datasets of the mixture, which share the limits of memory of one.
+        select: `select_samples` of the dataset.
         groups: names of the groups that the dataset is in, outermost first.
-        described: all that `open_it` depends on beside the dataset.
+        image: transform of its images; None if images are left out.
+        described: all that `select` depends on beside the dataset.
+        notes: of what was found before.
 
     Attributes:
-        image: transform of its images; None if images are left out.
+        name: in the mixture; empty for a dataset that is given alone.
+        key: 64-bit key of the name; 0 without one.
         samples: number that takes part, after `limit`.
         whole: number that takes part but for `limit`.
         warnings: about its samples.
@@ -49,11 +51,10 @@ class PartSource:
     def __init__(
         self,
         entry: MixtureDataset,
-        part: DatasetPart,
+        data: DatasetPart,
         rule: TextRule | None,
-        open_it: Callable[..., Origin],
+        select: Callable[..., SampleSelection],
         *,
-        of: int,
         groups: tuple[str, ...],
         image: ImageTransform | None,
         described: object,
@@ -61,25 +62,24 @@ class PartSource:
     ) -> None:
         self.name = entry.name
         self.groups = groups
-        self.part = part
+        self.data = data
         self.key = key_of(entry.name)
         self.rule = rule
         self.image = image
-        self._open_it = open_it
-        self._of = of
+        self._select = select
         self._notes = notes
-        self._origin: Origin | None = None
+        self._selection: SampleSelection | None = None
         self._lock = threading.Lock()
-        self._asked = (part.fingerprint, described)
+        self._asked = (data.fingerprint, described)
         note = notes.get("samples", *self._asked)
         if note is None:
-            origin = open_it(part.alone())
-            note = {"samples": origin.source.count, "identity": origin.identity}
-            note["warnings"] = origin.warnings
+            found = select(data.alone())
+            if data.of == 1:
+                self._selection = found
+            note = {"samples": found.count, "identity": found.identity}
+            note["warnings"] = found.warnings
             notes.put(note, "samples", *self._asked)
-        self.warnings = [
-            f"dataset {entry.name!r} of the mixture: {warning}" for warning in note["warnings"]
-        ]
+        self.warnings = [f"{entry.prefix}{warning}" for warning in note["warnings"]]
         self._known = note["identity"]
         self.whole = int(note["samples"])
         self.samples = entry.limited(self.whole)
@@ -90,40 +90,42 @@ class PartSource:
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker process asks for tokens of images alone, and opens the dataset itself.
-        return {**vars(self), "_origin": None, "_lock": None, "_notes": None}
+        return {**vars(self), "_selection": None, "_lock": None, "_notes": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
-    def origin(self) -> Origin:
-        """Return the source of the dataset alone, without `limit`."""
-        if self._origin is None:
+    def selection(self) -> SampleSelection:
+        """Return the samples that take part, without `limit`."""
+        if self._selection is None:
             with self._lock:
-                if self._origin is None:
-                    with as_one_of(self._of):
-                        self._origin = self._open_it(self.part.dataset(), known=self._known)
-        return self._origin
+                if self._selection is None:
+                    with as_one_of(self.data.of):
+                        self._selection = self._select(self.data.dataset(), known=self._known)
+        return self._selection
 
     def text(self) -> TextSizes:
         """Return the sizes of its samples; there is a tokenizer."""
-        text = self.origin().text
+        text = self.selection().text
         assert text is not None
         return text
 
     def image_tokens(self, sample: int) -> Int64:
         """Return the tokens of each image of a sample of the dataset: int64 [its images]."""
-        return self.text().image_tokens(sample)
+        assert self.rule is not None
+        return self.rule.image_tokens(self.data.columns(), sample)
 
     def image_grids(self, sample: int) -> Int64:
         """Return rows and columns in tokens of each image of a sample: int64 [its images, 2]."""
-        return self.text().image_grids(sample)
+        assert self.rule is not None
+        return self.rule.image_grids(self.data.columns(), sample)
 
     def select(self, indices: Int64) -> Int64:
         """Return the numbers in the dataset of some samples that take part: int64 [n]."""
         if self._limit is not None:
             indices = self._limit(indices)
-        source = self.origin().source
-        return indices if source.select is None else source.select(indices)
+        select = self.selection().select
+        return indices if select is None else select(indices)
 
     def measure(self, numbers: Int64) -> Sizes:
         """Return the sizes of samples, by their numbers in the dataset."""
@@ -145,13 +147,16 @@ class PartSource:
 
     def shards(self) -> Int64 | None:
         """Return the samples of each shard that take part; None with a limit."""
-        return None if self._limit is not None else self.origin().source.shards
+        return None if self._limit is not None else self.selection().shards
 
     def has_grown(self, fingerprint: str) -> bool:
         """Return whether the dataset is one with this fingerprint, to which shards were added."""
-        return self.part.dataset().manifest.extends(fingerprint)
+        return self.data.dataset().manifest.extends(fingerprint)
 
 
 def key_of(name: str) -> int:
-    """Return the 64-bit key of a dataset's name."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8])
+    """Return the 64-bit key of a dataset's name; 0 for a dataset that is given alone.
+
+    Thus the order of one dataset depends on its content and the seed, and not on its path.
+    """
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) if name else 0

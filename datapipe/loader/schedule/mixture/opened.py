@@ -1,4 +1,4 @@
-"""A mixture that was opened: its datasets, and the source of its plan."""
+"""A mixture that was opened: its datasets, and the samples of a run over them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from os import fspath
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from datapipe.declared import shorten
 from datapipe.errors import IndexMismatch, PlanError, StoreError
 from datapipe.index.dataset import Dataset, open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture, DatasetPart
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files.block_checksums import as_one_of
 from datapipe.index.manifest import MANIFEST, Arrays, parse_manifest
 from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.index.tar.listing import names_shards
-from datapipe.loader.schedule.mixture_draws import Draws, MixedOrigin, mixed_origin
-from datapipe.loader.schedule.mixture_legs import Entrant, Leg, Legs
-from datapipe.loader.schedule.mixture_notes import MixtureNotes, dump_counts, parse_counts
-from datapipe.loader.schedule.mixture_part import PartSource
-from datapipe.loader.schedule.sample_source import open_origin, text_rule
+from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
+from datapipe.loader.schedule.mixture.notes import MixtureNotes, dump_counts, parse_counts
+from datapipe.loader.schedule.mixture.part import MixturePart
+from datapipe.loader.schedule.origin import Origin
+from datapipe.loader.schedule.sample_source import select_samples, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
 from datapipe.plan.options import PlanOptions
@@ -49,7 +49,7 @@ _AT_ONCE = 16  # datasets that are opened together
 
 
 class OpenedMixture:
-    """Mixture whose datasets exist. Those that were opened before are opened when needed.
+    """Mixture whose datasets exist. Of several, those opened before are opened when needed.
 
     Args:
         mixture: that was asked for.
@@ -59,16 +59,20 @@ class OpenedMixture:
         dataset: all datasets as one.
 
     Raises:
-        IndexMismatch: one is no finished dataset, or has no checksums.
+        IndexMismatch: one is no finished dataset.
         PlanError: one is arrays behind a URL.
     """
 
     def __init__(self, mixture: Mixture, remote: RemoteOptions) -> None:
-        self._mixture = mixture
-        self._notes = MixtureNotes([fspath(entry.path) for entry in mixture.datasets])
+        self._mixture, datasets = mixture, mixture.datasets
+        if mixture.is_alone:
+            self._notes = MixtureNotes(())
+            self.dataset = _open(datasets[0], remote, 1)
+            return
+        self._notes = MixtureNotes([fspath(entry.path) for entry in datasets])
         with ThreadPoolExecutor(_AT_ONCE, "datapipe-mixture") as pool:
-            open_part = partial(_open_part, self._notes, remote, len(mixture.datasets))
-            parts = list(pool.map(open_part, mixture.datasets))
+            open_part = partial(_open_part, self._notes, remote, len(datasets))
+            parts = list(pool.map(open_part, datasets))
         self._notes.save()
         self.dataset = DatasetMixture.of(parts)
 
@@ -87,8 +91,8 @@ class OpenedMixture:
         where: str | None,
         image: Callable[[ImageSpec | None], ImageTransform | None],
         on_error: Literal["raise", "skip"],
-    ) -> MixedOrigin:
-        """Return the source of the plan.
+    ) -> Origin:
+        """Return the samples of a run.
 
         Args:
             text, where: of all datasets; `text` of those that have none of their own.
@@ -96,14 +100,17 @@ class OpenedMixture:
             image: returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
 
         Raises:
-            PlanError: naming the dataset, as `open_origin`; or the mixture cannot be resolved.
+            PlanError: naming the dataset, as `select_samples`; or the mixture cannot be resolved.
         """
         make_encoder, image = _Once(TextEncoder), _Once(image)
-        datasets, groups = self._mixture.datasets, self._mixture.groups
+        groups, parts = self._mixture.groups, list[MixturePart]()
 
-        def source(entry: MixtureDataset, part: DatasetPart) -> PartSource:
+        def opened(entry: MixtureDataset, data: DatasetPart) -> MixturePart:
             own, transform = text if entry.text is None else entry.text, image(entry.image)
-            condition = " and ".join(f"({each})" for each in (where, entry.where) if each) or None
+            conditions = [each for each in (where, entry.where) if each is not None]
+            if len(conditions) > 1:
+                conditions = [" and ".join(f"({each})" for each in conditions)]
+            condition = next(iter(conditions), None)
             rule = None
             if own is not None:
                 rule = text_rule(
@@ -112,55 +119,49 @@ class OpenedMixture:
             described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
             if rule is not None and own is not None:
                 described += [rule.identity, own.overlong]
-            open_it = partial(open_origin, text=rule, plan=plan, where=condition, on_error=on_error)
-            return PartSource(
+            return MixturePart(
                 entry,
-                part,
+                data,
                 rule,
-                open_it,
-                of=len(datasets),
+                partial(select_samples, text=rule, plan=plan, where=condition, on_error=on_error),
                 groups=groups[entry.name],
                 image=transform,
                 described=described,
                 notes=self._notes,
             )
 
-        parts = []
-        with Progress("opening", unit="dataset", total=len(datasets)) as progress:
-            for entry, part in zip(datasets, self.dataset.parts, strict=True):
+        datasets = self.dataset.parts
+        bar = Progress("opening", unit="dataset", total=len(datasets))
+        several = len(datasets) > 1  # of one, the counting of tokens shows its own progress
+        with bar if several else nullcontext():
+            for entry, data in zip(self._mixture.datasets, datasets, strict=True):
                 with _named(entry):
-                    parts.append(source(entry, part))
-                progress.advance()
+                    parts.append(opened(entry, data))
+                if several:
+                    bar.advance()
         return self._resolved(parts, plan, _step_size(plan, share))
 
-    def _resolved(
-        self, parts: Sequence[PartSource], plan: PlanOptions, step: StepSize
-    ) -> MixedOrigin:
-        mixture = self._mixture
-        sized = any(part.identity["text"] is not None for part in parts)
-        tokens = None
-        if sized and _needs_tokens(mixture):
+    def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: StepSize) -> Origin:
+        mixture, tokens = self._mixture, None
+        if _needs_tokens(mixture) and any(part.rule is not None for part in parts):
             tokens = np.array([part.mean_tokens() for part in parts])
         sizes = np.array([part.samples for part in parts], np.int64)
         resolved = resolve(mixture, sizes, tokens, step)
         self._notes.save()
         for part in parts:
             # Those that lie elsewhere are opened when their first sample comes near.
-            if not part.part.is_remote:
-                part.origin()
+            if not part.data.is_remote:
+                part.selection()
         leg = Leg(
             start=0,
             rates=resolved.rates,
             epoch=resolved.epoch,
-            datasets={part.name: Entrant.of(part) for part in parts},
+            parts={part.name: PartState.of(part) for part in parts},
         )
-        said = hashlib.sha256(
-            json.dumps(_without_paths(mixture.to_dict()), sort_keys=True).encode()
-        )
-        legs = Legs(said=said.hexdigest()[:16], epoch=0, base=0, first=resolved.epoch, legs=(leg,))
-        warnings = tuple(warning for part in parts for warning in part.warnings)
-        draws = Draws(parts, self.dataset.sample_edges, legs, plan)
-        return mixed_origin(draws, sized=sized, warnings=warnings)
+        given = json.dumps(_without_paths(mixture.to_dict()), sort_keys=True)
+        digest = hashlib.sha256(given.encode()).hexdigest()[:16]
+        legs = Legs(digest=digest, epoch=0, base=0, first=resolved.epoch, legs=(leg,))
+        return Origin(parts, self.dataset.sample_edges, legs, plan)
 
 
 class _Once(Generic[S, T]):
@@ -226,11 +227,6 @@ def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
         check_arrays_are_here(dataset)
-        if not dataset.columns.checksums:
-            raise IndexMismatch(
-                f"{dataset.folder} was indexed by an earlier version, without checksums; run "
-                f"`datapipe index --force {dataset.folder}`"
-            )
     return dataset
 
 
@@ -240,8 +236,9 @@ def _named(entry: MixtureDataset) -> Iterator[None]:
     try:
         yield
     except (IndexMismatch, PlanError, StoreError) as error:
-        said = f"{entry.place}dataset {shorten(entry.name)} of the mixture: {error}"
-        raise type(error)(said) from error
+        if not entry.prefix:
+            raise
+        raise type(error)(f"{entry.prefix}{error}") from error
 
 
 def _needs_tokens(mixture: Mixture) -> bool:
@@ -265,9 +262,9 @@ def _step_size(plan: PlanOptions, share: int) -> StepSize:
     return StepSize(samples=share)
 
 
-def _without_paths(said: Any) -> Any:
-    """Return a mixture as it was said, but for the places of its datasets, which may move."""
-    if isinstance(said, Mapping):
-        kept = {name: value for name, value in said.items() if name not in ("path", "validation")}
+def _without_paths(given: Any) -> Any:
+    """Return a mixture as a dict, but for the places of its datasets, which may move."""
+    if isinstance(given, Mapping):
+        kept = {name: value for name, value in given.items() if name not in ("path", "validation")}
         return {name: _without_paths(value) for name, value in kept.items()}
-    return [_without_paths(each) for each in said] if isinstance(said, list) else said
+    return [_without_paths(each) for each in given] if isinstance(given, list) else given

@@ -1,0 +1,137 @@
+"""Rows of the index for the samples of a batch, read from each dataset at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from datapipe.array_types import Int64, UInt16, UInt32
+from datapipe.index.dataset import Dataset
+from datapipe.index.files.mixture_column import split_by_part
+from datapipe.index.mixture_columns import edges_of, extension_codes
+from datapipe.index.rows import Member
+from datapipe.plan.ragged import edges, places, spans
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRows:
+    """Rows of the index: n samples with m members.
+
+    Attributes:
+        extensions: of members.
+        parts: int64 [n], number of the dataset of each sample.
+        shards: int64 [n], number of the shard of each.
+        images, counts: int64 [n], number of the first image of each, and of its images.
+        keys: of each.
+        bounds: int64 [n + 1]; sample i has the members `bounds[i]` to `bounds[i + 1]`.
+        members: int64 [m], their numbers.
+        codes: uint16 [m], into `extensions`.
+        offsets, sizes: int64 [m], bytes.
+        crc32: uint32 [m].
+    """
+
+    extensions: tuple[str, ...]
+    parts: Int64
+    shards: Int64
+    images: Int64
+    counts: Int64
+    keys: list[str]
+    bounds: Int64
+    members: Int64
+    codes: UInt16
+    offsets: Int64
+    sizes: Int64
+    crc32: UInt32
+
+    def member(self, index: int) -> Member:
+        """Return a member, by its index in `members`."""
+        name, crc32 = self.extensions[self.codes[index]], int(self.crc32[index])
+        return Member(name, int(self.offsets[index]), int(self.sizes[index]), crc32)
+
+    def of_sample(self, index: int) -> list[Member]:
+        """Return the members of a sample, by its index, in the order of the shard."""
+        return [self.member(at) for at in range(self.bounds[index], self.bounds[index + 1])]
+
+    def at(self, indices: Int64) -> SampleRows:
+        """Return the rows of some of the samples, by their indices: int64 [k]."""
+        found, bounds = places(self.bounds, indices)
+        return SampleRows(
+            extensions=self.extensions,
+            parts=self.parts[indices],
+            shards=self.shards[indices],
+            images=self.images[indices],
+            counts=self.counts[indices],
+            keys=[self.keys[index] for index in indices.tolist()],
+            bounds=bounds,
+            members=self.members[found],
+            codes=self.codes[found],
+            offsets=self.offsets[found],
+            sizes=self.sizes[found],
+            crc32=self.crc32[found],
+        )
+
+
+class RowReader:
+    """Reader of the rows of any samples of a dataset, alone or a mixture."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        counts = [part.counts for part in dataset.parts]
+        self._dataset = dataset
+        self._extensions = dataset.columns.extensions
+        self._codes = extension_codes(self._extensions, counts)
+        self._shards = edges_of([len(count.shard_samples) for count in counts])
+        self._members = edges_of([count.members for count in counts])
+        self._images = edges_of([count.images for count in counts])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RowReader, (self._dataset,)
+
+    def read(self, samples: Int64) -> SampleRows:
+        """Return the rows of samples, by their numbers: int64 [n].
+
+        Each column of each dataset is read once, for all of its samples.
+        """
+        split = split_by_part(self._dataset.sample_edges, samples)
+        read = [self._read_part(part, own) for part, _, own in split]
+        if len(read) == 1:
+            return read[0]
+        rows = self._concatenated(read)
+        order = np.concatenate([chosen for _, chosen, _ in split] or [samples])
+        return rows.at(np.argsort(order))
+
+    def _read_part(self, part: int, samples: Int64) -> SampleRows:
+        columns = self._dataset.parts[part].columns()
+        images, counts = spans(columns.sample_image, samples)
+        found, bounds = places(columns.sample_member, samples)
+        return SampleRows(
+            extensions=self._extensions,
+            parts=np.full(len(samples), part),
+            shards=columns.shards(samples) + self._shards[part],
+            images=images + self._images[part],
+            counts=counts,
+            keys=columns.keys(samples),
+            bounds=bounds,
+            members=found + self._members[part],
+            codes=self._codes[part][columns.member_ext[found]],
+            offsets=columns.member_offset[found],
+            sizes=columns.member_size[found],
+            crc32=columns.member_crc32[found],
+        )
+
+    def _concatenated(self, rows: list[SampleRows]) -> SampleRows:
+        def all_of(name: str, dtype: str = "<i8") -> np.ndarray:
+            return np.concatenate([getattr(each, name) for each in rows] or [np.empty(0, dtype)])
+
+        lengths = [np.diff(each.bounds) for each in rows] or [np.empty(0, np.int64)]
+        return SampleRows(
+            extensions=self._extensions,
+            keys=[key for each in rows for key in each.keys],
+            bounds=edges(np.concatenate(lengths)),
+            crc32=all_of("crc32", "<u4"),
+            codes=all_of("codes", "<u2"),
+            **{
+                name: all_of(name)
+                for name in ("parts", "shards", "images", "counts", "members", "offsets", "sizes")
+            },
+        )

@@ -1,0 +1,120 @@
+"""Executor of the steps of a run, in order, a bounded number ahead."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from datapipe.errors import DatapipeError
+from datapipe.loader.metrics.watch import describe_stall
+from datapipe.workers.protocol import Results
+
+J = TypeVar("J")
+Taken = TypeVar("Taken", contravariant=True)
+
+logger = logging.getLogger(__name__)
+
+_TICK = 1.0  # seconds after which a wait sees that another thread has closed the executor
+
+
+class StepWorkers(Protocol[Taken]):
+    """Workers that make the batches of one run."""
+
+    def run(self, jobs: Iterator[Taken]) -> Results[Any]:
+        """Start on jobs, which are taken in the caller's thread when there is room."""
+        ...
+
+    def finish(self, job: Taken, result: Any) -> None:
+        """Complete a job with its result; called in the caller's thread."""
+        ...
+
+    def describe(self, job: Taken) -> list[str]:
+        """Return what the workers of a job are doing, for the log."""
+        ...
+
+    def end(self) -> None:
+        """End the workers, unless another run is to use them."""
+        ...
+
+
+class StepExecutor(Generic[J]):
+    """Executor that returns finished steps in the order given. Workers start with the first one.
+
+    Args:
+        jobs: made one by one in the caller's thread, when there is room.
+        workers: make the batches.
+        stall_warning: seconds after which a wait is explained in the log.
+    """
+
+    def __init__(self, jobs: Iterator[J], workers: StepWorkers[J], stall_warning: float) -> None:
+        self._window: deque[J] = deque()  # jobs that the workers have
+        self._jobs = _noted(jobs, self._window)
+        self._workers = workers
+        self._stall_warning = stall_warning
+        self._results: Results[Any] | None = None
+        self._closed = False
+
+    def next(self) -> J:
+        """Return the next step, finished.
+
+        Raises:
+            StopIteration: there are no more.
+            DatapipeError: the executor was closed, or a worker died.
+            BaseException: raised by a step.
+        """
+        try:
+            results = self._begun()
+            self._wait(results)
+            result = None if self._closed else next(results)
+        except Exception as error:
+            if self._closed:
+                raise _closed() from error
+            raise
+        if self._closed:
+            raise _closed()
+        job = self._window.popleft()
+        self._workers.finish(job, result)
+        return job
+
+    def ready(self) -> bool:
+        """Return whether `next` need not wait."""
+        return self._begun().wait(0)
+
+    def close(self) -> None:
+        """Drop the steps that are not finished, and leave the workers."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._results is not None:
+            self._results.close()
+        self._workers.end()
+
+    def _begun(self) -> Results[Any]:
+        if self._results is None:
+            self._results = self._workers.run(self._jobs)
+        return self._results
+
+    def _wait(self, results: Results[Any]) -> None:
+        started = time.monotonic()
+        patience = self._stall_warning
+        while not self._closed and not results.wait(min(patience, _TICK)):
+            waited = time.monotonic() - started
+            if waited >= patience:
+                reports = self._workers.describe(self._window[0]) if self._window else []
+                logger.warning("%s", describe_stall(waited, reports))
+                patience *= 2
+
+
+def _noted(jobs: Iterable[J], window: deque[J]) -> Iterator[J]:
+    # No method of the executor: a dropped executor must not wait for the collector.
+    for job in jobs:
+        window.append(job)
+        yield job
+        del job  # a batch must not live longer than its user wants
+
+
+def _closed() -> DatapipeError:
+    return DatapipeError("the loader was closed while its next batch was awaited")

@@ -1,0 +1,184 @@
+"""Steps in worker processes, for transforms that hold the GIL.
+
+A worker makes a whole batch, with the same bits as threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from datapipe.errors import PlanError, SampleError, WorkerError
+from datapipe.loader.batch.buffer_pool import BufferPool
+from datapipe.loader.batch.builder import Batch
+from datapipe.loader.batch.context import BatchContext, StepJob
+from datapipe.loader.metrics.meter import Meter
+from datapipe.loader.metrics.watch import describe_work
+from datapipe.loader.workers.ipc import Report, Task, load_batch, reduce_array
+from datapipe.loader.workers.pinned import PinnedResults
+from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
+from datapipe.loader.workers.shared_memory import Regions, SharedFile
+from datapipe.workers.processes import ProcessPool
+from datapipe.workers.protocol import Results
+from datapipe.workers.template import warm_up
+
+_MODULES = ["datapipe.loader.workers.process_worker"]
+
+
+class RemoteJob:
+    """Step whose batch is made in a worker process; the loader uses it as a `BatchBuilder`.
+
+    Attributes:
+        task: that was sent, until its result is taken.
+        errors, blank, finished: see `BatchBuilder`.
+    """
+
+    def __init__(self, context: BatchContext, step: StepJob) -> None:
+        self.step = step
+        self.task: Task | None = None
+        self.errors: dict[int, SampleError] = {}
+        self.blank: Tensor | None = None
+        self.finished = 0
+        self._context = context
+        self._batch: Batch | None = None
+        self._absent: tuple[logging.LogRecord, ...] = ()
+
+    def finish(self, report: Report, result: Any) -> None:
+        """Take the result of a worker."""
+        self._batch, self.blank, self.errors = result
+        self._absent = report.absent
+        self.finished = report.finished
+        self.task = None
+
+    def result(self) -> Batch:
+        """Return the batch as a dict.
+
+        Raises:
+            SampleError: the first sample that failed, unless failing samples are skipped.
+        """
+        if self._batch is None:
+            raise self.errors[min(self.errors)]
+        return self._batch
+
+    def warn_of_absent_fields(self) -> None:
+        """Warn of fields of `meta` that no sample of this batch has: they may be misspelt."""
+        _log(self._absent)
+
+    def describe(self, slot: int) -> str:
+        return self._context.describe(int(self.step.samples[slot]))
+
+
+class BatchProcesses:
+    """Worker processes of a loader and the memory of their batches, for one run after another.
+
+    Each worker has a copy of the context. They start with the first run.
+
+    Args:
+        workers: number of processes.
+        ahead: batches per process that are begun or queued.
+
+    Raises:
+        PlanError: the context cannot be sent to other processes.
+    """
+
+    def __init__(self, context: BatchContext, workers: int, ahead: int) -> None:
+        # Tasks of a run, and those that workers may still be at after a run was closed.
+        self.file = file = SharedFile(workers * (ahead + 1))
+        # Prepared batches, the one in use and the one before it.
+        self.regions = Regions(file, workers * ahead + 2)
+        self.tasks = 0  # of all runs
+        try:
+            self.pool: ProcessPool[Task, Report] = ProcessPool(
+                BatchWorkerFactory(
+                    context=context,
+                    file=file,
+                    level=logging.getLogger("datapipe").getEffectiveLevel(),
+                ),
+                workers,
+                ahead=ahead,
+                modules=_MODULES,
+                describe=partial(_describe, context),
+                remedy="use fewer num_workers, or a smaller prefetch_factor or batch_size",
+                reducers={
+                    np.ndarray: reduce_array,
+                    np.memmap: reduce_array,
+                    BufferPool: lambda pool: (RegionPool, (file,)),
+                },
+            )
+        except WorkerError as error:
+            raise PlanError(f"workers='processes': {error}") from error
+        warm_up(_MODULES)
+
+
+class ProcessSteps:
+    """Worker processes in one run.
+
+    Args:
+        processes: that make the batches.
+        stays: if the processes are left to the next run.
+        meter: of the workers' time; None for none.
+    """
+
+    def __init__(
+        self, processes: BatchProcesses, context: BatchContext, *, stays: bool, meter: Meter | None
+    ) -> None:
+        self._processes = processes
+        self._context = context
+        self._stays = stays
+        self._meter = meter
+        self._pin = context.images is not None and context.images.pool.pin
+
+    def run(self, jobs: Iterator[RemoteJob]) -> Results[Any]:
+        results = self._processes.pool.run(map(self._task, jobs))
+        return PinnedResults(results, self._load) if self._pin else results
+
+    def finish(self, job: RemoteJob, result: tuple[Report, Any] | Report) -> None:
+        report, batch = self._load(result) if isinstance(result, Report) else result
+        _log(report.records)
+        if self._meter is not None and report.tally is not None:
+            self._meter.add(report.tally)
+        if report.cached is not None and self._context.cache is not None:
+            self._context.cache.counter.add(report.cached)
+        job.finish(report, batch)
+
+    def describe(self, job: RemoteJob) -> list[str]:
+        assert job.task is not None
+        (row,) = self._processes.file.row(job.task.number)
+        if row["task"] != job.task.number:
+            return []
+        seconds = time.monotonic() - float(row["since"])
+        return [describe_work(job, int(row["slot"]), row["stage"].decode(), seconds)]
+
+    def end(self) -> None:
+        if not self._stays:
+            self._processes.pool.close()
+
+    def _task(self, job: RemoteJob) -> Task:
+        processes = self._processes
+        processes.tasks += 1
+        clock = None if self._meter is None else self._meter.options
+        job.task = Task(processes.tasks, processes.regions.allocate(), job.step, clock)
+        return job.task
+
+    def _load(self, report: Report) -> tuple[Report, Any]:
+        """Return a report with the batch, on the memory of its region or in page-locked memory."""
+        buffer = self._processes.regions.buffer(report.region, report.content.stop)
+        return report, load_batch(buffer[report.content].data, buffer, self._pin)
+
+
+def _describe(context: BatchContext, task: Task) -> str:
+    first = [context.describe(int(sample)) for sample in task.step.samples[:1]]
+    return " from ".join(["the batch", *first])
+
+
+def _log(records: tuple[logging.LogRecord, ...]) -> None:
+    for record in records:
+        target = logging.getLogger(record.name)
+        if target.isEnabledFor(record.levelno):
+            target.handle(record)

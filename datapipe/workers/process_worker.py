@@ -1,0 +1,149 @@
+"""Code of a worker process: jobs in, results out."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from inspect import isgenerator
+from typing import Any, NamedTuple, NoReturn
+
+from datapipe.errors import WorkerError
+from datapipe.workers.main_script import MainScript, import_script
+from datapipe.workers.messages import Message, message, receive, send
+from datapipe.workers.standard_error import capture, take_printed
+
+SET_UP, FACTORY, JOB, DROP = range(4)
+"""Kinds of messages to a worker. `DROP` has the number of the first job that is still wanted."""
+
+READY, PRINTED, RESULT, LAST, DONE, FAILED = range(6)
+"""Kinds of messages from a worker. `LAST` is a job's last result, `DONE` its end without one."""
+
+
+class SetUp(NamedTuple):
+    """State of the parent that a worker takes over.
+
+    Attributes:
+        folder: working directory; None if it is gone.
+        path: folders of modules.
+        arguments: of the command.
+        environment: variables.
+        script: to import; None if nothing of it is needed.
+    """
+
+    folder: str | None
+    path: list[str]
+    arguments: list[str]
+    environment: dict[str, str]
+    script: MainScript | None
+
+
+def work(connection: int, standard_error: int, standard_output: int) -> NoReturn:
+    """Do the jobs of a pool until it ends. Entry of a worker process."""
+    try:
+        capture(standard_error)
+        os.dup2(standard_output, 1)
+        os.close(standard_output)
+        _Worker(socket.socket(fileno=connection)).work()
+    except (EOFError, OSError):
+        os._exit(0)  # the parent has gone
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
+class _Worker:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._jobs: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._first = 0  # number of the first job that is wanted
+
+    def work(self) -> NoReturn:
+        try:
+            _set_up(receive(self._connection).value())
+            work = receive(self._connection).value()()
+        except BaseException as error:
+            self._send(_failure(-1, error))
+            raise
+        self._send(Message(READY, os.getpid()))
+        threading.Thread(target=self._listen, name="datapipe-listener", daemon=True).start()
+        while True:
+            self._do(self._jobs.get(), work)
+
+    def _listen(self) -> None:
+        """Queue the parent's messages, so that it never waits for a busy worker."""
+        try:
+            while True:
+                received = receive(self._connection)
+                if received.kind == DROP:
+                    self._first = received.number
+                else:
+                    self._jobs.put(received)
+        except EOFError:
+            os._exit(0)
+
+    def _do(self, job: Message, work: Callable[[Any], Any]) -> None:
+        number = job.number
+        if number < self._first:
+            job.discard()
+            self._send(Message(DONE, number))
+            return
+        try:
+            made = work(job.value())
+            if isgenerator(made):
+                self._send_each(number, made)
+                answer = Message(DONE, number)
+            else:
+                answer = message(LAST, number, made)
+        except BaseException as error:  # raised again where results are asked for
+            answer = _failure(number, error)
+        self._send(answer)
+
+    def _send_each(self, number: int, results: Iterator[Any]) -> None:
+        for result in results:
+            self._send(message(RESULT, number, result))
+            if number < self._first:
+                return
+
+    def _send(self, answer: Message) -> None:
+        """Send a message, after what the worker printed since the last one."""
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        try:
+            if text := take_printed():
+                send(self._connection, Message(PRINTED, answer.number, text.encode()))
+            send(self._connection, answer)
+        except OSError:
+            os._exit(0)  # the parent has gone
+
+
+def _set_up(state: SetUp) -> None:
+    os.environ.clear()
+    os.environ.update(state.environment)
+    if state.folder is not None:
+        os.chdir(state.folder)
+    sys.path[:] = state.path
+    sys.argv[:] = state.arguments
+    # Workers are copies of one process. Python itself draws other numbers after a fork.
+    for module, seed in ("numpy.random", "seed"), ("torch", "seed"):
+        if module in sys.modules:
+            getattr(sys.modules[module], seed)()
+    if state.script is not None:
+        import_script(state.script)
+
+
+def _failure(number: int, error: BaseException) -> Message:
+    trace = "".join(traceback.format_exception(error))
+    try:
+        failure = message(FAILED, number, (error, trace))
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return failure
+    except Exception:  # whatever a user's class raises when it is pickled
+        pass
+    told = WorkerError(f"a worker process failed: {type(error).__name__}: {error}")
+    return message(FAILED, number, (told, trace))

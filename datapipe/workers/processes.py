@@ -1,0 +1,335 @@
+"""Pool of processes, for work that holds the GIL.
+
+Each worker has a socket for messages. Jobs are pickled; what is large is better written to memory
+that both sides map, which a `Descriptor` in a factory, a job or a result gives to the other side.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from datapipe.errors import WorkerError
+from datapipe.workers.job_feed import JobFeed
+from datapipe.workers.main_script import refuse_unguarded_script
+from datapipe.workers.messages import Message, Reducers, message, receive, send
+from datapipe.workers.process_worker import (
+    DONE,
+    DROP,
+    FAILED,
+    JOB,
+    PRINTED,
+    READY,
+    RESULT,
+    SET_UP,
+)
+from datapipe.workers.standard_error import printed
+from datapipe.workers.template import end_workers
+from datapipe.workers.worker_handle import WorkerHandle, dump_factory, set_up
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+_CLOSED = "the workers were closed while their next result was awaited"
+
+
+class ProcessPool(Generic[J, R]):
+    """Pool of processes, which start with the first job and stay for the next runs.
+
+    The function that a factory returns may be a generator. Then each value that it yields is a
+    result, and comes as soon as it is yielded.
+
+    Args:
+        factory: called once in each worker; returns the function that makes the result of a job.
+        workers: number of processes.
+        ahead: jobs per worker that are begun or queued.
+        modules: that workers need, imported once for all of them.
+        describe: names a job in messages.
+        remedy: of a worker that was killed, in messages: what the user can do to need less memory.
+        reducers: of values in the factory.
+
+    Raises:
+        WorkerError: the factory cannot be sent to other processes.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[[], Callable[[J], R | Iterator[R]]],
+        workers: int,
+        *,
+        ahead: int = 2,
+        modules: Sequence[str] = (),
+        describe: Callable[[J], str] = str,
+        remedy: str = "use fewer workers",
+        reducers: Reducers | None = None,
+    ) -> None:
+        self.window = ahead * workers
+        self.describe = describe
+        self._count = workers
+        self._modules = modules
+        self._remedy = remedy
+        self._factory, self._script = dump_factory(factory, reducers or {})
+        self._workers: list[WorkerHandle[J]] = []
+        self._poll = select.poll()
+        self._jobs = 0  # sent so far
+        self._results: weakref.ref[ProcessResults[J, R]] | None = None
+        _POOLS.add(self)
+
+    @property
+    def processes(self) -> list[int]:
+        """IDs of the workers that have begun to work."""
+        return [worker.process for worker in self._workers if worker.process]
+
+    def run(self, jobs: Iterable[J]) -> ProcessResults[J, R]:
+        """Return the results of jobs; the workers start with the first one."""
+        self._close_results()
+        if any(worker.has_ended() for worker in self._workers):
+            self.close()
+        self.drop()
+        results = ProcessResults(self, jobs)
+        self._results = weakref.ref(results)
+        return results
+
+    def close(self) -> None:
+        """End the workers at once."""
+        self._close_results()
+        self._end()
+
+    def send(self, job: J) -> int:
+        """Send a job to the worker that has the fewest; return its number.
+
+        Raises:
+            WorkerError: a worker ended, or cannot be started.
+        """
+        if not self._workers:
+            self._start()
+        worker = min(self._workers, key=lambda worker: len(worker.jobs))
+        number = self._jobs
+        content = message(JOB, number, job)
+        self._jobs += 1
+        worker.jobs.append((number, job))
+        self._guarded(worker, send, content)
+        return number
+
+    def drop(self) -> None:
+        """Drop all jobs that were sent."""
+        for worker in self._workers:
+            if worker.jobs:
+                with suppress(WorkerError):
+                    self._guarded(worker, send, Message(DROP, self._jobs))
+
+    def receive(self, seconds: float | None) -> list[Message] | None:
+        """Wait for messages; return those about jobs, None if the time is over.
+
+        Raises:
+            WorkerError: a worker ended, or the pool was closed by another thread.
+        """
+        workers = {worker.connection.fileno(): worker for worker in self._workers}
+        if not workers:
+            raise WorkerError(_CLOSED)
+        ready = self._poll.poll(None if seconds is None else seconds * 1000)
+        messages = []
+        for descriptor, _ in ready:
+            worker = workers[descriptor]
+            received = self._guarded(worker, receive)
+            if received.kind == READY:
+                worker.process = received.number
+            elif received.kind == PRINTED:
+                self._pass_on(worker, received)
+            elif received.number < 0:
+                self._end()
+                error, trace = received.value()
+                raise error from _InWorkerError(trace)
+            else:
+                if received.kind != RESULT:
+                    worker.jobs.popleft()
+                messages.append(received)
+        return messages if ready else None
+
+    def forget(self) -> None:
+        """Leave the workers alone, in a child that was forked from their parent."""
+        for worker in self._workers:
+            worker.close()
+        self._workers, self._poll = [], select.poll()
+
+    def _start(self) -> None:
+        refuse_unguarded_script()
+        try:
+            for _ in range(self._count):
+                worker: WorkerHandle[J] = WorkerHandle(self._modules)
+                self._workers.append(worker)
+                self._poll.register(worker.connection, select.POLLIN)
+                self._guarded(worker, send, message(SET_UP, 0, set_up(self._script)))
+                self._guarded(worker, send, self._factory)
+        except OSError as error:
+            self._end()
+            raise WorkerError(f"a worker process cannot be started: {error.strerror}") from error
+        except BaseException:
+            self._end()
+            raise
+
+    def _guarded(self, worker: WorkerHandle[J], function: Callable[..., Any], *args: Any) -> Any:
+        """Send or receive; after an interrupt in the middle of a message the workers are ended."""
+        try:
+            return function(worker.connection, *args)
+        except (EOFError, OSError):
+            raise self._died(worker) from None
+        except BaseException:
+            self._end()
+            raise
+
+    def _died(self, worker: WorkerHandle[J]) -> WorkerError:
+        """End the workers, one of which has ended by itself or was killed; return the error."""
+        if worker not in self._workers:
+            return WorkerError(_CLOSED)
+        said = printed(worker.standard_error).strip()
+        status = self._end()
+        at = f" at {self.describe(worker.jobs[0][1])}" if worker.jobs else ""
+        process, code = status.get(worker.number, (worker.process, 0))
+        if code < 0:
+            names = {number.value: number.name for number in signal.Signals}
+            told = (
+                f"worker process {process} was ended by {names.get(-code, -code)}{at}, perhaps for "
+                f"lack of memory; {self._remedy}"
+            )
+        else:
+            told = f"worker process {process} ended with {code}{at}"
+            if self._script is not None:
+                told += (
+                    "; a script whose own functions workers import must start its work under "
+                    "`if __name__ == '__main__':`"
+                )
+        return WorkerError(f"{told}\n{said}" if said else told)
+
+    def _end(self) -> dict[int, tuple[int, int]]:
+        workers, self._workers, self._poll = self._workers, [], select.poll()
+        if not workers:
+            return {}
+        for worker in workers:
+            # A thread that waits for this socket is woken.
+            with suppress(OSError):
+                worker.connection.shutdown(socket.SHUT_RDWR)
+            worker.close()
+        return end_workers(
+            [worker.number for worker in workers],
+            started=any(worker.process for worker in workers),
+        )
+
+    def _pass_on(self, worker: WorkerHandle[J], received: Message) -> None:
+        """Print what a worker printed to its standard error, and say at which job."""
+        text = received.content.decode()
+        at = f", {self.describe(worker.jobs[0][1])}" if worker.jobs else ""
+        for line in text.splitlines():
+            print(f"[worker {worker.process}{at}] {line}", file=sys.stderr)
+
+    def _close_results(self) -> None:
+        results = None if self._results is None else self._results()
+        if results is not None:
+            results.close()
+
+
+class ProcessResults(Generic[J, R]):
+    """Results of jobs that a pool's processes do."""
+
+    def __init__(self, pool: ProcessPool[J, R], jobs: Iterable[J]) -> None:
+        self._pool = pool
+        self._feed = JobFeed(jobs)
+        self._window: dict[int, deque[Message]] = {}  # messages about each job, oldest first
+
+    def __iter__(self) -> ProcessResults[J, R]:
+        return self
+
+    def __next__(self) -> R:
+        try:
+            received = self._next()
+            while received.kind == DONE:
+                received = self._next()
+            if received.kind == FAILED:
+                error, trace = received.value()
+                raise error from _InWorkerError(trace)
+            result: R = received.value()
+            self._fill()  # before the caller turns to this result
+        except BaseException:
+            self.close()
+            raise
+        return result
+
+    def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        self._fill()
+        while self._window and not self._oldest():
+            if not self._receive(max(deadline - time.monotonic(), 0)):
+                return False
+        return True
+
+    def close(self) -> None:
+        self._feed.close()
+        if self._window:
+            self._pool.drop()
+        for messages in self._window.values():
+            for received in messages:
+                received.discard()
+        self._window.clear()
+
+    def _fill(self) -> None:
+        for job in self._feed.take(self._pool.window - len(self._window)):
+            self._window[self._pool.send(job)] = deque()
+
+    def _next(self) -> Message:
+        """Return the next message about the oldest job."""
+        self._fill()
+        if not self._window:
+            raise self._feed.end()
+        while not (messages := self._oldest()):
+            self._receive(None)
+        received = messages.popleft()
+        if received.kind != RESULT:
+            del self._window[received.number]
+        return received
+
+    def _oldest(self) -> deque[Message]:
+        return next(iter(self._window.values()))
+
+    def _receive(self, seconds: float | None) -> bool:
+        """Wait for messages; return False if the time is over."""
+        came = self._pool.receive(seconds)
+        for received in came or ():
+            if received.number in self._window:
+                self._window[received.number].append(received)
+            else:
+                received.discard()  # of a run that was closed
+        return came is not None
+
+
+class _InWorkerError(Exception):
+    """Traceback of a worker, as text."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f"in a worker process:\n{trace}")
+
+
+_POOLS: weakref.WeakSet[ProcessPool[Any, Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for pool in list(_POOLS):
+        pool.close()
+
+
+def _forget_all() -> None:
+    for pool in list(_POOLS):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

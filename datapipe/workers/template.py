@@ -1,0 +1,246 @@
+"""Template process, from which worker processes are forked.
+
+A fork of the caller's process would copy the locks of its threads and its CUDA context, and a new
+interpreter takes long to import what workers need. So one new interpreter is started when the first
+worker is needed. It imports modules, never starts a thread, and forks itself for each worker.
+
+Its parent talks to it over a socket. When that closes, because the parent closes it or ends in any
+way, the template kills the workers and ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from datapipe.errors import WorkerError
+from datapipe.workers.messages import Message, message, receive, send
+from datapipe.workers.process_worker import work
+
+_IMPORT, _FORK, _END = range(3)  # kinds of messages
+
+_COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); import json, sys; "
+    "sys.path[:] = json.loads(sys.argv[2]); "
+    "from datapipe.workers.template import serve; serve(int(sys.argv[1]))"
+)
+
+
+class Template:
+    """The parent's side of a template process.
+
+    Raises:
+        WorkerError: no process can be started.
+    """
+
+    def __init__(self) -> None:
+        self.workers: set[int] = set()  # that were not ended
+        self._numbers = itertools.count()
+        self._modules: set[str] = set()
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _COMMAND, str(theirs.fileno()), _search_path()],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                # NumPy would start a thread for every core.
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+                process_group=0,  # Ctrl-C is for the parent alone
+            )
+        except OSError as error:
+            ours.close()
+            raise WorkerError(f"a worker process cannot be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+        self._connection = ours
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Import modules, of which later workers have a copy; does not wait for it."""
+        if not self._modules.issuperset(modules):
+            self._modules.update(modules)
+            send(self._connection, message(_IMPORT, 0, modules))
+
+    def fork(self, connection: socket.socket, standard_error: int, standard_output: int) -> int:
+        """Start a worker; return its number without waiting for it."""
+        number = next(self._numbers)
+        descriptors = connection.fileno(), standard_error, standard_output
+        send(self._connection, Message(_FORK, number, descriptors=descriptors))
+        self.workers.add(number)
+        return number
+
+    def end(self, workers: Sequence[int]) -> dict[int, tuple[int, int]]:
+        """Kill workers that have not ended, and wait for their end.
+
+        Returns:
+            Process ID and exit status by the worker's number: negative for a signal.
+        """
+        self.workers.difference_update(workers)
+        send(self._connection, message(_END, 0, workers))
+        status: dict[int, tuple[int, int]] = receive(self._connection).value()
+        return status
+
+    def close(self) -> None:
+        """End the process and its workers."""
+        self._connection.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def forget(self) -> None:
+        """Leave the process alone, in a child that was forked from its parent."""
+        self._connection.close()
+        self._process.returncode = 0  # it is no child of this process
+
+
+_template: Template | None = None
+_lock = threading.RLock()
+
+
+def fork_worker(
+    connection: socket.socket, standard_error: int, standard_output: int, modules: Sequence[str]
+) -> int:
+    """Start a worker process from this process's template; return its number.
+
+    Args:
+        connection: the worker's side of a socket.
+        standard_error, standard_output: the worker's.
+        modules: imported in the template first.
+    """
+    with _lock:
+        try:
+            template = _started(modules)
+            return template.fork(connection, standard_error, standard_output)
+        except OSError as error:
+            raise WorkerError(f"the template of worker processes ended: {error}") from error
+
+
+def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int, int]]:
+    """Kill workers that have not ended.
+
+    Args:
+        workers: numbers.
+        started: False if none of them has begun to work. Their template may still be importing
+            modules, and is ended with them if it has no others.
+
+    Returns:
+        Process ID and exit status by the worker's number; empty if the template ended too.
+    """
+    global _template
+    with _lock:
+        template, _template = _template, None
+        if template is None:
+            return {}
+        if not started and template.workers.issubset(workers):
+            template.close()
+            return {}
+        try:
+            status = template.end(workers)
+        except (EOFError, OSError):
+            template.close()
+            return {}
+        except BaseException:  # its answer was not read
+            template.close()
+            raise
+        _template = template
+        return status
+
+
+def warm_up(modules: Sequence[str]) -> None:
+    """Start the template, and let it import modules while this process does something else."""
+    with _lock, suppress(OSError, WorkerError):  # raised when a worker is needed
+        _started(modules)
+
+
+def _started(modules: Sequence[str]) -> Template:
+    global _template
+    if _template is not None and not _template.is_alive:
+        _template.close()
+        _template = None
+    if _template is None:
+        _template = Template()
+    _template.preload(modules)
+    return _template
+
+
+def _search_path() -> str:
+    """Return the folders of modules as JSON: a worker must find the same, not those beside it."""
+    home = Path(__file__).parents[2]  # of the package itself
+    return json.dumps([*search_path(), str(home)])
+
+
+def search_path() -> list[str]:
+    """Return the folders in which this process finds modules."""
+    entries = (os.fsdecode(entry) for entry in sys.path if isinstance(entry, str | Path))
+    return [os.path.abspath(entry) for entry in entries]
+
+
+@atexit.register
+def _close() -> None:
+    global _template
+    template, _template = _template, None
+    if template is not None:
+        template.close()
+
+
+def _forget() -> None:
+    global _template, _lock
+    _lock = threading.RLock()
+    template, _template = _template, None
+    if template is not None:
+        template.forget()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def serve(descriptor: int) -> None:
+    """Do what the parent asks for until it ends. Entry of the template process."""
+    connection = socket.socket(fileno=descriptor)
+    workers: dict[int, int] = {}  # process ID by number
+    while True:
+        try:
+            request = receive(connection)
+        except EOFError:
+            _kill(workers.values())
+            os._exit(0)
+        if request.kind == _IMPORT:
+            for module in request.value():
+                with suppress(ImportError):  # a worker that needs it says so
+                    importlib.import_module(module)
+        elif request.kind == _FORK:
+            with suppress(OSError):  # the parent sees that the worker's socket is closed
+                process = os.fork()
+                if not process:
+                    connection.close()
+                    work(*request.descriptors)
+                workers[request.number] = process
+            request.discard()
+        else:
+            ended = {number: workers.pop(number) for number in request.value() if number in workers}
+            _kill(ended.values())
+            status = {
+                number: (process, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+                for number, process in ended.items()
+            }
+            send(connection, message(_END, 0, status))
+
+
+def _kill(processes: Iterable[int]) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)

@@ -1,0 +1,113 @@
+"""Next uses are planned in the background, for every epoch that begins."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.cache.next_use_planner import NextUses
+from datapipe.cache.policy import AHEAD, NEVER
+from datapipe.plan.units import Units
+
+SAMPLES = 12
+
+
+class Epoch:
+    """One block of all samples, turned around in odd epochs."""
+
+    count = 1
+
+    def __init__(self, epoch: int) -> None:
+        order = np.arange(SAMPLES)
+        self._order = order[::-1].copy() if epoch % 2 else order
+
+    def __call__(self, block: int, before: int) -> Units:
+        return Units(self._order, np.arange(SAMPLES + 1), None)
+
+
+def next_uses(blocks: Callable[[int], Any] = Epoch) -> NextUses:
+    return NextUses(blocks, samples=SAMPLES, rank=0, world_size=1, share=1)
+
+
+def are_known(uses: NextUses, epoch: int) -> bool:
+    """Return whether the last epoch that is planned ahead of one is known."""
+    found = uses.of(np.arange(SAMPLES), epoch)
+    return bool((found < NEVER - 1).all())
+
+
+def test_a_sample_is_used_next_in_the_nearest_epoch_that_is_planned() -> None:
+    uses = next_uses()
+    uses.of(np.arange(1), 0)
+    uses.wait()
+    found = uses.of(np.arange(SAMPLES), 0)
+    assert (np.diff(found) == -1).all()  # epoch 1 is turned around
+    assert (uses.of(np.arange(SAMPLES), 1) > found).all()
+
+
+def test_an_epoch_that_begins_while_the_planner_ends_is_planned_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned, go = threading.Event(), threading.Event()
+
+    class Slow(threading.Thread):
+        """Thread that lives on for a while when its work is done."""
+
+        def run(self) -> None:
+            try:
+                super().run()
+            finally:
+                planned.set()
+                go.wait()
+
+    uses = next_uses()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Thread", Slow)
+        uses.of(np.arange(1), 0)
+    planned.wait()
+    far = AHEAD + 1  # of which nothing is planned yet
+    uses.of(np.arange(1), far)
+    go.set()
+    uses.wait()
+    assert are_known(uses, far)
+
+
+def test_a_plan_that_is_made_while_an_epoch_begins_is_kept_if_it_is_ahead() -> None:
+    begun, go, planned = threading.Event(), threading.Event(), []
+
+    def blocks(epoch: int) -> Epoch:
+        planned.append(epoch)
+        if epoch == 3:
+            begun.set()
+            go.wait()
+        return Epoch(epoch)
+
+    uses = next_uses(blocks)
+    uses.of(np.arange(1), 0)
+    begun.wait()
+    uses.of(np.arange(1), 1)
+    go.set()
+    uses.wait()
+    assert planned == [1, 2, 3, *range(4, AHEAD + 2)]
+    assert are_known(uses, 1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_planning_begins_again_in_the_epoch_after_a_failure() -> None:
+    fails = True
+
+    def blocks(epoch: int) -> Epoch:
+        if fails:
+            raise OSError("the plan cannot be read")
+        return Epoch(epoch)
+
+    uses = next_uses(blocks)
+    uses.of(np.arange(1), 0)
+    uses.wait()
+    fails = False
+    uses.of(np.arange(1), 1)
+    uses.wait()
+    assert are_known(uses, 1)

@@ -1,0 +1,59 @@
+"""Results that are copied in a thread: in order, and errors in their turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from datapipe.loader.workers.pinned import PinnedResults
+from datapipe.workers.inline import InlinePool
+from datapipe.workers.protocol import Results
+from datapipe.workers.threads import ThreadPool
+
+
+@pytest.fixture(params=["inline", "threads"])
+def results(request: pytest.FixtureRequest) -> Results[int]:
+    def numbers() -> Iterator[int]:
+        yield from range(5)
+        raise LookupError("no more")
+
+    if request.param == "inline":
+        return InlinePool(abs).run(numbers())
+    return ThreadPool(abs, 2).run(numbers())
+
+
+def test_all_results_are_copied_in_order_in_another_thread(results: Results[int]) -> None:
+    pinned = PinnedResults(results, lambda number: (number, threading.get_ident()))
+    copied = [next(pinned) for _ in range(5)]
+    assert [number for number, _ in copied] == list(range(5))
+    assert {thread for _, thread in copied}.isdisjoint({threading.get_ident()})
+    with pytest.raises(LookupError, match="no more"):
+        next(pinned)
+    pinned.close()
+
+
+def test_an_error_of_a_copy_is_raised_in_its_turn(results: Results[int]) -> None:
+    pinned = PinnedResults(results, lambda number: 1 // (2 - number))
+    assert [next(pinned), next(pinned)] == [0, 1]
+    with pytest.raises(ZeroDivisionError):
+        next(pinned)
+    pinned.close()
+
+
+def test_a_copy_that_is_made_is_there_without_waiting() -> None:
+    copying = threading.Event()
+
+    def copy(number: int) -> int:
+        copying.wait(60)
+        return number
+
+    pinned = PinnedResults(ThreadPool(abs, 1).run(range(1)), copy)
+    assert not pinned.wait(0.01)
+    copying.set()
+    assert pinned.wait(60)
+    assert pinned.wait(0)
+    assert list(pinned) == [0]
+    assert pinned.wait(0)  # for the end
+    pinned.close()

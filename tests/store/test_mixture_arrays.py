@@ -1,0 +1,109 @@
+"""Arrays of a mixture are opened when they are needed, and compared before they are used."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import datapipe
+from datapipe.errors import IndexMismatch
+from datapipe.index.dataset import open_dataset
+from datapipe.index.dataset_mixture import DatasetMixture
+from datapipe.index.dataset_part import DatasetPart
+from datapipe.index.mixture_columns import ColumnCounts
+from datapipe.store.mixture_arrays import MixtureArrays
+from datapipe.store.open import open_arrays, open_store
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> list[Path]:
+    """Shards, and two datasets of arrays."""
+    root = tmp_path_factory.mktemp("arrays")
+    datapipe.pack_dataset(make_folder(root / "raw", 5), root / "shards")
+    for name in "ab":
+        image = datapipe.ImageSpec(size=8)
+        datapipe.convert_dataset(root / "shards", root / name, image=image)
+    return [root / name for name in ("shards", "a", "b")]
+
+
+class Opener:
+    """Opens a folder, and counts how often."""
+
+    opened = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, of: int) -> datapipe.index.dataset.Dataset:
+        Opener.opened += 1
+        return open_dataset(self._folder)
+
+
+def arrays_of(folders: list[Path], **counts: int) -> MixtureArrays:
+    parts = []
+    for folder in folders:
+        dataset = open_dataset(folder)
+        parts.append(
+            DatasetPart(
+                folder.name,
+                Opener(folder),
+                replace(ColumnCounts.of(dataset.columns), **counts),
+                dataset.fingerprint,
+                of=len(folders),
+                is_remote=False,
+                arrays=dataset.manifest.arrays,
+            )
+        )
+    mixture = DatasetMixture.of(parts)
+    arrays = open_arrays(mixture, open_store(mixture), images=True)
+    assert arrays is not None
+    return arrays
+
+
+def test_a_part_is_opened_once_and_when_it_is_needed(folders: list[Path]) -> None:
+    arrays = arrays_of(folders)
+    Opener.opened = 0
+    assert arrays.hold(np.array([2, 0, 1])).tolist() == [True, False, True]
+    assert Opener.opened == 0
+    assert arrays.part(2) is arrays.part(2)
+    assert Opener.opened == 1
+
+
+def test_another_process_opens_the_parts_itself(folders: list[Path]) -> None:
+    arrays = arrays_of(folders)
+    held = arrays.part(1).images
+    again = pickle.loads(pickle.dumps(arrays)).part(1).images
+    assert held is not None
+    assert again.data.tolist() == held.data.tolist()
+
+
+def test_each_image_is_compared_once(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = arrays_of(folders)
+    compared: list[int] = []
+    held = arrays.part(2).images
+    assert held is not None
+
+    def is_whole(image: int) -> bool:
+        compared.append(image)
+        return image != 3
+
+    monkeypatch.setattr(held, "is_whole", is_whole)
+    first = int(arrays.image_edges[2])
+    images = first + np.array([4, 3, 0])
+    assert arrays.damaged_images(images) == arrays.damaged_images(images) == [1]
+    assert compared == [4, 3, 0, 3]
+
+
+def test_images_that_are_not_those_of_the_index_are_refused(folders: list[Path]) -> None:
+    with pytest.raises(IndexMismatch, match="holds 5 images, and the index 6"):
+        arrays_of(folders, images=6).part(1)
+
+
+def test_a_dataset_of_shards_has_no_arrays(folders: list[Path]) -> None:
+    dataset = open_dataset(folders[0])
+    assert open_arrays(dataset, open_store(dataset), images=True) is None

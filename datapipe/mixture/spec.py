@@ -41,18 +41,14 @@ def _epoch(value: int | str | Amount) -> Amount | str:
 
 
 def _limit(value: int | str) -> int | str:
-    if isinstance(value, int):
-        if value < 1:
+    if isinstance(value, str) and "%" in value:
+        if not 0 < take_percent(value) <= 1:
             raise Refused
-        return value
-    if "%" not in value:
-        amount = take_amount(value)
-        if amount.unit != "samples" or amount.number < 1:
-            raise Refused
-        return amount.number
-    if not 0 < take_percent(value) <= 1:
+        return value.strip()
+    amount = take_amount(value)
+    if amount.unit != "samples" or amount.number < 1:
         raise Refused
-    return value.strip()
+    return amount.number
 
 
 def _name(value: str) -> str:
@@ -81,10 +77,7 @@ ALIASES = {"children": "datasets", "start": "from"}
 
 _AMOUNT = int | str | Amount
 Weight = Annotated[
-    float,
-    Given(float | str),
-    _weight,
-    Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9"),
+    float, Given(float | str), _weight, Say("a weight such as 0.7 or '70%': 0, or from 1e-9 to 1e9")
 ]
 Repeat = Annotated[
     float,
@@ -130,9 +123,6 @@ class MixtureDataset:
         text: None takes the one that `make_loader` was given.
         image: None takes the one that `make_loader` was given.
         place: begins messages about it, such as `mixture.yaml:12: `.
-
-    Raises:
-        PlanError: a value is not one of these, or it has a weight and a repeat, or neither.
     """
 
     name: DatasetName
@@ -179,9 +169,6 @@ class MixtureGroup:
         repeat: times that each sample of it is drawn, as compared to those beside it.
         children: datasets and groups, which all have weights or all have repeats.
         place: begins messages about it, as that of a dataset.
-
-    Raises:
-        PlanError: a value is not one of these, or weights and repeats are mixed.
     """
 
     name: Name
@@ -207,9 +194,6 @@ class WeightChange:
         start: the point of the run, as an amount from its beginning.
         weights: new weights by name of a dataset or group. The others keep theirs.
         over: the shares change linearly over this amount; None is at once.
-
-    Raises:
-        PlanError: a value is not one of these.
     """
 
     start: RunAmount

@@ -145,8 +145,7 @@ def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, m
     if at >= columns.sample_image[sample + 1]:
         raise MissingMember("there are more images than the index says")
     sides = int(columns.image_width[at]), int(columns.image_height[at])
-    indexed = ImageSize(*sides, int(columns.image_orientation[at]))
-    image = recipe.transform.decode(data, indexed)
+    image = recipe.transform.decode(data)
     check_indexed((image.width, image.height), sides)
     out = made.images[len(made.sums)]
     placed = recipe.transform.place(image, torch.from_numpy(out).permute(2, 0, 1)[None])

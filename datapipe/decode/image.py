@@ -22,8 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from datapipe.array_types import UInt8
 from datapipe.errors import DecodeError
 from datapipe.index.files.crc32 import crc32
-from datapipe.index.images.header import OPENED, ImageInfo, probe, probe_indexed
-from datapipe.index.rows import ImageSize
+from datapipe.index.images.header import OPENED, ImageInfo, probe
 
 Encoded = bytes | memoryview
 """An encoded image: contiguous bytes, or a view of them."""
@@ -98,7 +97,6 @@ def decode_for(
     target: Callable[[int, int], tuple[int, int]] | None = None,
     *,
     max_pixels: int = MAX_PIXELS,
-    indexed: ImageSize | None = None,
 ) -> Decoded:
     """Decode one image to upright RGB, no larger than it needs to be.
 
@@ -110,12 +108,11 @@ def decode_for(
             result differs by 3 grey levels on average from that of the whole image, and by 1 if the
             sides stay twice as long: double the target for that. None decodes the whole image.
         max_pixels: an image with more is refused.
-        indexed: what an index says of it; see `probe_indexed`.
 
     Raises:
         DecodeError: see `decode_rgb`.
     """
-    info = probe(data) if indexed is None else probe_indexed(data, indexed)
+    info = probe(data)
     check_size(info, max_pixels)
     width, height = info.upright
     pixels = None

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
-_VERSION = 4
+_VERSION = 5
 _MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
 DTYPES: dict[str, str] = {
@@ -73,15 +73,14 @@ class Columns:
         text_bytes: int64 [N].
         key_bytes, source_bytes: uint8, UTF-8, concatenated.
         member_offset, member_size: int64 [M], bytes.
-        member_crc32: uint32 [M], meaningful where `checksums` is true.
+        member_crc32: uint32 [M].
         member_ext: uint16 [M], into `extensions`.
         image_width, image_height: int32 [I], pixels of the upright image.
         image_orientation: int8 [I], 1 to 8, as EXIF numbers them; by it the image was set upright.
-        index_bytes: size of each shard's index file; empty if an earlier version made the columns.
+        index_bytes: size of each shard's index file.
     """
 
     extensions: tuple[str, ...]
-    checksums: bool
     shard_sample: Int64
     sample_member: Int64
     sample_image: Int64
@@ -97,7 +96,7 @@ class Columns:
     image_width: Int32
     image_height: Int32
     image_orientation: Int8
-    index_bytes: tuple[int, ...] = ()
+    index_bytes: tuple[int, ...]
 
     def key(self, sample: int) -> str:
         """Return the key of one sample."""
@@ -128,7 +127,7 @@ class Columns:
     def members_at(self, indices: Int64 | slice) -> list[Member]:
         """Return members by their indices in the columns of members: int64 [n]."""
         codes = self.member_ext[indices].tolist()
-        sums = self.member_crc32[indices].tolist() if self.checksums else [None] * len(codes)
+        sums = self.member_crc32[indices].tolist()
         offsets, sizes = self.member_offset[indices].tolist(), self.member_size[indices].tolist()
         names = [self.extensions[code] for code in codes]
         return list(map(Member, names, offsets, sizes, sums))
@@ -185,8 +184,7 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
     counts = [shard.samples for shard in manifest.shards]
     return Columns(
         extensions=tuple(about["extensions"]),
-        checksums=about["checksums"],
-        index_bytes=tuple(about.get("index_bytes", ())),
+        index_bytes=tuple(about["index_bytes"]),
         shard_sample=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
         **arrays,
     )
@@ -216,9 +214,8 @@ def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
 
 
 def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Write all columns into `folder`; return `extensions`, `checksums` and `index_bytes`."""
+    """Write all columns into `folder`; return `extensions` and `index_bytes`."""
     codes: dict[str, int] = {}
-    checksums = True
     sizes = []
     with npy_files(folder, DTYPES, _OFFSETS) as files:
         for shard in manifest.shards:
@@ -226,8 +223,10 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
             sizes.append((home / shard.index).stat().st_size)
             flat = {name: pc.list_flatten(table[name]) for name in ("offset", "size", "crc32")}
             if flat["crc32"].null_count:
-                checksums = False
-                flat["crc32"] = pc.fill_null(flat["crc32"], pa.scalar(0, pa.uint32()))
+                raise IndexMismatch(
+                    f"{home / shard.index} has no checksums, as earlier versions indexed tars of "
+                    "someone else; index them again: `datapipe index --force`"
+                )
             values: dict[str, Any] = {f"member_{name}": column for name, column in flat.items()}
             values["text_bytes"] = table["text_bytes"]
             for column, name in (
@@ -253,4 +252,4 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                     "rename the members, or pack them again from their source"
                 )
             files["member_ext"].append(numbers.astype(np.uint16))
-    return {"extensions": list(codes), "checksums": checksums, "index_bytes": sizes}
+    return {"extensions": list(codes), "index_bytes": sizes}

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,19 +164,7 @@ def _open_here(folder: str | os.PathLike[str]) -> Dataset:
         root = tars.folder
     columns = open_columns(home, manifest)
     _check_index(home, manifest, columns.index_bytes, str(root if tars is None else tars.name))
-    if tars is not None and not columns.checksums:
-        _say_unverified(tars.name)
     return Dataset(folder=root, home=home, manifest=manifest, columns=columns)
-
-
-@functools.cache  # once in a process
-def _say_unverified(name: str) -> None:
-    logger.warning(
-        "%s was indexed by an earlier version, without checksums: damage that still decodes, and "
-        "tars replaced by others of equal sizes, are not noticed; `datapipe index --force %s` "
-        "takes them",
-        *(name, quote(name)),
-    )
 
 
 def _foreign(path: str | os.PathLike[str]) -> Tars:
@@ -200,7 +188,7 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
 def check_shards(root: Path, manifest: Manifest) -> None:
     """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        sizes: dict[str, int | None] = dict(manifest.arrays.files)
+        sizes = dict(manifest.arrays.files)
         remedy = "restore it, or convert the shards again into a new folder"
     else:
         sizes = {shard.name: shard.bytes for shard in manifest.shards}
@@ -217,7 +205,7 @@ def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: s
     Args:
         home: folder of the index.
         manifest: of the dataset.
-        sizes: of each shard's index file; empty if they are not known.
+        sizes: of each shard's index file.
         name: of the dataset, in a shell.
     """
     remedy = "restore it, or pack the raw data again into a new folder"
@@ -225,15 +213,14 @@ def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: s
         remedy = f"restore it, or index again with `datapipe index --force {quote(name)}`"
     elif manifest.arrays is not None:
         remedy = "restore it, or convert the shards again into a new folder"
-    expected: Iterable[int | None] = sizes or (None for _ in manifest.shards)
-    named = zip((shard.index for shard in manifest.shards), expected, strict=True)
+    named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
     _check_sizes(home, dict(named), "it had {}; it was cut or replaced", remedy)
 
 
-def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remedy: str) -> None:
-    """Raise `IndexMismatch` for a file that is missing or has another size, if that is known.
+def _check_sizes(folder: Path, sizes: Mapping[str, int], said: str, remedy: str) -> None:
+    """Raise `IndexMismatch` for a file that is missing or has another size.
 
-    `said` is what the message says about the size that is known, with `{}` for that size.
+    `said` is what the message says about the expected size, with `{}` for that size.
     """
     root = os.fspath(folder)
     for name, expected in sizes.items():
@@ -246,7 +233,7 @@ def _check_sizes(folder: Path, sizes: Mapping[str, int | None], said: str, remed
             raise IndexMismatch(
                 f"{path}: {error.strerror}; let this user read the folder, or {remedy}"
             ) from None
-        if expected is not None and size != expected:
+        if size != expected:
             raise IndexMismatch(f"{path} has {size} bytes, {said.format(expected)}: {remedy}")
 
 

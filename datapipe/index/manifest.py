@@ -18,6 +18,7 @@ from datapipe.errors import IndexMismatch
 from datapipe.index.files.sealed_json import seal, unseal
 
 MANIFEST = "dataset.json"
+_FORMAT = "datapipe"
 FORMAT_VERSION = 2
 ARRAYS_VERSION = 3
 """Of datasets of arrays, which would seem to have lost their images to those who know shards."""
@@ -78,14 +79,13 @@ class Arrays:
         files: bytes of every file.
         image: the options of `ImageSpec` that its pixels depend on; empty where it has no images.
         encoder: digest of the tokenizer and template that made its tokens; empty for none.
-        checksums_crc32: checksum of the checksums of the files that have none of their own; None
-            of datasets that were written before there were any.
+        checksums_crc32: checksum of the checksums of the files that have none of their own.
     """
 
     files: dict[str, int]
+    checksums_crc32: int
     image: dict[str, Any] = field(default_factory=dict)
     encoder: str = ""
-    checksums_crc32: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class Manifest:
 
     def to_json(self) -> str:
         document = {
-            "format": "datapipe",
+            "format": _FORMAT,
             "version": FORMAT_VERSION if self.arrays is None else ARRAYS_VERSION,
             "samples": self.samples,
             "images": self.images,
@@ -160,9 +160,7 @@ class Manifest:
             "shards": [asdict(shard) for shard in self.shards],
         }
         if self.arrays is not None:
-            held = asdict(self.arrays)
-            # Older datasets have no such field, and keep their fingerprint.
-            document["arrays"] = {k: v for k, v in held.items() if v is not None}
+            document["arrays"] = asdict(self.arrays)
         return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -188,14 +186,15 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
     """
     try:
         document = json.loads(content)
-        if isinstance(document, dict) and "crc32" in document:  # earlier versions wrote none
+        sealed = isinstance(document, dict) and "crc32" in document
+        if sealed:
             document = unseal(content)
     except ValueError as error:
         raise IndexMismatch(
             f"{path} is damaged: {error}; restore it from a copy, pack again, or remove it where "
             "someone else wrote the tars, which are indexed again then"
         ) from error
-    if not isinstance(document, dict) or document.get("format") != "datapipe":
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise IndexMismatch(
             f"{path} was not written by datapipe, which keeps its manifest under this name; move "
             "it elsewhere"
@@ -207,6 +206,8 @@ def parse_manifest(content: bytes, path: str) -> Manifest:
             f"{ARRAYS_VERSION}; upgrade datapipe or pack again"
         )
     try:
+        if not sealed:
+            raise KeyError("crc32")
         return Manifest(
             shards=tuple(Shard(**shard) for shard in document["shards"]),
             parts=tuple(Contribution(**part) for part in document["parts"]),

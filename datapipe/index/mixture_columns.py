@@ -29,14 +29,12 @@ class ColumnCounts:
         shard_samples: int64 [shards], samples of each shard.
         members, images: numbers of them.
         extensions: of members.
-        checksums: whether each member has one.
     """
 
     shard_samples: Int64
     members: int
     images: int
     extensions: tuple[str, ...]
-    checksums: bool
 
     @property
     def samples(self) -> int:
@@ -51,7 +49,6 @@ class ColumnCounts:
             members=len(columns.member_size),
             images=len(columns.image_width),
             extensions=columns.extensions,
-            checksums=columns.checksums,
         )
 
 
@@ -96,7 +93,7 @@ class MixtureColumns(Columns):
             parts=parts,
             counts=counts,
             extensions=extensions,
-            checksums=True,  # of all, or the mixture is refused
+            index_bytes=(),  # those of each dataset are compared when it is opened
             shard_sample=edges_of(np.concatenate([count.shard_samples for count in counts])),
             **columns,
             **dict.fromkeys(_TEXTS, _NONE),  # asked of each dataset

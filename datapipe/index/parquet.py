@@ -61,9 +61,7 @@ def to_table(rows: Rows) -> pa.Table:
     columns["ext"] = _lists(members, _strings(rows.ext))
     columns["offset"] = _lists(members, _numbers(rows.offset, np.int64))
     columns["size"] = _lists(members, _numbers(rows.size, np.int64))
-    has_crc32 = np.array([crc32 is not None for crc32 in rows.crc32], bool)
-    sums = [crc32 or 0 for crc32 in rows.crc32]
-    columns["crc32"] = _lists(members, _numbers(sums, np.uint32, has_crc32))
+    columns["crc32"] = _lists(members, _numbers(rows.crc32, np.uint32))
     return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 

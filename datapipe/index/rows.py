@@ -16,13 +16,13 @@ class Member(NamedTuple):
         ext: everything behind the first dot of its name: `jpg`, `1.jpg`, `txt`, `json`.
         offset: byte position of its data in the shard.
         size: bytes.
-        crc32: checksum of its data, None where an earlier version indexed tars of someone else.
+        crc32: checksum of its data.
     """
 
     ext: str
     offset: int
     size: int
-    crc32: int | None
+    crc32: int
 
 
 class ImageSize(NamedTuple):
@@ -74,7 +74,7 @@ class Rows:
     ext: list[str]
     offset: list[int]
     size: list[int]
-    crc32: list[int | None]
+    crc32: list[int]
     width: list[int]
     height: list[int]
     orientation: list[int]

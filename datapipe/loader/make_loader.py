@@ -243,7 +243,7 @@ def make_loader(
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
-    image_path = work.choose_path(options, checksums=dataset.columns.checksums)
+    image_path = work.choose_path(options)
     origin = opened.origin(
         text,
         plan,

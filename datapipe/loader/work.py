@@ -132,11 +132,8 @@ class Work:
             "cache": self.cache,
         }
 
-    def choose_path(self, options: LoaderOptions, *, checksums: bool) -> ImagePath:
+    def choose_path(self, options: LoaderOptions) -> ImagePath:
         """Choose the decoder of the images and the device that normalises them.
-
-        Args:
-            checksums: whether the dataset has them.
 
         Raises:
             PlanError: DALI is asked for, and is not installed or cannot do this; or there is no
@@ -153,7 +150,7 @@ class Work:
             assert spec is not None
             assert made is not None
             gpu = device if on_gpu else None
-            decoder = self._start_dali(made if gpu is None else spec, options, gpu, checksums)
+            decoder = self._start_dali(made if gpu is None else spec, options, gpu)
             if decoder is not None and on_gpu:
                 made, there = spec, None
         prefetcher = None
@@ -168,7 +165,7 @@ class Work:
         return ImagePath(made=made, decoder=decoder, prefetcher=prefetcher)
 
     def _start_dali(
-        self, made: ImageSpec, options: LoaderOptions, gpu: torch.device | None, checksums: bool
+        self, made: ImageSpec, options: LoaderOptions, gpu: torch.device | None
     ) -> DaliDecoder | None:
         """Start DALI; None where "auto" chose it and it cannot start, which is logged.
 
@@ -185,7 +182,7 @@ class Work:
                 batch_size=_TOGETHER if gpu is None else _TOGETHER_ON_GPU,
                 threads=max(1, options.num_workers),
                 # DALI shows damage as pixels. A checksum finds it too.
-                check=not (options.verify and checksums),
+                check=not options.verify,
                 options=self.decoder if isinstance(self.decoder, DaliOptions) else DaliOptions(),
             )
         except PlanError as error:

@@ -67,7 +67,7 @@ def parse_file(path: str | os.PathLike[str]) -> Mixture:
 
 @dataclass(frozen=True, kw_only=True)
 class _Specs:
-    """What the datasets of a mixture or group have if they give nothing else.
+    """Options that the datasets of a mixture or group have unless they give their own.
 
     Attributes:
         folder: relative paths are relative to it; None leaves them as they are.

@@ -331,7 +331,7 @@ def read_journal(out: Path) -> Begun | None:
     if not lines or "rejects" not in lines[0]:
         if content:
             path = out / UNFINISHED / _JOURNAL
-            logger.warning("%s is damaged or of an earlier version; packing starts over", path)
+            logger.warning("%s is damaged; packing starts over", path)
         return None
     head, *entries = lines
     size, crc = head["rejects"]

@@ -96,10 +96,8 @@ class SideFiles:
 
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._folder, self._arrays = folder, arrays
-        self._checked = None
-        if arrays.checksums_crc32 is not None:
-            kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
-            self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
+        kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
+        self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
 
     def __reduce__(self) -> tuple[object, ...]:
         return SideFiles, (self._folder.absolute(), self._arrays)
@@ -110,8 +108,6 @@ class SideFiles:
         Raises:
             IndexMismatch: it is not the one that was written.
         """
-        if self._checked is None:
-            return map_npy(self._folder / name, *CHECKED[name])
         return self._checked.array(name)
 
 

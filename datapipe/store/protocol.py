@@ -43,8 +43,8 @@ class Store(Protocol):
         return None
 
     def verify(self, member: Member, data: bytes | memoryview) -> bool:
-        """Return whether `data` is what was packed; true where no checksum is known."""
-        return member.crc32 is None or crc32(data) == member.crc32
+        """Return whether `data` is what was packed."""
+        return crc32(data) == member.crc32
 
     def close(self) -> None:
         """Close files and connections that are not in use; reading opens them again."""

@@ -16,8 +16,7 @@ from datapipe.decode.dali.jpeg import plain_jpeg
 from datapipe.decode.image import decode_for, decode_rgb
 from datapipe.decode.shrink import ShrinkOptions, shrink
 from datapipe.errors import DecodeError
-from datapipe.index.images.header import NeedMoreData, probe, probe_indexed
-from datapipe.index.rows import ImageSize
+from datapipe.index.images.header import NeedMoreData, probe
 
 from .image_kinds import exif, with_segments
 
@@ -265,78 +264,6 @@ def test_a_pack_and_foreign_tars_show_what_pillow_shows(tmp_path, encode, make_t
         )
         (batch,) = loader
         assert batch["image_grid_thw"].tolist() == [[1, 9, 6]] * 4
-
-
-def turned(encode, kind, orientation):
-    """An image with its orientation in XMP, and the same without."""
-    options = {"lossless": True} if kind == "WEBP" else {}
-    plain = encode(kind=kind, **options)
-    made = packet(orientation)
-    if kind == "JPEG":
-        return with_segments(plain, xmp_segment(orientation)), plain
-    if kind == "PNG":
-        return with_chunk(plain, chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + made)), plain
-    if kind == "WEBP":
-        return encode(kind=kind, xmp=made, **options), plain
-    return encode(kind=kind, tiffinfo={700: made}), plain
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("orientation", range(2, 9))
-def test_images_of_earlier_indexes_stay_as_they_were_indexed(encode, kind, orientation):
-    data, plain = turned(encode, kind, orientation)
-    decoded = decode_for(data, indexed=ImageSize(48, 32, 1))
-    assert (decoded.width, decoded.height) == (48, 32)
-    if kind != "TIFF":  # whose pixels Pillow has always turned
-        assert (decoded.pixels == decode_rgb(plain)).all()
-    info = probe(data)
-    upright = decode_for(data, indexed=ImageSize(*info.upright, info.orientation))
-    assert (upright.width, upright.height) == info.upright
-    assert (upright.pixels == decode_rgb(data)).all()
-
-
-@pytest.mark.parametrize("orientation", range(2, 9))
-def test_batches_of_a_dataset_that_an_earlier_version_packed_stay_the_same(
-    tmp_path, encode, monkeypatch, orientation
-):
-    for folder in ("turned", "plain"):
-        (tmp_path / folder).mkdir()
-    for kind in ("JPEG", "PNG", "WEBP"):
-        data, plain = turned(encode, kind, orientation)
-        (tmp_path / "turned" / f"{kind}.{kind}").write_bytes(data)
-        (tmp_path / "plain" / f"{kind}.{kind}").write_bytes(plain)
-    with monkeypatch.context() as patch:  # as if there were no XMP
-        for name in ("orientation", "orientation_of_info", "orientation_of_png"):
-            patch.setattr(f"datapipe.index.images.header.{name}", lambda *args: 1)
-        pack_dataset(tmp_path / "turned", tmp_path / "earlier")
-    pack_dataset(tmp_path / "turned", tmp_path / "now")
-    pack_dataset(tmp_path / "plain", tmp_path / "stored")
-    pixels = {}
-    for name in ("earlier", "now", "stored"):
-        image = ImageSpec(size=(32, 48), resize="stretch", normalize=None)
-        loader = make_loader(
-            tmp_path / name, batch_size=3, image=image, num_workers=0, shuffle=False
-        )
-        (pixels[name],) = (batch["pixel_values"] for batch in loader)
-    assert (pixels["earlier"] == pixels["stored"]).all()
-    assert (pixels["now"] != pixels["stored"]).any()
-
-
-def test_what_earlier_indexes_took_out_of_damaged_exif_is_kept(encode):
-    # An entry in front whose value is outside of the block: Pillow reads no further.
-    entries = struct.pack(">HHII", 0x010F, 2, 10, 10**6) + struct.pack(">HHIHH", 274, 3, 1, 6, 0)
-    block = b"MM\0*" + struct.pack(">IH", 8, 2) + entries + bytes(4)
-    for data in (
-        with_segments(encode(), b"Exif\0\0" + block),
-        with_chunk(encode(kind="PNG"), chunk(b"eXIf", block)),
-        encode(kind="WEBP", exif=block),
-    ):
-        assert_as_pillow(data)
-        assert probe(data).orientation == 1
-        assert probe_indexed(data, ImageSize(32, 48, 6)).orientation == 6
-        assert probe_indexed(data, ImageSize(48, 32, 1)) == probe(data)
-        # No version has read these out of it.
-        assert probe_indexed(data, ImageSize(32, 48, 8)) == probe(data)
 
 
 def test_an_index_of_another_image_is_still_refused(tmp_path, encode, crop, make_tar):

@@ -17,7 +17,7 @@ from datapipe.errors import DatapipeError, IndexMismatch
 from datapipe.index import columns as columns_module
 from datapipe.index.dataset import open_dataset
 from datapipe.index.files import derived
-from datapipe.index.files.sealed_json import seal, unseal
+from datapipe.index.files.sealed_json import unseal
 from datapipe.index.manifest import Manifest, write_manifest
 from datapipe.index.parquet import SCHEMA, read_index, write_index
 from datapipe.index.tar.indexer import index_shards
@@ -143,20 +143,16 @@ def test_columns_that_can_be_written_nowhere_name_the_folders_and_the_remedy(now
         open_dataset(nowhere)
 
 
-def test_an_index_of_an_earlier_version_opens_without_checksums(tmp_path, make_tar, caplog):
+def test_an_index_without_checksums_is_refused_until_it_is_made_again(tmp_path, make_tar):
     make_tar(tmp_path / "x.tar", [("0.txt", b"hello")])
     shard = index_shards(tmp_path).shards[0]
     table = read_index(tmp_path / shard.index)
     without = pa.array([[None]], table.schema.field("crc32").type)
     table = table.set_column(table.schema.get_field_index("crc32"), "crc32", without)
-    table = table.cast(SCHEMA)
-    digest = write_index(tmp_path / shard.index, table)
+    digest = write_index(tmp_path / shard.index, table.cast(SCHEMA))
     write_manifest(tmp_path, Manifest(shards=(replace(shard, index_sha256=digest),)))
-    for _ in range(2):
-        columns = open_dataset(tmp_path).columns
-        assert not columns.checksums
-        assert columns.members(0)[0].crc32 is None
-    assert caplog.text.count("indexed by an earlier version, without checksums") == 1
+    with pytest.raises(IndexMismatch, match=r"no checksums.*`datapipe index --force`"):
+        open_dataset(tmp_path)
     index_shards(tmp_path, force=True)
     assert open_dataset(tmp_path).columns.members(0)[0].crc32 == zlib.crc32(b"hello")
 
@@ -193,17 +189,6 @@ def test_an_index_file_that_is_missing_or_cut_is_noticed_although_columns_are_th
     (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
     with pytest.raises(IndexMismatch, match=rf"{name} {said}[:;] restore it, or .*{remedy}"):
         datapipe.make_loader(folder, batch_size=1)
-
-
-def test_a_missing_index_file_is_noticed_where_an_earlier_version_made_the_columns(packed):
-    about = packed / "columns" / "columns.json"
-    document = unseal(about.read_bytes())
-    del document["index_bytes"]
-    about.write_text(seal(document))
-    assert len(open_dataset(packed))
-    (packed / "shard-000001.parquet").unlink()
-    with pytest.raises(IndexMismatch, match=r"shard-000001\.parquet is missing"):
-        open_dataset(packed)
 
 
 def test_an_index_of_another_pack_is_refused(packed):

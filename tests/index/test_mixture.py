@@ -253,7 +253,7 @@ def open_empty() -> Columns:
     for name, dtype in DTYPES.items():
         offsets = name in ("sample_member", "sample_image", "sample_key", "sample_source")
         arrays[name] = np.zeros(1 if offsets else 0, dtype)
-    return Columns(extensions=(), checksums=True, shard_sample=np.zeros(2, np.int64), **arrays)
+    return Columns(extensions=(), index_bytes=(), shard_sample=np.zeros(2, np.int64), **arrays)
 
 
 @pytest.fixture(params=["plain", "empty at the ends", "empty in the middle"])

@@ -35,7 +35,7 @@ def columns_of(rows: list[Row], shards: Iterable[int] = ()) -> Columns:
     no_members = np.zeros(0, np.int64)
     return Columns(
         extensions=(),
-        checksums=True,
+        index_bytes=(),
         shard_sample=offsets(shards or [len(rows)]),
         sample_member=np.zeros(len(rows) + 1, np.int64),
         sample_image=offsets(len(row[2]) for row in rows),

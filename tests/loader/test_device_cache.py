@@ -110,9 +110,9 @@ def test_nothing_is_decoded_once_all_lie_there(make: Make, monkeypatch: pytest.M
     decoded: list[int] = []
     decode = FixedTransform.decode
 
-    def counted(self: FixedTransform, data: Any, indexed: Any = None) -> Any:
+    def counted(self: FixedTransform, data: Any) -> Any:
         decoded.append(len(data))
-        return decode(self, data, indexed)
+        return decode(self, data)
 
     monkeypatch.setattr(FixedTransform, "decode", counted)
     loader = make(image=IMAGES["stretch"], device="cpu", cache=CacheSpec(device=LOTS))

@@ -462,7 +462,7 @@ def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
     loaders = [make(image=spec) for spec in (first, other)]
     context, work = together(loaders), work_on(image=first)
     expected = build(context, job(loaders, SAMPLES))["pixel_values"]
-    path = work.choose_path(loaders[0].options, checksums=True)
+    path = work.choose_path(loaders[0].options)
     transforms = [work.fitting_own(spec, path) for spec in (None, other)]
     assert context.images is not None
     images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
@@ -488,7 +488,7 @@ def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused
 ) -> None:
     image = ImageSpec(size=24, normalize="clip")
     work = work_on(image=image, **options)
-    path = work.choose_path(make().options, checksums=True)
+    path = work.choose_path(make().options)
     same = work.fitting_own(replace(image), path), work.fitting(path)
     assert len({repr(transform.spec) for transform in same if transform}) == 1
     with pytest.raises(PlanError, match=told):

@@ -30,8 +30,7 @@ from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import Draw, make_transform
 from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.placement import Placement
-from datapipe.index.images.header import ImageInfo, probe, probe_indexed
-from datapipe.index.rows import ImageSize
+from datapipe.index.images.header import ImageInfo, probe
 from datapipe.torch_threads import single_threads
 
 _log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class _Image:
 
     data: bytes
     draw: Draw | None
-    size: ImageSize | None
+    size: tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ class DaliDecoder:
         self,
         images: Sequence[bytes | None],
         draws: Sequence[Draw | None] | None = None,
-        sizes: Sequence[ImageSize | None] | None = None,
+        sizes: Sequence[tuple[int, int] | None] | None = None,
     ) -> tuple[Tensor, dict[int, DecodeError]]:
         """Decode, fit and normalise a batch.
 
@@ -237,9 +236,9 @@ class DaliDecoder:
             DecodeError: its header says that it cannot be decoded, or that it is not of this size.
         """
         data, size = image.data, image.size
-        info = probe(data) if size is None else probe_indexed(data, size)
+        info = probe(data)
         if size is not None:
-            check_indexed(info.upright, (size.width, size.height))
+            check_indexed(info.upright, size)
         check_size(info, self.spec.refuse_above)
         return info
 
@@ -344,7 +343,7 @@ class DaliDecoder:
         return _Part(list(images), pixels, pending)
 
     def _make(self, image: _Image, row: Tensor) -> None:
-        self._kernels.place(self._kernels.decode(image.data, image.size), row, image.draw)
+        self._kernels.place(self._kernels.decode(image.data), row, image.draw)
 
 
 def _check_whole(image: bytes) -> None:

@@ -20,7 +20,6 @@ from datapipe.errors import DecodeError, PlanError
 from datapipe.geometry.crop import Box, Draw
 from datapipe.geometry.placement import Placement
 from datapipe.geometry.sizes import one
-from datapipe.index.rows import ImageSize
 
 _Side = TypeVar("_Side", int, Int64)
 
@@ -98,14 +97,14 @@ class ImageTransform(ABC):
             "other keys of the batch": sorted(self.facts(nothing, nothing)),
         }
 
-    def decode(self, data: Encoded, indexed: ImageSize | None = None) -> Decoded:
-        """Decode one image to upright RGB; `indexed` is what an index says of it.
+    def decode(self, data: Encoded) -> Decoded:
+        """Decode one image to upright RGB.
 
         Raises:
             DecodeError: see `decode_for`.
         """
         target = self._target if self.spec.scaled_decode else None
-        return decode_for(data, target, max_pixels=self.spec.refuse_above, indexed=indexed)
+        return decode_for(data, target, max_pixels=self.spec.refuse_above)
 
     @abstractmethod
     def place(self, image: Decoded, out: Tensor, draw: Draw | None = None) -> Placement:

@@ -13,7 +13,7 @@ import io
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from PIL import Image
 
@@ -22,12 +22,10 @@ from datapipe.index.images.formats import PACKED
 from datapipe.index.images.orientation import (
     PNG_KEYWORDS,
     XMP_IN_JPEG,
-    lenient_orientation,
     orientation,
     orientation_of_info,
     orientation_of_png,
 )
-from datapipe.index.rows import ImageSize
 
 FORMATS = {
     "JPEG": "jpg",
@@ -155,33 +153,6 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
     if data[:8] == _PNG_MAGIC:
         return _probe_png(data)
     return _probe_other(data)
-
-
-def probe_indexed(data: bytes | memoryview, indexed: ImageSize) -> ImageInfo:
-    """Read the header of an image that stands in an index, with the orientation that stands there.
-
-    Indexes written by earlier versions know the orientation from EXIF alone, and from damaged EXIF
-    too. Their images keep it, so that their batches stay the same.
-
-    Raises:
-        DecodeError: `data` is no image of a known format.
-    """
-    info = probe(data)
-    if info.format == "tif" and info.upright == (indexed.height, indexed.width):
-        # Pillow has turned its pixels all along, while indexes had the sides of what is stored.
-        return replace(info, width=info.height, height=info.width)
-    if info.orientation == indexed.orientation or _earlier(bytes(data)) != indexed.orientation:
-        return info
-    return replace(info, orientation=indexed.orientation)
-
-
-def _earlier(data: bytes) -> int:
-    """Return the orientation that indexes once took from the first EXIF block, damaged or not."""
-    for mark, skip in ((b"Exif\0\0", 0), (b"eXIf", 0), (b"EXIF", 4)):  # in JPEG, PNG and WebP
-        start = data.find(mark)
-        if start >= 0:
-            return lenient_orientation(data[start + len(mark) + skip :])
-    return 1
 
 
 def _probe_jpeg(data: bytes | memoryview, *, complete: bool) -> ImageInfo:

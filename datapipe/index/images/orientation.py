@@ -82,26 +82,6 @@ def orientation_of_png(data: Data, chunks: Iterable[tuple[bytes, int, int]]) -> 
     return _ask_pillow(stream.im_info)
 
 
-def lenient_orientation(tiff: Data) -> int:
-    """Return the orientation in the TIFF structure of an EXIF block, as earlier indexes had it.
-
-    The first entry of the tag counts, even in a damaged directory; 1 if its value is not valid.
-    """
-    order = {b"II": "<", b"MM": ">"}.get(bytes(tiff[:2]))
-    if order is None:
-        return 1
-    try:
-        (position,) = struct.unpack_from(order + "I", tiff, 4)
-        (entries,) = struct.unpack_from(order + "H", tiff, position)
-        for entry in range(position + 2, position + 2 + 12 * entries, 12):
-            tag, kind, _, value = struct.unpack_from(order + "HHIH", tiff, entry)
-            if tag == _TAG:
-                return value if kind == _SHORT and 1 <= value <= 8 else 1
-    except struct.error:
-        pass
-    return 1
-
-
 def _ordinary(tiff: bytes) -> int | None:
     """Return the orientation in an EXIF block, 0 where it holds none, None where Pillow must say.
 

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.files.crc32 import crc32
-from datapipe.index.files.derived import (
-    cache_folder,
-    new_folder,
-    open_or_build,
-    read_about,
-    write_about,
-)
+from datapipe.index.files.derived import cache_folder, new_folder, open_or_build
 from datapipe.index.files.npy import map_plain, npy_files
 from datapipe.index.where.evaluate import evaluate, holds
 from datapipe.index.where.syntax import Where, clip
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
 
+logger = logging.getLogger(__name__)
+
 BLOCK = 512
 """Samples between two entries of the directory; `plan.selection` reads it so."""
 
 _CHUNK = 1 << 18  # samples at a time; whole blocks
 _ABOUT = "where.json"
-_VERSION = 2
+_FILES = {"bits": "|u1", "ranks": "<i8"}
+_VERSION = 1
 _MOST_TERMS = 8  # shown in a message
 
 
@@ -66,7 +63,7 @@ def select_where(
     """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
     The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
-    compares its checksums; a damaged one is found anew. Several processes may do all this at once.
+    compares its digests; a damaged one is found anew. Several processes may do all this at once.
 
     Args:
         where: None for all samples.
@@ -151,15 +148,14 @@ def _build(folder: Path, scan: _Scan) -> Selected:
         count = _write(temporary, scan)
         if not count:
             raise scan.nothing()
-        files = {path.name: path.read_bytes() for path in temporary.iterdir()}
         about = {
             "version": _VERSION,
             "expression": scan.where and str(scan.where),
+            "samples": scan.samples,
             "selected": count,
-            "bits_sha256": sha256(map_plain(temporary / "bits.npy", "|u1").data).hexdigest(),
-            "crc32_of": {name: crc32(content) for name, content in files.items()},
         }
-        write_about(temporary / _ABOUT, about, indent=1)
+        about |= {f"{name}.npy_sha256": digest for name, (_, digest) in _files(temporary).items()}
+        (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
     found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
@@ -168,7 +164,7 @@ def _build(folder: Path, scan: _Scan) -> Selected:
 def _write(folder: Path, scan: _Scan) -> int:
     """Write bitmap and directory; return the number of selected samples."""
     count = 0
-    with npy_files(folder, {"bits": "|u1", "ranks": "<i8"}, ("ranks",)) as files:
+    with npy_files(folder, _FILES, ("ranks",)) as files:
         for span in scan.spans():
             kept = scan.kept(span)
             blocks = np.add.reduceat(kept, np.arange(0, span.size, BLOCK), dtype=np.int64)
@@ -180,8 +176,20 @@ def _write(folder: Path, scan: _Scan) -> int:
 
 def _open(folder: Path) -> Selected | None:
     """Return the selection in a folder; None where it is missing, torn or damaged."""
-    about = read_about(folder / _ABOUT, _VERSION)
-    if about is None:
+    if not folder.exists():
         return None
-    bits, ranks = map_plain(folder / "bits.npy", "|u1"), map_plain(folder / "ranks.npy", "<i8")
-    return Selected(bits, ranks, about["bits_sha256"])
+    try:
+        about, files = json.loads((folder / _ABOUT).read_bytes()), _files(folder)
+        sums = {name: about[f"{name}.npy_sha256"] for name in _FILES}
+        if about["version"] == _VERSION and all(files[n][1] == sums[n] for n in _FILES):
+            return Selected(files["bits"][0], files["ranks"][0], files["bits"][1])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    logger.warning("%s is damaged or of an older version; its samples are selected anew", folder)
+    return None
+
+
+def _files(folder: Path) -> dict[str, tuple[Any, str]]:
+    """Map bitmap and directory; return each with the sha256 of its values."""
+    mapped = {name: map_plain(folder / f"{name}.npy", dtype) for name, dtype in _FILES.items()}
+    return {name: (values, sha256(values.data).hexdigest()) for name, values in mapped.items()}

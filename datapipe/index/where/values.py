@@ -65,5 +65,5 @@ class Span:
 def no_samples() -> Span:
     """Return all columns of no samples, by which an expression is checked."""
     empty: Any = {name: np.zeros(1, dtype) for name, dtype in DTYPES.items()}
-    columns = Columns(extensions=(), checksums=False, shard_sample=np.zeros(1, np.int64), **empty)
+    columns = Columns(extensions=(), index_bytes=(), shard_sample=np.zeros(1, np.int64), **empty)
     return Span(columns, dict.fromkeys(NEED_TEXT, lambda _: np.zeros(0, np.int64)), 0, 0)

@@ -20,7 +20,6 @@ from datapipe.decode.normalize import ImageMoves
 from datapipe.decode.transform import Draw, ImageTransform, Placement
 from datapipe.errors import DecodeError
 from datapipe.index.files.random_read import gather
-from datapipe.index.rows import ImageSize
 from datapipe.loader.batch.decoded_source import DecodedSource
 from datapipe.loader.batch.image_context import ImageContext, image_draw
 from datapipe.plan.ragged import edges, grouped, places
@@ -105,12 +104,6 @@ class ImageSlots:
         return list(zip(*(sides.tolist() for sides in self._sizes), strict=True))
 
     @cached_property
-    def _indexed(self) -> list[ImageSize]:
-        orientations = gather(self._context.columns.image_orientation, self._numbers).tolist()
-        sides = (sides.tolist() for sides in self._sizes)
-        return list(map(ImageSize, *sides, orientations))
-
-    @cached_property
     def _value_edges(self) -> list[int]:
         """Offsets of the images' values in a cache."""
         assert self._context.kept is not None
@@ -136,9 +129,8 @@ class ImageSlots:
         Raises:
             DecodeError: it cannot be decoded, or is not as large as the index says.
         """
-        indexed = self._indexed[self._starts[slot] + number]
-        image = self._transforms[slot].decode(data, indexed)
-        check_indexed((image.width, image.height), (indexed.width, indexed.height))
+        image = self._transforms[slot].decode(data)
+        check_indexed((image.width, image.height), self._sides[self._starts[slot] + number])
         return image
 
     def place(
@@ -270,7 +262,7 @@ class ImageSlots:
         draws = [self._draw(slot, image - self._starts[slot]) for image, slot in enumerate(slots)]
         padding = [None] * (self._shape[0] - count)
         self.pixels, failed = decoder.decode(
-            [*self._encoded, *padding], [*draws, *padding], [*self._indexed, *padding]
+            [*self._encoded, *padding], [*draws, *padding], [*self._sides, *padding]
         )
         if self._geometry is not None:
             for image, data in enumerate(self._encoded):

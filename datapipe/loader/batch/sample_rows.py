@@ -28,7 +28,7 @@ class SampleRows:
         members: int64 [m], their numbers.
         codes: uint16 [m], into `extensions`.
         offsets, sizes: int64 [m], bytes.
-        crc32: uint32 [m]; None if the index has no checksums.
+        crc32: uint32 [m].
     """
 
     extensions: tuple[str, ...]
@@ -42,12 +42,11 @@ class SampleRows:
     codes: UInt16
     offsets: Int64
     sizes: Int64
-    crc32: UInt32 | None
+    crc32: UInt32
 
     def member(self, index: int) -> Member:
         """Return a member, by its index in `members`."""
-        crc32 = None if self.crc32 is None else int(self.crc32[index])
-        name = self.extensions[self.codes[index]]
+        name, crc32 = self.extensions[self.codes[index]], int(self.crc32[index])
         return Member(name, int(self.offsets[index]), int(self.sizes[index]), crc32)
 
     def of_sample(self, index: int) -> list[Member]:
@@ -69,7 +68,7 @@ class SampleRows:
             codes=self.codes[found],
             offsets=self.offsets[found],
             sizes=self.sizes[found],
-            crc32=None if self.crc32 is None else self.crc32[found],
+            crc32=self.crc32[found],
         )
 
 
@@ -117,7 +116,7 @@ class RowReader:
             codes=self._codes[part][columns.member_ext[found]],
             offsets=columns.member_offset[found],
             sizes=columns.member_size[found],
-            crc32=columns.member_crc32[found] if columns.checksums else None,
+            crc32=columns.member_crc32[found],
         )
 
     def _concatenated(self, rows: list[SampleRows]) -> SampleRows:
@@ -125,12 +124,11 @@ class RowReader:
             return np.concatenate([getattr(each, name) for each in rows] or [np.empty(0, dtype)])
 
         lengths = [np.diff(each.bounds) for each in rows] or [np.empty(0, np.int64)]
-        checksums = self._dataset.columns.checksums
         return SampleRows(
             extensions=self._extensions,
             keys=[key for each in rows for key in each.keys],
             bounds=edges(np.concatenate(lengths)),
-            crc32=all_of("crc32", "<u4") if checksums else None,
+            crc32=all_of("crc32", "<u4"),
             codes=all_of("codes", "<u2"),
             **{
                 name: all_of(name)

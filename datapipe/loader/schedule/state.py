@@ -131,10 +131,7 @@ def parse_state(state: Mapping[str, Any]) -> SavedRun:
     try:
         version, plan_version = state["version"], state["plan_version"]
         saved_plan, fingerprint = dict(state["plan"]), state["fingerprint"]
-        # States that another version wrote may have no checksum.
-        whole = _SUM not in state or state[_SUM] == sum_of(
-            {name: value for name, value in state.items() if name != _SUM}
-        )
+        whole = state[_SUM] == sum_of({k: value for k, value in state.items() if k != _SUM})
         if (version, plan_version) == (STATE_VERSION, PLAN_VERSION):
             run = Run(
                 _parse_position(state),

@@ -20,7 +20,7 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import describe_work
-from datapipe.loader.workers.ipc import Report, BatchTask, load_batch, reduce_array
+from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
 from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile

@@ -19,7 +19,7 @@ from datapipe.index.mixture_columns import ColumnCounts
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 2
+_VERSION = 3
 
 
 class MixtureNotes:

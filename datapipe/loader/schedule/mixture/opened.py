@@ -59,7 +59,7 @@ class OpenedMixture:
         dataset: all datasets as one.
 
     Raises:
-        IndexMismatch: one is no finished dataset, or has no checksums.
+        IndexMismatch: one is no finished dataset.
         PlanError: one is arrays behind a URL.
     """
 
@@ -227,11 +227,6 @@ def _open(entry: MixtureDataset, remote: RemoteOptions, of: int) -> Dataset:
     with _named(entry), as_one_of(of):
         dataset = open_dataset(RemoteFolder(path, remote) if is_folder else path)
         check_arrays_are_here(dataset)
-        if entry.name and not dataset.columns.checksums:
-            raise IndexMismatch(
-                f"{dataset.folder} was indexed by an earlier version, without checksums; run "
-                f"`datapipe index --force {dataset.folder}`"
-            )
     return dataset
 
 

@@ -8,6 +8,7 @@ import pickle
 import select
 import socket
 import sys
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -36,6 +37,8 @@ class WorkerHandle(Generic[J]):
         self.process = 0
         self.jobs: deque[tuple[int, J]] = deque()
         self.standard_error = os.memfd_create("datapipe-standard-error")
+        self._end = weakref.finalize(self, os.close, self.standard_error)
+        self._end.atexit = False
         self.connection, theirs = socket.socketpair()
         output = -1
         try:
@@ -66,9 +69,7 @@ class WorkerHandle(Generic[J]):
     def close(self) -> None:
         """Close this side."""
         self.connection.close()
-        descriptor, self.standard_error = self.standard_error, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._end()
 
 
 class _FactoryPickler(pickle.Pickler):

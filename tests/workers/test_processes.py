@@ -177,6 +177,15 @@ def test_workers_of_dropped_pools_do_not_pile_up(pool):
     assert not os.path.exists(f"/proc/{process}")
 
 
+def test_a_pool_that_is_dropped_leaves_no_open_file():
+    list(ProcessPool(worker, 1).run([(0, "")]))  # the template exists
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    list(ProcessPool(worker, 2).run([(0, "")]))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_busy_worker_ends_when_the_pool_is_closed_by_another_thread(pool, tmp_path):
     begun = tmp_path / "begun"
 

@@ -30,7 +30,7 @@ _COPIED = 1 << 20  # bytes; smaller tensors are copied, so they do not hold a wh
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BatchTask:
     """Batch to make; `clock` has the options of the worker's clock, None for none."""
 
     number: int

@@ -20,7 +20,7 @@ from datapipe.loader.batch.builder import Batch
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.watch import describe_work
-from datapipe.loader.workers.ipc import Report, Task, load_batch, reduce_array
+from datapipe.loader.workers.ipc import BatchTask, Report, load_batch, reduce_array
 from datapipe.loader.workers.pinned import PinnedResults
 from datapipe.loader.workers.process_worker import BatchWorkerFactory, RegionPool
 from datapipe.loader.workers.shared_memory import Regions, SharedFile
@@ -41,7 +41,7 @@ class RemoteJob:
 
     def __init__(self, context: BatchContext, step: StepJob) -> None:
         self.step = step
-        self.task: Task | None = None
+        self.task: BatchTask | None = None
         self.errors: dict[int, SampleError] = {}
         self.blank: Tensor | None = None
         self.finished = 0
@@ -94,7 +94,7 @@ class BatchProcesses:
         self.regions = Regions(file, workers * ahead + 2)
         self.tasks = 0  # of all runs
         try:
-            self.pool: ProcessPool[Task, Report] = ProcessPool(
+            self.pool: ProcessPool[BatchTask, Report] = ProcessPool(
                 BatchWorkerFactory(
                     context=context,
                     file=file,
@@ -159,11 +159,11 @@ class ProcessSteps:
         if not self._stays:
             self._processes.pool.close()
 
-    def _task(self, job: RemoteJob) -> Task:
+    def _task(self, job: RemoteJob) -> BatchTask:
         processes = self._processes
         processes.tasks += 1
         clock = None if self._meter is None else self._meter.options
-        job.task = Task(processes.tasks, processes.regions.allocate(), job.step, clock)
+        job.task = BatchTask(processes.tasks, processes.regions.allocate(), job.step, clock)
         return job.task
 
     def _load(self, report: Report) -> tuple[Report, Any]:
@@ -172,7 +172,7 @@ class ProcessSteps:
         return report, load_batch(buffer[report.content].data, buffer, self._pin)
 
 
-def _describe(context: BatchContext, task: Task) -> str:
+def _describe(context: BatchContext, task: BatchTask) -> str:
     first = [context.describe(int(sample)) for sample in task.step.samples[:1]]
     return " from ".join(["the batch", *first])
 

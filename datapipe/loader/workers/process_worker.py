@@ -19,7 +19,7 @@ from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext
 from datapipe.loader.metrics.stage_clock import ClockOptions, StageClock
 from datapipe.loader.metrics.watch import Watch, WatchedJob
-from datapipe.loader.workers.ipc import Report, Task, TensorLocation, dump_batch
+from datapipe.loader.workers.ipc import BatchTask, Report, TensorLocation, dump_batch
 from datapipe.loader.workers.prefetch import begin_step
 from datapipe.loader.workers.shared_memory import SharedFile
 
@@ -118,7 +118,7 @@ class BatchWorker:
         self._log = log
         self._clock: StageClock | None = None
 
-    def __call__(self, task: Task) -> Report:
+    def __call__(self, task: BatchTask) -> Report:
         """Make the batch of a task."""
         watch = BoardWatch(self._file, task.number, self._clock_of(task.clock))
         try:

@@ -146,7 +146,8 @@ def same(sample, generator):
     return sample
 if __name__ == "__main__":
     for workers, number in (("threads", 0), ("threads", 1), ("processes", 1)):
-        for options in ({{"transform": same}}, {{"device": "cpu", "channels_last": True}}):
+        device = datapipe.DeviceSpec("cpu", channels_last=True)
+        for options in ({{"transform": same}}, {{"device": device}}):
             loader = datapipe.make_loader(sys.argv[1], batch_size=8, image=datapipe.ImageSpec(
                 size=32, normalize="clip"), workers=workers, num_workers=number, **options)
             pixels = [batch["pixel_values"] for batch in loader]

@@ -321,12 +321,13 @@ class _Conversion:
     ) -> Iterator[tuple[UInt8, int]]:
         """Take what came of each chunk, in order; yield its images with the number of the first."""
         for samples, made in results:
-            first = files.images
+            has_images = made.images is not None and len(made.images) > 0
+            first = files.images if has_images else 0  # arrays of texts alone count none
             rows.add(made, files.texts)
             files.append(made, [self._images(sample) for sample in made.samples])
             self._refuse(made, journal, samples)
             progress.advance(samples)
-            if made.images is not None and len(made.images):
+            if made.images is not None and has_images:
                 yield made.images, first
 
     def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:

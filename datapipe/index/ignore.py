@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from fnmatch import fnmatchcase
 
+from datapipe.declared import shorten
+
 
 def parse_ignore(ignore: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the patterns of `--ignore`, which commas separate.
@@ -41,7 +43,7 @@ def unmatched(patterns: Sequence[str], reasons: Container[str]) -> list[str]:
         reasons: why files and members were left out.
     """
     unused = (pattern for pattern in patterns if why_ignored(pattern) not in reasons)
-    return [f"--ignore '{pattern}' names no file and no member" for pattern in unused]
+    return [f"--ignore {shorten(pattern)} names no file and no member" for pattern in unused]
 
 
 def ignoring(ext: str) -> str:

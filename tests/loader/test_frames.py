@@ -11,7 +11,7 @@ import simplejpeg
 
 import datapipe
 
-MOST = 6  # frames of datapipe between a worker's entry and libjpeg-turbo, both excluded
+MOST = 6  # frames between the loader's entry in a worker and libjpeg-turbo, both excluded
 
 # The user's module is imported by the worker too, thread or process.
 RECORDER = """
@@ -40,7 +40,7 @@ RECORDER = """
 
 
 @pytest.mark.parametrize(
-    ("workers", "entry"), [("threads", "_work"), ("processes", "WorkerDataset.__getitem__")]
+    ("workers", "entry"), [("threads", "_PieceWork.run"), ("processes", "BatchWorker.__call__")]
 )
 def test_six_frames_lead_from_a_worker_to_the_jpeg_decoder(
     make: Callable[..., datapipe.Loader],

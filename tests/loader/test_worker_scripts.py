@@ -24,6 +24,9 @@ loader = datapipe.make_loader(sys.argv[1], batch_size=2, num_workers=2, workers=
 {body}
 """
 
+# Scripts that print their workers import a module of the tests.
+WITH_TESTS = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
 
 def run(
     folder: Path, body: str, *, head: str = "", transform: str = "None"
@@ -32,7 +35,11 @@ def run(
     script = folder.parent / f"train{abs(hash((body, head)))}.py"
     script.write_text(PROGRAM.format(head=head, body=body, transform=transform))
     return subprocess.run(
-        [sys.executable, script, folder], capture_output=True, text=True, timeout=120
+        [sys.executable, script, folder],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=WITH_TESTS,
     )
 
 
@@ -249,6 +256,7 @@ while True:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env=WITH_TESTS,
     )
     assert process.stdout is not None
     workers = {int(pid) for pid in process.stdout.readline().split()}

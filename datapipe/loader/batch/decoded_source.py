@@ -181,7 +181,12 @@ class ArraySource(DecodedSource):
     behind_texts = False
 
     def texts(self, slots: Int64, texts: BatchTextMembers) -> Iterator[memoryview]:
-        return map(self._text, texts.members.tolist(), self._parts_of(slots, texts))
+        starts = self.rows.offsets[texts.members]
+        stops = starts + self.rows.sizes[texts.members]
+        parts = self._parts_of(slots, texts)
+        views = {part: self.arrays.part(part).texts.texts.data for part in set(parts)}
+        found = zip(parts, starts.tolist(), stops.tolist(), strict=True)
+        return (views[part][start:stop] for part, start, stop in found)
 
     def images(self, slots: Int64, texts: BatchTextMembers) -> Int64:
         first = self.rows.images[slots] - self.arrays.image_edges[self.rows.parts[slots]]

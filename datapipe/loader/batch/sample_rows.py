@@ -56,19 +56,33 @@ class SampleRows:
     def at(self, indices: Int64) -> SampleRows:
         """Return the rows of some of the samples, by their indices: int64 [k]."""
         found, bounds = places(self.bounds, indices)
+        return self._chosen(
+            indices, found, [self.keys[index] for index in indices.tolist()], bounds
+        )
+
+    def cut(self, start: int, stop: int) -> SampleRows:
+        """Return the rows of the samples `start` to `stop`, without a copy."""
+        bounds = self.bounds[start : stop + 1]
+        members = slice(int(bounds[0]), int(bounds[-1]))
+        keys = self.keys[start:stop]
+        return self._chosen(slice(start, stop), members, keys, bounds - bounds[0])
+
+    def _chosen(
+        self, samples: Int64 | slice, members: Int64 | slice, keys: list[str], bounds: Int64
+    ) -> SampleRows:
         return SampleRows(
             extensions=self.extensions,
-            parts=self.parts[indices],
-            shards=self.shards[indices],
-            images=self.images[indices],
-            counts=self.counts[indices],
-            keys=[self.keys[index] for index in indices.tolist()],
+            parts=self.parts[samples],
+            shards=self.shards[samples],
+            images=self.images[samples],
+            counts=self.counts[samples],
+            keys=keys,
             bounds=bounds,
-            members=self.members[found],
-            codes=self.codes[found],
-            offsets=self.offsets[found],
-            sizes=self.sizes[found],
-            crc32=self.crc32[found],
+            members=self.members[members],
+            codes=self.codes[members],
+            offsets=self.offsets[members],
+            sizes=self.sizes[members],
+            crc32=self.crc32[members],
         )
 
 

@@ -109,7 +109,7 @@ def _with_rows(steps: list[StepJob], context: BatchContext) -> Iterator[StepJob]
     rows = context.rows.read(np.concatenate(samples or [np.empty(0, np.int64)]))
     ends = edges(np.array([len(each) for each in samples], np.int64))
     for step, (start, stop) in zip(steps, itertools.pairwise(ends.tolist()), strict=True):
-        yield replace(step, rows=rows.at(np.arange(start, stop)))
+        yield replace(step, rows=rows.cut(start, stop))
 
 
 def _block(step: StepJob) -> tuple[int, int]:

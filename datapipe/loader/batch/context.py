@@ -80,6 +80,7 @@ class StepJob:
         resident: bool [n], samples whose images are on the device already.
         keys: what random numbers depend on.
         rows: what the index says about the samples, if it was read ahead; not sent to processes.
+        are_cached: True if images of arrays seem to be in the page cache; None if nothing looked.
         fetch: reads of the samples that have begun; likewise.
     """
 
@@ -92,6 +93,7 @@ class StepJob:
     next_use: Int64 | None = None
     resident: Bools | None = None
     rows: SampleRows | None = None
+    are_cached: bool | None = None
     fetch: Fetch | None = None
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from datapipe.array_types import Int64
+from datapipe.array_types import Bools, Int64
 from datapipe.index.members import wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext, StepJob
@@ -19,7 +19,7 @@ from datapipe.store.arrays import Advised, ImageArray
 from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.protocol import Fetch
 
-_LOOKED_AT = 2  # samples of a step that are checked for images in memory
+_LOOKED_AT = 8  # samples of those whose rows are read at once that are checked for cached images
 _ROWS = 4096  # samples whose rows are read at once
 _STEPS = 256  # begun at most: a step of small samples costs more than its bytes
 
@@ -40,7 +40,11 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
         wanted = ~skipped & arrays.hold(rows.parts)
         if resident is not None:
             wanted &= ~resident
-        if arrays.size:
+        if step.are_cached is None:
+            are_cached = _are_cached(arrays, rows, wanted)
+        else:
+            are_cached = step.are_cached
+        if not are_cached:
             advised = _advise(arrays, rows, np.flatnonzero(wanted & (rows.counts > 0)))
         skipped = skipped | wanted
     if context.store.begin([]) is None:
@@ -66,15 +70,23 @@ def _begin(context: BatchContext, step: StepJob, rows: SampleRows) -> Fetch | No
     return Advised(advised + (0 if fetch is None else fetch.bytes), fetch)
 
 
-def _advise(arrays: MixtureArrays, rows: SampleRows, slots: Int64) -> int:
-    """Have the kernel read the images of samples of arrays; return their bytes.
+def _are_cached(arrays: MixtureArrays, rows: SampleRows, wanted: Bools) -> bool:
+    """Return whether the images of a few of the wanted samples are in the page cache.
 
-    Nothing is asked for if the images of a few of them are in memory, as others are then.
+    Others are then, too. To look opens a file, so it is done once for many steps if it can.
     """
+    if not arrays.size:
+        return True
+    slots = np.flatnonzero(wanted & (rows.counts > 0))
+    few = slots[:: -(-len(slots) // _LOOKED_AT) or 1]
+    first = (rows.images - arrays.image_edges[rows.parts])[few].tolist()
+    looked = zip(rows.parts[few].tolist(), first, strict=True)
+    return all(_images(arrays, part).is_cached(image) for part, image in looked)
+
+
+def _advise(arrays: MixtureArrays, rows: SampleRows, slots: Int64) -> int:
+    """Have the kernel read the images of samples of arrays; return their bytes."""
     first = rows.images - arrays.image_edges[rows.parts]
-    few = slots[:: max(1, len(slots) // _LOOKED_AT)].tolist()
-    if all(_images(arrays, rows.parts[slot]).is_cached(int(first[slot])) for slot in few):
-        return 0
     return sum(
         _images(arrays, part).begin(ranges(first[slots[at]], rows.counts[slots[at]]))
         for part, at in grouped(rows.parts[slots])
@@ -82,7 +94,7 @@ def _advise(arrays: MixtureArrays, rows: SampleRows, slots: Int64) -> int:
 
 
 def _images(arrays: MixtureArrays, part: int) -> ImageArray:
-    images = arrays.part(int(part)).images
+    images = arrays.part(part).images
     assert images is not None
     return images
 
@@ -108,8 +120,11 @@ def _with_rows(steps: list[StepJob], context: BatchContext) -> Iterator[StepJob]
     samples = [step.samples for step in steps]
     rows = context.rows.read(np.concatenate(samples or [np.empty(0, np.int64)]))
     ends = edges(np.array([len(each) for each in samples], np.int64))
+    arrays, are_cached = context.arrays, None
+    if arrays is not None:
+        are_cached = _are_cached(arrays, rows, arrays.hold(rows.parts))
     for step, (start, stop) in zip(steps, itertools.pairwise(ends.tolist()), strict=True):
-        yield replace(step, rows=rows.cut(start, stop))
+        yield replace(step, rows=rows.cut(start, stop), are_cached=are_cached)
 
 
 def _block(step: StepJob) -> tuple[int, int]:

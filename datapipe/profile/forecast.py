@@ -6,23 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import psutil
-
 from datapipe.loader.loader import Loader
+from datapipe.profile.measure.alone import Alone
 from datapipe.profile.measure.roofline import DEEP, Ceiling, Roofline
-from datapipe.profile.measure.stage_benchmark import Alone
-from datapipe.profile.measure.stage_cost import COLD
+from datapipe.profile.measure.samples import COLD
 from datapipe.profile.model import Machine, SampleCost, WorkerSetup, predict
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.report.table import ratio
 
 WORTH = 1.03
 """Gain below which a remedy is not worth its effort: the difference of two equal runs."""
-FITS = 0.7
-"""Share of the free memory that a cache may fill."""
-
 _ROOM = 1.3  # times the rate of training, that a loader should have
 _NOTICED = 2e-5  # seconds; a shorter wait of a stage is the clock's own noise
+# Share of its time that a thread waits for the interpreter's lock where Python code always runs:
+# after 2 ms of sleep the holder keeps the lock for 5 ms once it is asked for it.
+_ALWAYS = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +30,13 @@ class Measured:
     run: PipelineRun  # the loader at work, batches taken as fast as they came
     alone: Alone  # its stages by themselves
     roofline: Roofline  # ceilings of the machine
-    held: float = 0.0  # share of its time that the user's transform holds the interpreter's lock
+
+    @property
+    def held(self) -> float:
+        """Share of the time, 0 to 1, that code with a transform holds the interpreter's lock."""
+        if "transform" not in self.run.reading.all_stages:
+            return 0.0
+        return min(1.0, (self.run.usage.gil or 0.0) / _ALWAYS)
 
     @property
     def cold(self) -> float:
@@ -41,12 +45,6 @@ class Measured:
         if not read or asked is None or not asked.bytes:
             return 0.0
         return min(1.0, read / asked.bytes)
-
-    @property
-    def latency(self) -> float:
-        """Share of the time of reading, 0 to 1, that does not depend on how much is read."""
-        cold, cached = (self.alone.latency.get(name, 1.0) for name in (COLD, "read"))
-        return cold if self.cold > 0.5 else cached
 
     @property
     def storage(self) -> Ceiling | None:
@@ -74,31 +72,26 @@ class Measured:
             cold: share that is read from storage; None for that of the run.
         """
         reading, usage = self.run.reading, self.run.usage
-        samples = max(reading.samples, 1)
+        samples, share = max(reading.samples, 1), self.cold if cold is None else cold
         busy = ratio(usage.cpu, usage.seconds)
-        slower = max(1.0, ratio(busy, self.machine.speed(busy)))
-        cpu = {name: stage.cpu / samples / slower for name, stage in reading.stages.items()}
-        caller = {name: stage.cpu / samples / slower for name, stage in reading.caller.items()}
-        waits = {name: self._wait(name) for name in cpu if name != "read"}
-        if "read" in cpu:
-            share = self.cold if cold is None else cold
+        slower = samples * max(1.0, ratio(busy, self.machine.speed(busy)))
+        cpu = {name: stage.cpu / slower for name, stage in reading.stages.items()}
+        caller = {name: stage.cpu / slower for name, stage in reading.caller.items()}
+        waits = {name: self._wait(name) for name in {*cpu, *caller}}
+        if "read" in waits:
             waits["read"] = (1 - share) * self._wait("read") + share * self._wait(COLD)
-        in_stages = sum(cpu.values()) + sum(caller.values())
         return SampleCost(
             cpu=cpu,
-            wait={name: wait for name, wait in waits.items() if wait},
+            wait={name: waits[name] for name in cpu if waits[name]},
             caller_cpu=caller,
-            caller_wait={name: self._wait(name) for name in caller if self._wait(name)},
-            overhead=max(0.0, usage.cpu / samples / slower - in_stages),
-            locked=self.held * (cpu.get("transform", 0.0) + waits.get("transform", 0.0)),
+            caller_wait={name: waits[name] for name in caller if waits[name]},
+            overhead=max(0.0, usage.cpu / slower - sum(cpu.values()) - sum(caller.values())),
+            locked=ratio(self.held, self.run.rate),
         )
 
     def _wait(self, stage: str) -> float:
         found = self.alone.stages.get(stage)
-        if found is None:
-            return 0.0
-        wait = found.per_sample - found.cpu_per_sample
-        return wait if wait > _NOTICED else 0.0
+        return found.wait if found is not None and found.wait > _NOTICED else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,8 +200,3 @@ class Forecast:
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:
     """Sort remedies by gain, the largest first."""
     return sorted(remedies, key=lambda remedy: -round(remedy.gain, 2))
-
-
-def free_memory() -> int:
-    """Return the bytes that could be used without swapping; the page cache counts as free."""
-    return int(psutil.virtual_memory().available)

@@ -54,6 +54,17 @@ class SampleCost:
             caller_cpu={n: value * factors.get(n, 1.0) for n, value in self.caller_cpu.items()},
         )
 
+    def mixed(self, other: SampleCost, part: float) -> SampleCost:
+        """Return the mean cost where `part` of the samples have this one, and the rest the other.
+
+        What the thread that takes batches does is the other's.
+        """
+
+        def mean(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+            return {n: part * a.get(n, 0.0) + (1 - part) * b.get(n, 0.0) for n in {*a, *b}}
+
+        return replace(other, cpu=mean(self.cpu, other.cpu), wait=mean(self.wait, other.wait))
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSetup:

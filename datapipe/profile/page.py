@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from datapipe.profile.forecast import Remedy
 from datapipe.profile.job import Profile
-from datapipe.profile.measure.stage_cost import COLD, STAGES
 from datapipe.profile.text import (
     ceiling_table,
     headline,
@@ -24,11 +23,8 @@ from datapipe.report.charts import (
     PALE,
     STAGE_COLOURS,
     Bar,
-    bare,
     bars,
     legend,
-    new_figure,
-    percentiles,
     plot,
     stacked,
 )
@@ -67,26 +63,14 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
         "Samples per second that storage, kernels and memory allow, and the loader's",
     )
     page.table("Ceilings", *ceiling_table(profile))
-    page.figure(
-        "How long each stage takes",
-        latency_figure(profile),
-        "Percentiles of the time of each stage, by itself and in the loader",
-    )
     page.table("Stages", *stage_table(profile))
     page.text(stage_notes(profile))
-    if profile.events:
-        page.figure(
-            "Who did what when",
-            timeline_figure(profile),
-            "Stages of every thread over some batches",
-        )
+    page.figure(
+        "Who did what when",
+        timeline_figure(profile),
+        "Stages of every thread over some batches",
+    )
     page.table("The loader at work", *work_table(profile))
-    if profile.measured.run.reading.ready and profile.measured.run.reading.workers:
-        page.figure(
-            "How many batches were ready when one was asked for",
-            queue_figure(profile),
-            "Shares of batches for which so many finished ones were ready",
-        )
     page.save(path)
 
 
@@ -107,19 +91,6 @@ def time_figure(profile: Profile) -> Figure:
         rest = max(0.0, paced.seconds - paced.waited)
         rows.append(("the same, at\ntraining's pace", {"waits": paced.waited, "training": rest}))
     return stacked(rows, STAGE_COLOURS | {"training": PALE})
-
-
-def latency_figure(profile: Profile) -> Figure:
-    """Draw P50 to P99 of each stage, by itself and in the loader."""
-    alone, at_work = profile.measured.alone.stages, profile.stage_times()
-    rows = []
-    for name in (STAGES[0], COLD, *STAGES[1:]):
-        cost = alone.get(name)
-        if cost is not None or name in at_work:
-            own = None if cost is None else cost.percentiles
-            label = f"{name} (a batch)" if cost is not None and cost.whole_batches else name
-            rows.append((label, [own, at_work.get(name)]))
-    return percentiles(rows, ("alone", "in the loader"))
 
 
 def roofline_figure(profile: Profile) -> Figure:
@@ -153,7 +124,8 @@ def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
 
 def timeline_figure(profile: Profile) -> Figure:
     """Draw the stages of every thread over some batches."""
-    events, reading = profile.events, profile.measured.run.reading
+    run = profile.measured.run
+    events, reading = run.events, run.reading
     begin = min(event.start for event in events)
     # From the middle, when the loader has reached its pace.
     middle = begin + (max(event.end for event in events) - begin) // 3
@@ -176,22 +148,4 @@ def timeline_figure(profile: Profile) -> Figure:
     axes.invert_yaxis()
     stages = {event.stage for event in window}
     legend(figure, {name: c for name, c in STAGE_COLOURS.items() if name in stages})
-    return figure
-
-
-def queue_figure(profile: Profile) -> Figure:
-    """Draw the number of ready batches when one was asked for."""
-    figure = new_figure(2.2)
-    parts = figure.subplots(1, len(profile.runs), squeeze=False)[0]
-    for axes, (name, run) in zip(parts, profile.runs.items(), strict=True):
-        ready = run.reading.ready
-        most = max([1, *ready])
-        counts = [ready.count(number) / max(len(ready), 1) for number in range(most + 1)]
-        axes.bar(range(most + 1), counts, color=COLOURS[0], width=0.7)
-        axes.set_title(name, fontsize=9, loc="left")
-        axes.set_xlabel("batches ready")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_ylim(0, 1)
-        bare(axes, "left", "bottom")
     return figure

@@ -9,28 +9,25 @@ from shlex import quote
 from datapipe.errors import PlanError
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import FITS, WORTH, Forecast, Measured, Remedy, free_memory, rank
+from datapipe.profile.forecast import WORTH, Forecast, Remedy, rank
 from datapipe.profile.image_remedies import image_remedies
-from datapipe.profile.measure.parts import threaded_stage
+from datapipe.profile.measure.alone import library_stage
 from datapipe.profile.model import WorkerSetup
 from datapipe.profile.pipeline import run_pipeline
+from datapipe.profile.sizes import FITS, free_memory
 from datapipe.progress import readable_size
 from datapipe.report.table import ratio
 
-_HELD = 0.3  # share of its time, from which on a transform counts as holding the lock
+_HELD = 0.3  # share of the time, from which on a transform counts as holding the lock
 _STORAGE = 0.1  # share of reads from storage, from which on a page cache is worth filling
 
 
-def predict_remedies(loader: Loader, measured: Measured, *, shards: str) -> list[Remedy]:
+def predict_remedies(loader: Loader, forecast: Forecast, *, shards: str) -> list[Remedy]:
     """Predict the remedies that apply to a loader, the best first."""
-    forecast = Forecast(loader, measured)
-    context = loader.components().context
     found = [*_processes(loader, forecast), *_page_cache(loader, forecast, shards)]
-    if threaded_stage(context) != "decode":  # there a library's threads do the work
-        found += _workers(forecast)
-    if context.images is not None:
-        found += image_remedies(loader, forecast, shards)
-    return rank(found)
+    if library_stage(loader.components().context) != "decode":
+        found += _workers(forecast)  # elsewhere a library's threads do the work
+    return rank([*found, *image_remedies(loader, forecast, shards)])
 
 
 def other_decoder(
@@ -91,11 +88,11 @@ def _workers(forecast: Forecast) -> Iterator[Remedy]:
 
 def _processes(loader: Loader, forecast: Forecast) -> Iterator[Remedy]:
     """Propose worker processes if the transform keeps the interpreter's lock from the others."""
-    held, context = forecast.measured.held, loader.components().context
+    held = forecast.measured.held
     if forecast.setting.processes or held < _HELD:
         return
-    if context.images is not None and context.images.decoder is not None:
-        return  # DALI has threads of its own, and does not work in processes
+    if library_stage(loader.components().context) == "decode":
+        return  # DALI does not work in processes
     workers = max(forecast.machine.cores, 1)
     yield forecast.remedy(
         "processes",
@@ -104,7 +101,7 @@ def _processes(loader: Loader, forecast: Forecast) -> Iterator[Remedy]:
         setting=WorkerSetup(workers=workers, processes=True),
         # Threads hinder each other, which lowers the factor; processes do not.
         factor=max(forecast.factor, forecast.left),
-        note=f"the transform holds the lock {held:.0%} of its time; it must be importable",
+        note=f"Python code holds the lock {held:.0%} of the time; the transform must be importable",
         changes={"workers": "processes", "num_workers": workers},
     )
 

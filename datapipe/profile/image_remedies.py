@@ -22,7 +22,7 @@ from datapipe.errors import SampleError
 from datapipe.index.images.header import probe
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import Forecast, Measured, Remedy
+from datapipe.profile.forecast import Forecast, Remedy
 from datapipe.profile.sizes import FITS, form_sizes, free_memory, megabytes
 from datapipe.progress import readable_size
 from datapipe.remote.folder import is_remote
@@ -45,7 +45,7 @@ def image_remedies(loader: Loader, forecast: Forecast, shards: str) -> Iterator[
     # DALI decodes and resizes at once; a remedy changes one ImageSpec.
     if images is None or images.decoder is not None or images.several:
         return
-    samples = _images_to_compare(forecast.measured)
+    samples = _images_to_compare(forecast)
     if len(samples) < _LEAST_COMPARED:
         return
     (transform,) = images.transforms
@@ -113,7 +113,7 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
     if after > _SHRINKS * before:
         return
     size = sum(map(len, smaller)) / sum(map(len, images))
-    storage = forecast.machine.storage
+    setup = forecast.setup
     source, out, note = shards.rstrip("/"), "", "better from the raw data: JPEGs are encoded anew"
     if is_remote(source):
         # Packing needs local files.
@@ -126,7 +126,7 @@ def _smaller(forecast: Forecast, base: Form, shards: str) -> Iterator[Remedy]:
         f"datapipe pack {quote(source)} {quote(out or f'{source}-{side}')} --max-side {side}",
         # The wait of a read is taken to be latency: storage bounds what is read in all.
         cost=forecast.cost.scaled(compare_images(base, (transform, smaller)) | {"read": size}),
-        machine=replace(forecast.machine, storage=storage / size if storage else None),
+        setup=replace(setup, storage=setup.storage / size if setup.storage else None),
         note=note,
         max_side=side,
     )
@@ -142,14 +142,14 @@ def _caches(
         share: of the time of resizing, that normalising takes.
         command: makes the arrays; None if no command does.
     """
-    measured, cost = forecast.measured, forecast.cost
-    copy = measured.roofline.ceilings.get("memory copy")
+    cost, setup = forecast.cost, forecast.setup
+    copy = forecast.roofline.ceilings.get("memory copy")
     if copy is None or copy.bandwidth is None:
         return
     sizes, free = form_sizes(loader.dataset, kept), free_memory()
     part_of_dataset = loader.components().schedule.origin.source.count / len(loader.dataset)
     values = sizes.cache / len(loader.dataset)
-    each = ratio(copy.bandwidth, forecast.machine.speed(copy.threads))
+    each = ratio(copy.bandwidth, setup.speed(copy.threads))
     resize = share * cost.cpu.get("resize", 0.0) + values / each
     cached = replace(
         cost,
@@ -164,11 +164,11 @@ def _caches(
         "keep decoded and resized images in memory, after the first epoch",
         f'make_loader(cache=datapipe.CacheSpec(memory="{megabytes(fits * need)}"))',
         cost=cached.mixed(cost, fits),
-        machine=replace(forecast.machine, storage=None) if fits == 1 else None,
+        setup=replace(setup, storage=None) if fits == 1 else None,
         note=f"{size} memory",
     )
     if sizes.arrays is not None and command is not None:
-        cold = measured.storage
+        cold = forecast.storage
         storage = None
         if fits < 1 and cold is not None and cold.bandwidth is not None:
             storage = ratio(cold.bandwidth, (1 - fits) * values)
@@ -177,7 +177,7 @@ def _caches(
             "images decoded and resized once, into an array on disk",
             command,
             cost=cached,
-            machine=replace(forecast.machine, storage=storage),
+            setup=replace(setup, storage=storage),
             note=f"then give the loader that folder; {size} the page cache",
         )
 
@@ -206,10 +206,10 @@ def convert_command(shards: str, spec: ImageSpec) -> str:
     )
 
 
-def _images_to_compare(measured: Measured) -> list[Encoded]:
+def _images_to_compare(forecast: Forecast) -> list[Encoded]:
     """Return the first undamaged image of several samples."""
     found: list[Encoded] = []
-    for data in measured.alone.first.images[:_COMPARED]:
+    for data in forecast.alone.first.images[:_COMPARED]:
         with suppress(SampleError):
             probe(data)
             found.append(data)

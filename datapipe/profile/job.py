@@ -11,7 +11,7 @@ from datapipe.declared import Seconds, checked, shorten
 from datapipe.diagnosis.loader_rules import Limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
+from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.measure.alone import library_stage, measure_alone
 from datapipe.profile.measure.roofline import measure_roofline
 from datapipe.profile.pipeline import PipelineRun, find_bottleneck, run_pipeline
@@ -35,28 +35,27 @@ class Profile:
     loader: str  # its description in a line
     workers: str  # as "2 threads"
     samples: int  # of the dataset that take part
-    measured: Measured  # stages alone, ceilings, and the loader at work
+    forecast: Forecast  # stages alone, ceilings, the loader at work, and the model of remedies
     paced: PipelineRun | None  # the loader at the pace of training; None if that is unknown
     bottleneck: Limit
-    forecast: Forecast  # the model that predicts remedies
     remedies: list[Remedy]  # the best first
 
     @property
     def runs(self) -> dict[str, PipelineRun]:
         """The loader at work, by the pace at which batches were taken."""
-        runs = {"at full speed": self.measured.run}
+        runs = {"at full speed": self.forecast.run}
         return runs if self.paced is None else runs | {"at training's pace": self.paced}
 
     @property
     def batch(self) -> float:
         """Samples of a batch, on average."""
-        reading = self.measured.run.reading
+        reading = self.forecast.run.reading
         return reading.samples / max(reading.batches, 1)
 
     @property
     def rate(self) -> float:
         """Samples per second, batches taken as fast as they come."""
-        return self.measured.run.rate
+        return self.forecast.run.rate
 
     @property
     def needed(self) -> float | None:
@@ -72,7 +71,7 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; rates in samples per second."""
-        alone, roofline = self.measured.alone, self.measured.roofline
+        alone, roofline = self.forecast.alone, self.forecast.roofline
         return {
             "shards": self.shards,
             "loader": self.loader,
@@ -87,10 +86,10 @@ class Profile:
                 "images_per_sample": alone.images,
                 "stages": {name: cost.to_dict() for name, cost in alone.stages.items()},
             },
-            "pipeline": self.measured.run.to_dict(),
+            "pipeline": self.forecast.run.to_dict(),
             "pipeline_stage_ms": {
                 stage: percentiles_ms(times)
-                for stage, times in self.measured.run.stage_times.items()
+                for stage, times in self.forecast.run.stage_times.items()
             },
             "paced": None if self.paced is None else self.paced.to_dict(),
             "roofline": {
@@ -98,7 +97,7 @@ class Profile:
                 for name, ceiling in roofline.ceilings.items()
             },
             "scaling": {str(threads): speed for threads, speed in roofline.scaling.items()},
-            "transform_holds_lock": self.measured.held,
+            "lock_held": self.forecast.held,
             "model": {"bound": self.forecast.bound, "factor": self.forecast.factor},
             "remedies": [remedy.to_dict() for remedy in self.remedies],
         }
@@ -161,12 +160,11 @@ def _profile(
         say("the loader at the pace of training")
         loader.set_epoch(2)
         paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
-    measured = Measured(run=run, alone=alone, roofline=roofline)
     say("what would make it faster")
-    forecast = Forecast(loader, measured)
+    in_processes = options.workers == "processes" and workers > 0
+    forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
     remedies = predict_remedies(loader, forecast, shards=shards)
     remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
-    in_processes = options.workers == "processes" and workers > 0
     threaded = library_stage(context)
     if threaded == "tokenize" and context.images is not None:
         threaded = None  # images take most of the time, in the loader's own threads
@@ -176,7 +174,7 @@ def _profile(
         loader=repr(loader),
         workers=counted(workers, *kind) if workers else "no workers",
         samples=loader.components().schedule.origin.source.count,
-        measured=measured,
+        forecast=forecast,
         paced=paced,
         bottleneck=find_bottleneck(
             run,
@@ -185,6 +183,5 @@ def _profile(
             threaded=threaded,
             scaling=roofline.scaling.get(cores),
         ),
-        forecast=forecast,
         remedies=rank(remedies),
     )

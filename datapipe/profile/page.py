@@ -17,19 +17,8 @@ from datapipe.profile.text import (
     stage_table,
     work_table,
 )
-from datapipe.report.charts import (
-    COLOURS,
-    IDLE,
-    PALE,
-    STAGE_COLOURS,
-    Bar,
-    bars,
-    legend,
-    plot,
-    stacked,
-)
+from datapipe.report.charts import COLOURS, IDLE, INK, PALE, STAGE_COLOURS, legend, plot, stacked
 from datapipe.report.page import Page
-from datapipe.report.table import ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,12 +46,7 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
             "Samples per second that each remedy is predicted to give",
         )
     page.table("Remedies", *remedy_table([*good, *bad]))
-    page.figure(
-        "What this machine can do",
-        roofline_figure(profile),
-        "Samples per second that storage, kernels and memory allow, and the loader's",
-    )
-    page.table("Ceilings", *ceiling_table(profile))
+    page.table("What this machine can do", *ceiling_table(profile))
     page.table("Stages", *stage_table(profile))
     page.text(stage_notes(profile))
     page.figure(
@@ -76,7 +60,7 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 def time_figure(profile: Profile) -> Figure:
     """Draw the time of the workers, and of the thread that takes the batches."""
-    reading = profile.measured.run.reading
+    reading = profile.forecast.run.reading
     spent = {name: stage.seconds for name, stage in reading.stages.items()}
     caller = {name: stage.seconds for name, stage in reading.caller.items()}
     rows: list[tuple[str, dict[str, float]]] = []
@@ -93,38 +77,30 @@ def time_figure(profile: Profile) -> Figure:
     return stacked(rows, STAGE_COLOURS | {"training": PALE})
 
 
-def roofline_figure(profile: Profile) -> Figure:
-    """Draw the ceiling of each resource, and the rate of the loader."""
-    ceilings = sorted(profile.measured.roofline.ceilings.values(), key=lambda found: found.rate)
-    rows = [
-        Bar(
-            label=found.name,
-            value=found.rate,
-            note=f"{found.rate:,.0f}/s, {ratio(profile.rate, found.rate):.0%} reached",
-            colour=PALE,
-            part=min(profile.rate, found.rate),
-        )
-        for found in ceilings
-    ]
-    label, lines = f"samples/s; the line is this loader, {profile.rate:,.0f}/s", {profile.rate: "-"}
-    if profile.needed is not None:
-        label += f", the dashed one what training takes, {profile.needed:,.0f}/s"
-        lines[profile.needed] = "--"
-    return bars(rows, label, lines=lines, log=True)
-
-
 def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
     """Draw the rate of each remedy, below that of today."""
-    rows = [Bar("as it is", profile.rate, "", COLOURS[0])]
-    for remedy in remedies:
-        note = f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
-        rows.append(Bar(remedy.name.replace("_", " "), remedy.rate, note, COLOURS[2]))
-    return bars(rows, "samples/s, predicted", lines={profile.rate: "-"})
+    rates = {"as it is": profile.rate}
+    rates |= {remedy.name.replace("_", " "): remedy.rate for remedy in remedies}
+    notes = [
+        f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
+        for remedy in remedies
+    ]
+    figure, axes = plot(1.0 + 0.325 * len(rates))
+    colours = [COLOURS[0], *[COLOURS[2]] * len(remedies)]
+    drawn = axes.barh(range(len(rates)), list(rates.values()), height=0.62, color=colours)
+    axes.bar_label(drawn, ["", *notes], padding=3, fontsize=8, color=INK)
+    axes.axvline(profile.rate, color=COLOURS[0], linewidth=1)
+    axes.margins(x=0.2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.set_yticks(range(len(rates)), list(rates))
+    axes.invert_yaxis()
+    axes.set_xlabel("samples/s, predicted")
+    return figure
 
 
 def timeline_figure(profile: Profile) -> Figure:
     """Draw the stages of every thread over some batches."""
-    run = profile.measured.run
+    run = profile.forecast.run
     events, reading = run.events, run.reading
     begin = min(event.start for event in events)
     # From the middle, when the loader has reached its pace.

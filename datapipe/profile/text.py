@@ -44,7 +44,7 @@ def profile_text(profile: Profile) -> str:
 
 def headline(profile: Profile) -> list[str]:
     """Say how fast the loader is, and how fast it would have to be."""
-    run = profile.measured.run
+    run = profile.forecast.run
     batches = ratio(run.reading.batches, run.reading.seconds)
     lines = [
         f"{rate_text(profile.rate)} samples/s with {profile.workers}, {rate_text(batches)} "
@@ -67,14 +67,14 @@ def headline(profile: Profile) -> list[str]:
         lines.append(
             f"Other processes took {others:.0%} of the cores meanwhile: figures are lower for it"
         )
-    if profile.measured.alone.failed or run.skipped:
+    if profile.forecast.alone.failed or run.skipped:
         lines.append(f"{run.skipped:,} samples were skipped, which cannot be read or decoded")
     return lines
 
 
 def stage_table(profile: Profile) -> Table:
     """List each stage by itself, and in the loader."""
-    alone, run = profile.measured.alone.stages, profile.measured.run
+    alone, run = profile.forecast.alone.stages, profile.forecast.run
     at_work = run.stage_times
     total = sum(stage.seconds for stage in run.reading.all_stages.values())
     rows = []
@@ -94,7 +94,7 @@ def stage_table(profile: Profile) -> Table:
 
 def stage_notes(profile: Profile) -> str:
     """Explain the table of stages."""
-    alone = profile.measured.alone
+    alone = profile.forecast.alone
     return (
         f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each. Percentiles are of "
         "images, of parts of a batch for tokenize, or of batches for collate, plan and transfer; "
@@ -145,7 +145,7 @@ def ceiling_table(profile: Profile) -> Table:
             f"{ratio(profile.rate, found.rate):.0%}",
             f"{found.note}; {counted(found.threads, 'thread')}",
         ]
-        for name, found in profile.measured.roofline.ceilings.items()
+        for name, found in profile.forecast.roofline.ceilings.items()
     ]
     return ["", "samples/s", "bytes", "reached", ""], rows
 

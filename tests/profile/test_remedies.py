@@ -20,7 +20,7 @@ from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.transform import make_transform
-from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
+from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
 from datapipe.profile.measure.alone import measure_alone
 from datapipe.profile.measure.samples import COLD
@@ -35,12 +35,13 @@ ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
 
 
-def measured(seen: PipelineRun, stages: Any = ONE_MS, images: Sequence[bytes] = ()) -> Measured:
-    return Measured(run=seen, alone=alone(stages, images), roofline=roofline())
+def measured(seen: PipelineRun, stages: Any = ONE_MS, images: Sequence[bytes] = ()) -> Forecast:
+    return Forecast(
+        run=seen, alone=alone(stages, images), roofline=roofline(seen.usage.cores), processes=False
+    )
 
 
-def found(loader: Loader, figures: Measured, shards: str = "shards") -> dict[str, Remedy]:
-    forecast = Forecast(loader, figures)
+def found(loader: Loader, forecast: Forecast, shards: str = "shards") -> dict[str, Remedy]:
     return {remedy.name: remedy for remedy in predict_remedies(loader, forecast, shards=shards)}
 
 
@@ -51,15 +52,14 @@ def kept(loader: Loader) -> list[Any]:
 # The cost of a sample.
 
 
-def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured(endless: Make) -> None:
-    forecast = Forecast(endless(), measured(run(BUSY, samples=7_000)))
-    same = forecast.remedy("same", "as it is", "")
+def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured() -> None:
+    same = measured(run(BUSY, samples=7_000)).remedy("same", "as it is", "")
     assert same.rate == pytest.approx(700)
     assert same.gain == pytest.approx(1.0)
 
 
 def test_what_no_stage_accounts_for_is_overhead() -> None:
-    cost = measured(run(BUSY, cpu=19.9)).cost()
+    cost = measured(run(BUSY, cpu=19.9)).cost
     assert sum(cost.cpu.values()) == pytest.approx(19.5 / 10_000)
     assert cost.overhead == pytest.approx(0.28 / 10_000)
 
@@ -67,7 +67,7 @@ def test_what_no_stage_accounts_for_is_overhead() -> None:
 def test_costs_are_those_of_a_core_that_has_no_others_beside_it() -> None:
     figures = measured(run(BUSY))
     slow = replace(figures, roofline=replace(figures.roofline, scaling={1: 1.0, 2: 1.3}))
-    fast, crowded = figures.cost().cpu["decode"], slow.cost().cpu["decode"]
+    fast, crowded = figures.cost.cpu["decode"], slow.cost.cpu["decode"]
     assert crowded == pytest.approx(fast * 1.3 / 2, rel=0.02)
 
 
@@ -77,14 +77,13 @@ def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -
         seen = run(BUSY, read=round(share * 10_000 * 1000))
         figures = measured(seen, stages)
         assert figures.cold == pytest.approx(share)
-        assert figures.cost().wait.get("read", 0.0) == pytest.approx(share * 0.002, abs=1e-9)
-        assert "read" not in figures.cost(cold=0.0).wait
+        assert figures.cost.wait.get("read", 0.0) == pytest.approx(share * 0.002, abs=1e-9)
+        assert "read" not in figures.cost_of_reads(0.0).wait
 
 
-def test_the_fewest_workers_for_a_pace_are_predicted(endless: Make) -> None:
+def test_the_fewest_workers_for_a_pace_are_predicted() -> None:
     busy = {"decode": (26.0, 26.0), "resize": (13.0, 13.0)}
-    figures = Measured(run=run(busy, count=4, cores=4), alone=alone(ONE_MS), roofline=roofline(4))
-    forecast = Forecast(endless(num_workers=4), figures)
+    forecast = measured(run(busy, count=4, cores=4))
     one = forecast.rate / 4
     assert forecast.enough(one * 0.5) == 1
     assert forecast.enough(one * 1.2) == 2

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from datapipe.decode.normalize import KERNEL
+from datapipe.errors import PlanError
 from datapipe.loader.batch.builder import BatchBuilder
 from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.device.prefetcher import DevicePrefetcher
@@ -87,6 +88,9 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     It takes about so many samples, and no more after so many seconds. The interpreter should do
     nothing else meanwhile. Samples are dropped from the page cache to read them cold, if the system
     allows it.
+
+    Raises:
+        PlanError: the loader has no batches.
     """
     KERNEL.load_soon()  # it must not be loaded in the middle of a measurement
     KERNEL.wait()
@@ -94,6 +98,8 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
     # A cache would keep what is measured here.
     context = replace(parts.context, cache=None, on_error="skip")
     steps = list(_first(parts.steps(), samples))
+    if not steps:
+        raise PlanError("the loader has no batches to measure; make it with epochs=None")
     numbers = np.concatenate([step.samples for step in steps])[:samples]
     first = read_first(context, stored_samples(context, numbers), _FIRST_READS * seconds)
     run = _StageRun(context, parts.prefetcher)
@@ -109,7 +115,7 @@ def measure_alone(loader: Loader, *, samples: int = 256, seconds: float = 3.0) -
         cpu = ratio(costs["read"].cpu, costs["read"].samples)  # as from the page cache
         costs[COLD] = StageCost(
             samples=len(first.cold),
-            seconds=sum(first.cold),
+            seconds=max(0.0, sum(first.cold) - first.cold_queued),
             cpu=len(first.cold) * cpu,
             bytes=first.cold_bytes,
             times=percentiles(first.cold),

@@ -14,6 +14,7 @@ from datapipe.index.images.header import is_stored_image
 from datapipe.index.members import wanted_members
 from datapipe.index.rows import Member
 from datapipe.loader.batch.context import BatchContext
+from datapipe.profile.measure.usage import queued_seconds
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.protocol import Store
 
@@ -38,9 +39,11 @@ class FirstReads:
     stored: Sequence[Stored]  # all samples
     contents: Contents = field(default_factory=dict)  # of some of them
     images: list[Encoded] = field(default_factory=list)  # the first one of each of these
-    # of the samples that storage delivered: seconds of each, and bytes of all
+    # of the samples that storage delivered: seconds of each; bytes of all, and seconds that this
+    # thread waited for a processor
     cold: list[float] = field(default_factory=list)
     cold_bytes: int = 0
+    cold_queued: float = 0.0
 
 
 class MemoryStore(Store):
@@ -82,7 +85,8 @@ def read_first(context: BatchContext, stored: Sequence[Stored], seconds: float) 
     kept, until = 0, time.perf_counter() + seconds
     for start in range(0, len(stored), _TOGETHER):
         part = stored[start : start + _TOGETHER]
-        evicted, before, times, asked = evict(context, part), delivered(), [], 0
+        evicted, before, queued = evict(context, part), delivered(), queued_seconds()
+        times, asked = [], 0
         for shard, members in part:
             began = time.perf_counter()
             contents = context.store.read(shard, members)
@@ -98,6 +102,7 @@ def read_first(context: BatchContext, stored: Sequence[Stored], seconds: float) 
         if evicted and was_cold(before, asked):
             reads.cold += times
             reads.cold_bytes += asked
+            reads.cold_queued += queued_seconds() - queued
         if time.perf_counter() > until:
             break
     return reads

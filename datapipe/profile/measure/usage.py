@@ -6,8 +6,7 @@ import resource
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,9 @@ _SHARE = 0.01  # of the time that sampling may take
 _PERIOD = 0.002  # seconds between two probes of the lock; each takes some 10 µs
 _LOOK = 25  # probes between two reads of the kernel's figures, which take the lock themselves
 _SLACK = 0.00015  # seconds that a sleep may be late on an idle machine: timers and waking up
+
+# Raised for a process that ends meanwhile, or that may not be inspected.
+_GONE = (psutil.Error, OSError, NotImplementedError)
 
 
 class UsageMeter:
@@ -193,7 +195,7 @@ def queued_seconds() -> float:
 def own_tree() -> list[psutil.Process]:
     """Return this process and all living ones that it has started, directly or not."""
     own = psutil.Process()
-    with suppress(psutil.Error, OSError):
+    with suppress(*_GONE):
         return [own, *own.children(recursive=True)]
     return [own]
 
@@ -206,7 +208,7 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + ended.ru_utime + ended.ru_stime
     for process in tree[1:]:
-        with _may_have_ended():
+        with suppress(*_GONE):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
@@ -232,7 +234,7 @@ def memory_bytes(tree: list[psutil.Process]) -> int:
     """
     total = 0
     for process in tree:
-        with _may_have_ended():
+        with suppress(*_GONE):
             try:
                 total += process.memory_full_info().pss
             except (psutil.AccessDenied, AttributeError):
@@ -247,14 +249,7 @@ def bytes_read(tree: list[psutil.Process]) -> dict[tuple[int, float], int]:
     """
     read = {}
     for process in tree:
-        with _may_have_ended():
+        with suppress(*_GONE):
             if hasattr(process, "io_counters"):
                 read[process.pid, process.create_time()] = int(process.io_counters().read_bytes)
     return read
-
-
-@contextmanager
-def _may_have_ended() -> Iterator[None]:
-    """Skip a process that ends meanwhile, or that may not be inspected."""
-    with suppress(psutil.Error, OSError, NotImplementedError):
-        yield

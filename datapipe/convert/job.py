@@ -24,6 +24,7 @@ from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
+from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
@@ -240,13 +241,7 @@ class _Conversion:
 
     def _check_space(self) -> None:
         """Print how large the arrays will be; raise PackError if the disk lacks the room."""
-        columns = self.dataset.columns
-        texts = int(columns.member_size.sum()) if self.spec is None else 0
-        images = 0
-        if self.spec is not None:
-            images = self.dataset.manifest.images * self.spec.height * self.spec.width * 3
-            texts = int(columns.text_bytes.sum())
-        size = images + texts
+        size = array_bytes(self.dataset, self.spec)
         free = shutil.disk_usage(self.out).free
         about = f"{self.dataset.manifest.images:,} images, {readable_size(size)}"
         if size > free:

@@ -283,7 +283,7 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
         trial = run_trial(
             make,
             setting,
-            Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS),
+            Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True),
             ThisMachine(),
             round=0,
         )
@@ -294,8 +294,9 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
 
 def _others(trial: Trial) -> float:
     """Share of the cores' time that other processes took."""
-    assert trial.usage is not None
-    return trial.usage.others / (trial.usage.cores * trial.usage.seconds)
+    assert trial.figures is not None
+    assert trial.figures.usage is not None
+    return trial.figures.usage.others_share
 
 
 def main() -> None:

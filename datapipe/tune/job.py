@@ -16,10 +16,10 @@ from datapipe.tune.interrupt import remembered_interrupt
 from datapipe.tune.machine import Machine, ThisMachine
 from datapipe.tune.paced import WaitShare, find_sufficient, least_waiting
 from datapipe.tune.reason import explain, explain_pace, find_limit_of
-from datapipe.tune.result import SweepProgress, TuneResult, summarise
+from datapipe.tune.result import TuneResult, summarise
 from datapipe.tune.setting import Setting, grid
 from datapipe.tune.sweep import Goal, Sweep
-from datapipe.tune.trial import Make
+from datapipe.tune.trial import Make, Trial
 
 _KEPT = 2  # trials after which the best setting of another kind than the chosen one is kept
 
@@ -44,7 +44,7 @@ def tune_workers(
     train: Callable[[Any], object] | None = None,
     variants: Sequence[Mapping[str, Any]] = ({},),
     margin: _Part = MARGIN,
-    on_trial: Callable[[SweepProgress], object] | None = None,
+    on_trial: Callable[[Trial], object] | None = None,
 ) -> TuneResult:
     """Find the smallest setting of a loader that is as fast as any, or as training needs.
 
@@ -71,7 +71,7 @@ def tune_workers(
         variants: further arguments of `make`, each of which is tried in all combinations:
             `({"workers": "threads"}, {"workers": "processes"})`, say.
         margin: share of the rate that is not worth a larger setting.
-        on_trial: called with the results so far after every trial.
+        on_trial: called with every trial that counted batches, once it is over.
 
     Returns:
         The setting, its rate, and the figures behind them. For a datapipe loader it is kept, so
@@ -109,7 +109,7 @@ def tune(
     settings: Sequence[Setting],
     goal: Goal,
     machine: Machine,
-    on_trial: Callable[[SweepProgress], object] | None = None,
+    on_trial: Callable[[Trial], object] | None = None,
 ) -> TuneResult:
     """Find the smallest setting of a loader on a machine, as `tune_workers` does on this one."""
     waits: dict[Setting, WaitShare] = {}
@@ -117,10 +117,10 @@ def tune(
         # The sweep finds out itself whether there are too many workers.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
 
-        def tell(sweep: Sweep) -> None:
+        def tell(trial: Trial) -> None:
             check()
             if on_trial is not None:
-                on_trial(SweepProgress.of(sweep, waits))
+                on_trial(trial)
 
         sweep = Sweep(make, settings, goal, machine, tell)
         interrupted = False
@@ -213,14 +213,9 @@ def _keep(sweep: Sweep, result: TuneResult) -> None:
 
 
 def _raise_nothing_known(sweep: Sweep) -> NoReturn:
-    if sweep.failed and len(sweep.dropped) == len(sweep.settings):
-        setting, error = next(iter(sweep.failed.items()))
-        raise PlanError(
-            f"the loader fails with every setting; with {setting} it {sweep.dropped[setting]}"
-        ) from error
     if sweep.dropped:
         setting, reason = next(iter(sweep.dropped.items()))
-        raise PlanError(f"no setting is left: {setting} {reason}")
+        raise PlanError(f"no setting is left: {setting} {reason}") from sweep.error
     spent = sweep.machine.clock() - sweep.began
     raise PlanError(
         f"budget {sweep.goal.budget:g} s: after {spent:.1f} s there was no group of batches "

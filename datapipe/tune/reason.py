@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psutil
-
-from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.report.table import counted
 from datapipe.tune.choice import Rounds, fastest, ratio
@@ -22,21 +19,17 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
     """
     watched = [
         trial
-        for trial in trials
-        if trial.usage is not None
-        and trial.usage.gil is not None
-        and not trial.paced
-        and trial.setting.variant == chosen.variant
+        for trial in sorted(trials, key=lambda trial: trial.setting.size)
+        if trial.figures is not None and trial.setting.variant == chosen.variant
     ]
-    watched.sort(key=lambda trial: trial.setting.size)
     if not watched:
         return None
     larger = [t for t in watched if t.setting.num_workers > chosen.num_workers]
     own = [t for t in watched if t.setting.num_workers == chosen.num_workers]
     shown = (larger or own or watched)[0]
-    few = next((t for t in watched if 0 < t.setting.num_workers < shown.setting.num_workers), None)
-    samples = all(t.samples for t in (shown, few) if t is not None)
-    return find_limit(_figures(shown, samples), _figures(few, samples) if few is not None else None)
+    few = [t.figures for t in watched if 0 < t.setting.num_workers < shown.setting.num_workers]
+    assert shown.figures is not None
+    return find_limit(shown.figures, few[0] if few else None)
 
 
 def explain(
@@ -109,18 +102,3 @@ def explain_pace(
         )
     text += f"{chosen} is as fast as any and makes {room:.2f} of what training takes"
     return f"{text}: {limit.reason}" if limit is not None else text
-
-
-def _figures(trial: Trial, samples: bool) -> LoaderFigures:
-    assert trial.usage is not None
-    cores = psutil.cpu_count(logical=False)
-    return LoaderFigures(
-        seconds=trial.usage.seconds,
-        usage=trial.usage,
-        samples=trial.samples if samples else trial.batches,
-        workers=trial.setting.num_workers,
-        processes=trial.processes,
-        caller_cpu=trial.caller,
-        stages=trial.stages,
-        siblings=cores is not None and cores < (psutil.cpu_count() or 1),
-    )

@@ -117,27 +117,6 @@ class TuneResult:
         return self.reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepProgress:
-    """State of a sweep after a trial."""
-
-    settings: tuple[Tried, ...]  # all that are to be tried, smallest first
-    last: Trial | None  # the trial that counted last; None before the first
-    # spent, budget: seconds
-    spent: float
-    budget: float
-
-    @classmethod
-    def of(cls, sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> SweepProgress:
-        """Summarise a sweep."""
-        return cls(
-            settings=summarise(sweep, waiting),
-            last=sweep.trials[-1] if sweep.trials else None,
-            spent=sweep.machine.clock() - sweep.began,
-            budget=sweep.end - sweep.began,
-        )
-
-
 def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[Tried, ...]:
     """Return the results of each setting, smallest first."""
     return tuple(_tried(sweep, setting, waiting.get(setting)) for setting in sweep.settings)

@@ -49,7 +49,7 @@ class Sweep:
         active: settings that are not dropped.
         trials: all that counted batches, in order.
         dropped: reasons by setting.
-        failed: errors of the loader by setting.
+        error: the first one that the loader raised.
         goal, machine: as they were given.
         began, end: time of the clock at which the sweep began and its budget is spent.
     """
@@ -60,13 +60,13 @@ class Sweep:
         settings: Sequence[Setting],
         goal: Goal,
         machine: Machine,
-        on_trial: Callable[[Sweep], None],
+        on_trial: Callable[[Trial], object],
     ) -> None:
         self.settings = list(settings)
         self.active = list(settings)
         self.trials: list[Trial] = []
         self.dropped: dict[Setting, str] = {}
-        self.failed: dict[Setting, Exception] = {}
+        self.error: Exception | None = None
         self.goal = goal
         self.machine = machine
         self.began = machine.clock()
@@ -164,7 +164,7 @@ class Sweep:
             trial = None
         if trial is not None and trial.batches:
             self.trials.append(trial)
-        self._on_trial(self)
+            self._on_trial(trial)
         return trial if trial is not None and trial.batches else None
 
     def drop(self, *settings: Setting, why: str) -> None:
@@ -250,7 +250,7 @@ class Sweep:
         if not isinstance(error, EmptyLoader):
             logger.info("with %s the loader raised", setting, exc_info=error)
             why = f"raised {type(error).__name__}: {error}"
-        self.failed[setting] = error
+        self.error = self.error or error
         self.drop(setting, why=why)
         self.trials = [trial for trial in self.trials if trial.setting != setting]
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import psutil
 from torch.utils.data import DataLoader
 
-from datapipe.diagnosis.loader_figures import Usage
+from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.tune.arrivals import Arrivals, Segment, bounds, count, samples_of
@@ -53,23 +54,15 @@ class Trial(Segment):
     paced: bool  # whether batches were taken at the speed of training
     startup: float  # seconds until the first batch
     total: float  # seconds that the trial took, closing included
-    usage: Usage | None = None  # of the machine, in the segment; None if nothing was metered
-    # of a datapipe loader in the segment, if it was metered
-    stages: Mapping[str, Stage] = field(default_factory=dict)
-    caller: float | None = None  # CPU seconds of the thread that took the batches
+    memory: int = 0  # most bytes of all processes; 0 if nothing was metered
+    figures: LoaderFigures | None = None  # of the loader at work; None if it was not probed
     over: bool = False  # whether it was stopped because it took too much memory
-    processes: bool = False  # whether the workers are known to be processes
     key: str | None = None  # under which a result is kept; None if the loader has none
 
     @property
     def rate(self) -> float:
         """Batches a second; 0 if none counts."""
         return self.batches / self.seconds if self.seconds > 0 else 0.0
-
-    @property
-    def memory(self) -> int:
-        """Most bytes of all processes; 0 if nothing was metered."""
-        return self.usage.memory if self.usage is not None else 0
 
     @property
     def overhead(self) -> float:
@@ -130,9 +123,7 @@ class _TrialRun:
         if self._meter is not None:
             self._meter.start()
         self._loader = make(**self._setting.arguments)
-        self.seen["processes"] = isinstance(self._loader, DataLoader)
         if isinstance(self._loader, Loader):
-            self.seen["processes"] = self._loader.options.workers == "processes"
             self.seen["key"] = self._loader.components().find_tuning_key()
             self._loader.set_epoch(self._aim.epoch)
             if self._aim.probe:
@@ -152,12 +143,9 @@ class _TrialRun:
                 if step is not None and arrivals.skip is not None:
                     step(batch)
         if not arrivals.got:
-            raise EmptyLoader("it yields no batch at all")
+            raise EmptyLoader("yields no batch at all")
         if self._meter is not None:
-            self.seen["caller"] = time.thread_time() - self._caller
-            self.seen["usage"] = self._meter.stop()
-        if self._before is not None:
-            self.seen["stages"] = self._loader.meter.reading().since(self._before).stages
+            self._read(self._meter.stop())
 
     def bounds(self) -> tuple[int, int]:
         """Return the bounds of the batches that count so far."""
@@ -166,7 +154,7 @@ class _TrialRun:
     def close(self) -> None:
         """Stop the workers and drop all references, for any kind of iterable."""
         if self._meter is not None:
-            self.seen["usage"] = self._meter.stop()
+            self._meter.stop()
         loader, self._loader = self._loader, None
         if callable(close := getattr(loader, "close", None)):
             close()
@@ -207,6 +195,30 @@ class _TrialRun:
             self._caller = time.thread_time()
         if isinstance(self._loader, Loader) and self._loader.meter is not None:
             self._before = self._loader.meter.reading()
+
+    def _read(self, usage: Usage) -> None:
+        """Note what the loader used in the batches that count."""
+        caller = time.thread_time() - self._caller
+        self.seen["memory"] = usage.memory
+        if usage.gil is None:
+            return
+        loader, found = self._loader, count(self.arrivals, *self.bounds())
+        processes, stages = isinstance(loader, DataLoader), dict[str, Stage]()
+        if isinstance(loader, Loader):
+            processes = loader.options.workers == "processes"
+            if self._before is not None and loader.meter is not None:
+                stages = dict(loader.meter.reading().since(self._before).stages)
+        cores = psutil.cpu_count(logical=False)
+        self.seen["figures"] = LoaderFigures(
+            seconds=usage.seconds,
+            usage=usage,
+            samples=found.samples or found.batches,
+            workers=self._setting.num_workers,
+            processes=processes,
+            caller_cpu=caller,
+            stages=stages,
+            siblings=cores is not None and cores < (psutil.cpu_count() or 1),
+        )
 
 
 def _batches(

@@ -155,13 +155,14 @@ def test_a_loader_that_always_raises_is_an_error_with_its_cause() -> None:
         raise OSError("no such disk")
 
     with pytest.raises(
-        datapipe.PlanError, match="with every setting; with no workers it raised OSE"
-    ):
+        datapipe.PlanError, match="no setting is left: no workers raised OSError: no such disk"
+    ) as error:
         tune_workers(make)
+    assert isinstance(error.value.__cause__, OSError)
 
 
 def test_a_loader_without_batches_is_an_error() -> None:
-    with pytest.raises(datapipe.PlanError, match="it yields no batch at all"):
+    with pytest.raises(datapipe.PlanError, match="no workers yields no batch at all"):
         tune_workers(lambda **_: [])
 
 
@@ -263,13 +264,10 @@ def test_variants_are_tried_and_the_first_of_equals_is_taken() -> None:
     assert len(result.settings) == 6
 
 
-def test_who_watches_is_told_after_every_trial(sweep: Any) -> None:
+def test_every_trial_is_told(sweep: Any) -> None:
     told: list[Any] = []
     result = sweep(CORES, on_trial=told.append)
-    assert len(told) == len(result.trials)
-    assert [progress.spent for progress in told] == sorted(progress.spent for progress in told)
-    assert told[-1].budget == 60.0
-    assert told[-1].last == result.trials[-1]
+    assert tuple(told) == result.trials
 
 
 def test_samples_a_second_are_known_where_batches_say_their_size() -> None:

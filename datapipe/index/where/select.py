@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.files.derived import cache_folder, new_folder, open_or_build
+from datapipe.index.files.derived import (
+    cache_folder,
+    new_folder,
+    open_or_build,
+    read_about,
+    write_about,
+)
 from datapipe.index.files.npy import map_plain, npy_files
 from datapipe.index.where.evaluate import evaluate, holds
 from datapipe.index.where.syntax import Where, clip
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
-
-logger = logging.getLogger(__name__)
 
 BLOCK = 512
 """Samples between two entries of the directory; `plan.selection` reads it so."""
@@ -31,7 +34,7 @@ BLOCK = 512
 _CHUNK = 1 << 18  # samples at a time; whole blocks
 _ABOUT = "where.json"
 _FILES = {"bits": "|u1", "ranks": "<i8"}
-_VERSION = 1
+_VERSION = 2
 _MOST_TERMS = 8  # shown in a message
 
 
@@ -148,14 +151,15 @@ def _build(folder: Path, scan: _Scan) -> Selected:
         count = _write(temporary, scan)
         if not count:
             raise scan.nothing()
+        bits, _ = _map(temporary)
         about = {
             "version": _VERSION,
             "expression": scan.where and str(scan.where),
             "samples": scan.samples,
             "selected": count,
+            "digest": sha256(bits.data).hexdigest(),
         }
-        about |= {f"{name}.npy_sha256": digest for name, (_, digest) in _files(temporary).items()}
-        (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
+        write_about(temporary / _ABOUT, about, compared=[f"{name}.npy" for name in _FILES])
     found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
@@ -176,20 +180,10 @@ def _write(folder: Path, scan: _Scan) -> int:
 
 def _open(folder: Path) -> Selected | None:
     """Return the selection in a folder; None where it is missing, torn or damaged."""
-    if not folder.exists():
-        return None
-    try:
-        about, files = json.loads((folder / _ABOUT).read_bytes()), _files(folder)
-        sums = {name: about[f"{name}.npy_sha256"] for name in _FILES}
-        if about["version"] == _VERSION and all(files[n][1] == sums[n] for n in _FILES):
-            return Selected(files["bits"][0], files["ranks"][0], files["bits"][1])
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
-    logger.warning("%s is damaged or of an older version; its samples are selected anew", folder)
-    return None
+    about = read_about(folder / _ABOUT, _VERSION)
+    return None if about is None else Selected(*_map(folder), about["digest"])
 
 
-def _files(folder: Path) -> dict[str, tuple[Any, str]]:
-    """Map bitmap and directory; return each with the sha256 of its values."""
-    mapped = {name: map_plain(folder / f"{name}.npy", dtype) for name, dtype in _FILES.items()}
-    return {name: (values, sha256(values.data).hexdigest()) for name, values in mapped.items()}
+def _map(folder: Path) -> tuple[UInt8, Int64]:
+    bits, ranks = (map_plain(folder / f"{name}.npy", dtype) for name, dtype in _FILES.items())
+    return bits, ranks

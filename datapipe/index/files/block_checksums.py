@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
@@ -124,10 +123,10 @@ class CheckedFiles:
             at += len(found)
 
 
-class CheckedColumn(NDArrayOperatorsMixin):
+class CheckedColumn:
     """Array in a file, mapped when needed, of which each block is compared when it is first read.
 
-    Indexing it returns plain arrays. An operation on the array as a whole compares all blocks.
+    Indexing it returns plain arrays. `np.asarray` compares all blocks.
 
     Attributes:
         values: the array.
@@ -164,19 +163,6 @@ class CheckedColumn(NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         self.compare(slice(None))
         return self.values if dtype is None else self.values.astype(dtype)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        arrays = (np.asarray(arg) if isinstance(arg, CheckedColumn) else arg for arg in inputs)
-        return getattr(ufunc, method)(*arrays, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the array; all but those of its size compare it first."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        value = getattr(self.values, name)
-        if name not in ("size", "nbytes", "itemsize", "ndim"):
-            self.compare(slice(None))
-        return value
 
     def compare(self, index: Any, width: int = 1) -> None:
         """Compare the blocks of some values.

@@ -68,8 +68,6 @@ def inspect(
 
 
 def _described(dataset: Dataset) -> dict[str, Any]:
-    import numpy as np
-
     manifest, columns = dataset.manifest, dataset.columns
     rows: dict[str, Any] = {
         "form": "shards" if manifest.arrays is None else "arrays",
@@ -79,10 +77,7 @@ def _described(dataset: Dataset) -> dict[str, Any]:
         "rejected": f"{manifest.rejected:,}",
     }
     if manifest.images:
-        widths, heights = (
-            np.asarray(sides, np.int64) for sides in (columns.image_width, columns.image_height)
-        )
-        pixels = int(widths @ heights)
+        pixels = int((columns.image_width.astype("int64") * columns.image_height).sum())
         rows["mean image"] = f"{pixels / manifest.images / 1e6:.2f} MPix"
     if manifest.arrays is not None:
         rows["arrays"] = ", ".join(sorted(manifest.arrays.files))

@@ -239,11 +239,11 @@ class _Conversion:
     def _check_space(self) -> None:
         """Raise PackError if the disk has no room for the arrays."""
         columns = self.dataset.columns
-        texts = int(np.sum(columns.member_size)) if self.spec is None else 0
+        texts = int(columns.member_size.sum()) if self.spec is None else 0
         images = 0
         if self.spec is not None:
             images = self.dataset.manifest.images * self.spec.height * self.spec.width * 3
-            texts = int(np.sum(columns.text_bytes))
+            texts = int(columns.text_bytes.sum())
         content = f"{self.dataset.manifest.images:,} images"
         check_room(self.out, images + texts, content, "or a smaller --image-size")
 

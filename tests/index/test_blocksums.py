@@ -60,7 +60,7 @@ def test_values_are_those_that_were_written(files, monkeypatch, whole):
     assert a[A % 1000 == 0].tolist() == A[A % 1000 == 0].tolist()
     assert gather(a, some).tolist() == A[some].tolist()
     assert gather_counts(a, some[:1]).tolist() == [1]
-    assert int(np.sum(a)) == int(A.sum())
+    assert int(a.sum()) == int(np.sum(a)) == int(A.sum())
     assert b[2:4].tolist() == B[2:4].tolist()
     with pytest.raises(IndexError):
         a[len(A)]

@@ -126,7 +126,7 @@ class CheckedFiles:
 class CheckedColumn:
     """Array in a file, mapped when needed, of which each block is compared when it is first read.
 
-    Indexing it returns plain arrays. `np.asarray` compares all blocks.
+    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
 
     Attributes:
         values: the array.
@@ -163,6 +163,15 @@ class CheckedColumn:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         self.compare(slice(None))
         return self.values if dtype is None else self.values.astype(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the array; all but those of its size compare it first."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self.values, name)
+        if name not in ("size", "nbytes", "itemsize", "ndim"):
+            self.compare(slice(None))
+        return value
 
     def compare(self, index: Any, width: int = 1) -> None:
         """Compare the blocks of some values.

@@ -268,11 +268,9 @@ def url_columns(columns: Columns) -> list[str]:
 
 def _holds_image(column: str, values: Sequence[Any]) -> bool:
     value = _first(values)
-    if isinstance(value, str):
-        return _is_base64(value) or value[:11].lower() == "data:image/"
-    if isinstance(value, bytes):
-        return column.lower() in IMAGE_FIELDS or is_image(value)
-    return is_image_struct(value)
+    if isinstance(value, bytes) and column.lower() in IMAGE_FIELDS:
+        return True
+    return is_image_struct(value) or is_image(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:

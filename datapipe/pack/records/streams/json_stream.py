@@ -55,8 +55,8 @@ def read_member_arrays(
 ) -> Generator[tuple[str, int, Any], None, None]:
     """Yield (name, index, entry) of the top-level arrays `names` of a file's JSON object.
 
-    Other members are skipped without being built: only their brackets and quotes have to be right.
-    Time is linear in the file's size; memory holds a chunk, or one entry if that is larger.
+    Time is linear in the file's size; memory holds a chunk, or one entry of any array or another
+    member if that is larger.
 
     Args:
         path: the file, in UTF-8.

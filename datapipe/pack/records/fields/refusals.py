@@ -51,6 +51,10 @@ class TableColumns:
         columns = self.columns
         self.names = {n.lower(): n for n in columns if columns[n] and n not in self.held}
 
+    def named(self, *names: str) -> list[str]:
+        """Return the columns of these names, which are in small letters."""
+        return [self.names[name] for name in names if name in self.names]
+
     def refusal(self, fault: str) -> PackError:
         return PackError(f"{self.raw}: {fault} (all columns: {listed(self.columns)})")
 

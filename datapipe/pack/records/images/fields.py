@@ -207,6 +207,12 @@ def _decode(text: str, name: str) -> bytes:
 Columns = Mapping[str, Sequence[Any]]
 """Values of the first records that are not null, by column; none where all are null."""
 
+
+def columns_of_record(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the fields of a record as columns of one value, or of none where it is null."""
+    return {name: [] if value is None else [value] for name, value in record.items()}
+
+
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
 

@@ -24,7 +24,6 @@ from datapipe.pack.records.fields.known_texts import (
     turns_in_lists,
 )
 from datapipe.pack.records.fields.refusals import (
-    ID_NAME,
     PREFERRED,
     TableColumns,
     label_columns,
@@ -35,9 +34,9 @@ from datapipe.pack.records.fields.refusals import (
 from datapipe.pack.records.images.fields import (
     Columns,
     columns_of_record,
+    elsewhere,
     has_image_extension,
     image_columns,
-    url_columns,
 )
 from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.templates import named_by
@@ -164,8 +163,7 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
             return True
     except PackError:
         return True
-    captioned = not table.names.keys().isdisjoint(_CAPTION | _WEAK_CAPTION)
-    if captioned and (url_columns(columns) or any(map(ID_NAME.search, table.names))):
+    if table.named(*_CAPTION, *_WEAK_CAPTION) and elsewhere(columns):
         return True
     return text_is_enough and bool(_texts(columns))
 

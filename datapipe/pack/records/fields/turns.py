@@ -8,6 +8,7 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.pack.records.images.fields import (
+    NOT_FETCHED,
     are_numbered,
     columns_of_record,
     image_columns,
@@ -162,10 +163,7 @@ def _image_fields(record: Record) -> list[str]:
     columns = columns_of_record(record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
-        raise MissingMember(
-            f"the image seems to be a URL (`{urls[0]}`), which packing does not fetch; download "
-            "first, for example with img2dataset"
-        )
+        raise MissingMember(f"the image seems to be a URL (`{urls[0]}`), {NOT_FETCHED}")
     return fields
 
 

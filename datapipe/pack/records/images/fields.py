@@ -171,11 +171,7 @@ def _from_text(text: str, path: Callable[[str], str], name: str) -> Blob | Inlin
 def _from_url(text: str, path: Callable[[str], str], name: str) -> Blob:
     url = text.partition("://")
     if url[0].lower() != "file":
-        raise MissingMember(
-            f"image is a URL ({text[:200]}), which packing does not fetch; download first, "
-            "for example with img2dataset",
-            member=name,
-        )
+        raise MissingMember(f"image is a URL ({text[:200]}), {NOT_FETCHED}", member=name)
     try:
         parts = urlsplit(text)
     except ValueError as error:
@@ -212,6 +208,12 @@ def columns_of_record(record: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the fields of a record as columns of one value, or of none where it is null."""
     return {name: [] if value is None else [value] for name, value in record.items()}
 
+
+ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
+"""Names of columns of images' ids."""
+
+NOT_FETCHED = "which packing does not fetch; download first, for example with img2dataset"
+"""What to do about images that are addresses."""
 
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
@@ -270,6 +272,11 @@ def url_columns(columns: Columns) -> list[str]:
         if any(map(is_url, values))
         and (_URL_NAME.search(name) or any(map(has_image_extension, values)))
     ]
+
+
+def elsewhere(columns: Columns) -> list[str]:
+    """Return the columns that name images by address or by id."""
+    return [*url_columns(columns), *(n for n, v in columns.items() if v and ID_NAME.search(n))]
 
 
 def _holds_image(column: str, values: Sequence[Any]) -> bool:

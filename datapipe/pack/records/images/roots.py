@@ -306,14 +306,11 @@ def _further(
         for folder, prefix in _search(bases, names)
         if any(base in (folder, *folder.parents[:_BELOW]) for base in bases)
     ]
-    for prefix in dict.fromkeys(prefix for _, prefix in places):
-        folders = [folder for folder, cut in places if cut == prefix]
-        better = _holding([*found.folders, *folders], names, prefix)
-        if len(better.files) > len(found.files) and (
-            not prefix or is_given or len(better.files) == len(names)
-        ):
-            return better, prefix
-    return found, ""
+    prefix = places[0][1] if places else ""
+    folders = [folder for folder, cut in places if cut == prefix]
+    better = _holding([*found.folders, *folders], names, prefix)
+    is_enough = not prefix or is_given or len(better.files) == len(names)
+    return (better, prefix) if is_enough and better.files else (found, "")
 
 
 # --- messages ---------------------------------------------------------------------------------

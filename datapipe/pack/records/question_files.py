@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
-from datapipe.pack.input.survey import list_folder
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import first_entry
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import read_file
@@ -75,7 +76,11 @@ def image_field(question: Mapping[str, Any]) -> str:
 
 def holds_questions(path: Path) -> bool:
     """Return whether a file holds questions about images, or answers to them; does not raise."""
-    return _sniff(path) is not None or holds_answers(path)
+    return _asks(path) or holds_answers(path)
+
+
+def _asks(path: Path) -> bool:
+    return _sniff(path) is not None
 
 
 def holds_answers(path: Path) -> bool:
@@ -84,21 +89,22 @@ def holds_answers(path: Path) -> bool:
     return "question_id" in entry and any(field in entry for field in ANSWERS)
 
 
-def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions at `raw`, and that of their answers if it is another.
+def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
+    """Return the file of questions, and that of their answers if it is another.
 
     Raises:
         PackError: there are none or several, or their answers are not there.
     """
-    found = find_objects(raw, options, lambda path: _sniff(path) is not None)
+    raw = survey.raw
+    found = find_objects(survey, options, _asks)
     if not found:
-        if answers := find_objects(raw, options, holds_answers):
+        if answers := find_objects(survey, options, holds_answers):
             raise PackError(
                 f"{answers[0]} holds answers; give the file of their questions, such as "
                 "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
-    files = [file for file in map(_sniff, found) if file]
+    files = [file for path in found if (file := survey.look(_sniff, path))]
     paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
@@ -201,13 +207,13 @@ def _near(path: Path, raw: Path) -> list[Path]:
     here = path.absolute().parent
     folders: list[Path] = []
     for folder in (here, here.parent):
-        folders += [folder, *(folder / name for name in list_folder(folder)[1][:_MOST])]
+        folders += [folder, *(folder / name for name in list_folder(folder).folders[:_MOST])]
     if raw.is_dir():
         folders.append(raw.absolute())
     files: dict[Path, None] = {}
     for folder in dict.fromkeys(folders):
-        names = (name for name in list_folder(folder)[0] if name.lower().endswith(".json"))
-        files |= dict.fromkeys(folder / name for name in sorted(islice(names, _MOST)))
+        names = (name for name in list_folder(folder).files if name.lower().endswith(".json"))
+        files |= dict.fromkeys(folder / name for name in islice(names, _MOST))
     files.pop(path.absolute(), None)
     return list(files)
 

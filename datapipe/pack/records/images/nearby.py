@@ -15,7 +15,7 @@ from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import packed_images
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, ReadOptions, printable
-from datapipe.pack.input.survey import walk
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.field_path import parse_source
 from datapipe.pack.records.images.fields import image_blob
 from datapipe.pack.records.images.roots import nearby, path_below, respelling
@@ -82,12 +82,10 @@ def _images(base: Path) -> list[str]:
     """Return paths of images below a folder, among the first files there."""
     found: list[str] = []
     seen = 0
-    for folder, _, files in walk(base):
-        below = os.path.relpath(folder, base)
-        for name in sorted(files):
-            if is_image_extension(name.rpartition(".")[2].lower()):
-                found.append(name if below == "." else f"{below}/{name}")
-        seen += len(files) + 1
+    for listing in Survey(base).walk():
+        below = os.path.relpath(listing.folder, base)
+        found += (name if below == "." else f"{below}/{name}" for name in listing.images)
+        seen += len(listing.files) + 1
         if seen >= _SEEN or len(found) >= _FILES:
             break
     return found[:_FILES]

@@ -11,8 +11,8 @@ from pathlib import Path, PosixPath
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.pack.input.archives import holds, is_archive, unpack_command
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import as_it_lies, printable
-from datapipe.pack.input.survey import list_folder
 from datapipe.pack.notes import Notes
 
 _BELOW = 4  # levels below the records' own folder
@@ -205,7 +205,7 @@ def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
     paths = [
         folder / name
         for folder in folders
-        for name in sorted(filter(is_archive, list_folder(folder)[0]))
+        for name in filter(is_archive, list_folder(folder).files)
     ]
     stems = {*starts, *_USUAL}
     return [p for p in paths if p.name.lower().partition(".")[0] in stems or holds(p, listed)]
@@ -277,7 +277,7 @@ def _called(folder: Path, names: Collection[str]) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return [folder / name for name in list_folder(folder, _ENTRIES)[1]]
+    return [folder / name for name in list_folder(folder, _ENTRIES).folders]
 
 
 # --- what is said -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
+from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
 from datapipe.pack.records.streams.json_stream import read_json
@@ -24,9 +25,6 @@ from datapipe.pack.records.streams.parquet_records import (
     refuse_pointer,
 )
 
-_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") | {
-    kind: kind for kind in ("csv", "tsv", "parquet")
-}
 _SAMPLE = 4 << 20
 _FIRST = 100
 _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
@@ -35,13 +33,6 @@ _OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 def kind_of(path: Path) -> str:
     """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
     return kind_of_name(path.name)
-
-
-def kind_of_name(name: str) -> str:
-    """Return what `kind_of` says of a file of this name, without the cost of a `Path`."""
-    name = name.lower()
-    stem, _, ext = name.removesuffix(".gz").rpartition(".")
-    return _KINDS.get(ext, "") if stem else ""
 
 
 def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:

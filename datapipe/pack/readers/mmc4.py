@@ -16,7 +16,8 @@ from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.conversations import unpack_document
-from datapipe.pack.records.images.nearby import Images, find_images
+from datapipe.pack.records.images.fields import named_blob
+from datapipe.pack.records.images.roots import Images, find_images
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records
 from datapipe.pack.records.streams.record_files import (
@@ -51,12 +52,13 @@ class Mmc4Reader:
     takes = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
-        return find_records(survey, options, fits) is not None
+        return bool(find_records(survey, options, fits))
 
     def open(self, survey: Survey, options: ReadOptions) -> Documents:
         # `open_records` says what is wrong.
-        files = find_records(survey, options, fits) or open_records(survey, options, fits, _WHAT)
-        images = _find_images(files.files[0], survey.raw, options)
+        files = find_records(survey, options, fits)
+        files = files or open_records(survey, options, fits, _WHAT).files
+        images = _find_images(files[0], survey.raw, options)
         options = replace(options, image_root=images.folders[0])
         return Documents(open_records(survey, options, fits, _WHAT), images)
 
@@ -150,7 +152,8 @@ def _sample(
     names = _names(record)
     found, rest = unpack_document(document(record, set(filter(images.has, names))))
     blobs = tuple(
-        RawImage(images.blob(name, source), str(number or "")) for number, name in enumerate(found)
+        RawImage(named_blob(name, images, source), str(number or ""))
+        for number, name in enumerate(found)
     )
     kept, others = plain(rest, ())
     sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))

@@ -13,8 +13,8 @@ from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import Images, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -118,10 +118,6 @@ class CaptionReader:
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
         return spellings_of_names(probes)
 
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        """Return relative folders in which such images usually are."""
-        return ()
-
     def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         """Return the files that are meant; must be quick and not raise."""
         return find_objects(survey, options, self.fits)
@@ -149,8 +145,7 @@ class CaptionReader:
     def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
         path = self.choose(survey, options)
         probes = self.probes(path)
-        spellings, hints = self.spellings(probes), self.hints(path, probes)
-        images = find_images(path, survey.raw, options, probes, spellings, hints=hints)
+        images = find_images(path, survey.raw, options, probes, self.spellings(probes))
         return CaptionFile(path, images)
 
     def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
@@ -168,7 +163,7 @@ class CaptionReader:
                 yield Reject(item.source, "image has no caption", "MissingMember")
                 continue
             try:
-                blob = source.images.blob(item.image, item.source)
+                blob = named_blob(item.image, source.images, item.source)
                 key = key_of_record(item.fields, options)
                 record = None if item.record is None else plain(item.record)[0]
             except SampleError as error:

@@ -38,7 +38,8 @@ from datapipe.pack.records.images.fields import (
     image_columns,
     url_columns,
 )
-from datapipe.pack.records.images.nearby import named_by
+from datapipe.pack.records.images.roots import Images
+from datapipe.pack.records.images.templates import named_by
 from datapipe.text.conversation import read_turns
 
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
@@ -83,7 +84,7 @@ def infer(
     *,
     image: str | None = None,
     text: str | None = None,
-    root: Path | None = None,
+    files: Images | None = None,
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
@@ -93,12 +94,12 @@ def infer(
         notes: where decisions go.
         image: the source of the images that a user named; "" for none.
         text: the source of the caption that a user named; "" for none.
-        root: where paths of images start.
+        files: where the images are that columns name.
 
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.
     """
-    images = image_sources(columns, raw, notes, image=image, root=root)
+    images = image_sources(columns, raw, notes, image=image, files=files)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -127,7 +128,12 @@ def infer(
 
 
 def image_sources(
-    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, root: Path | None = None
+    columns: Columns,
+    raw: Path,
+    notes: Notes,
+    *,
+    image: str | None = None,
+    files: Images | None = None,
 ) -> tuple[FieldSource, ...]:
     """Return the sources of a table's images, as `infer` takes them.
 
@@ -136,7 +142,7 @@ def image_sources(
     """
     if image is not None:
         return _named("--image-column", image, columns, raw)
-    names = image_columns(columns, root)
+    names = image_columns(columns, files)
     TableColumns(raw=raw, columns=columns, images=names).require_one_image()
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
         notes.decide(f"images are named without their extension: taken from {template}")

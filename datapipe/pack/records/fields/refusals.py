@@ -18,7 +18,7 @@ from datapipe.pack.records.images.fields import (
     names_files,
     url_columns,
 )
-from datapipe.pack.records.images.nearby import named_by, template_of
+from datapipe.pack.records.images.templates import named_by
 
 PREFERRED = ("chosen", "rejected")
 ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
@@ -112,12 +112,12 @@ class TableColumns:
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"
         ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
-        if not ids and (template := named_by(raw, columns)):
+        template = named_by(raw, {ids[0]: columns[ids[0]]} if ids else columns)
+        if template and not ids:
             raise PackError(
                 f"{raw}: no column holds paths of images, and images are here whose names hold the "
                 f"ids of one; take them with --image-column {template!r}, or {alone}"
             )
-        template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
         urls = [] if template else url_columns(columns)
         if urls:
             raise PackError(

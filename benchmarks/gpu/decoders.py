@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.common import Absent
 from datapipe import DaliOptions, ImageSpec
-from datapipe.decode.batched import fit_batch, normalize_batch
+from datapipe.decode.batched import normalize_batch, resize_batch
 from datapipe.decode.dali.graph import decoder_options
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
@@ -183,7 +183,8 @@ class TorchvisionDecoder:
             except RuntimeError as error:
                 # A build without nvJPEG is found out only here.
                 raise Absent(f"torchvision cannot: {str(error).splitlines()[0]}") from error
-            yield normalize_batch(fit_batch(images, SIDE, SIDE), MEAN_STD, torch.float32)
+            fitted = torch.cat([resize_batch(image[None], SIDE, SIDE) for image in images])
+            yield normalize_batch(fitted, MEAN_STD, torch.float32)
 
     def close(self) -> None:
         pass

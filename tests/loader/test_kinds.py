@@ -26,6 +26,7 @@ from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
+from datapipe.loader.image_path import choose_path
 from datapipe.loader.metrics.watch import Watch
 from datapipe.loader.specs import BatchSpec, DeviceSpec
 from datapipe.loader.work import Work
@@ -462,8 +463,8 @@ def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
     loaders = [make(image=spec) for spec in (first, other)]
     context, work = together(loaders), work_on(image=first)
     expected = build(context, job(loaders, SAMPLES))["pixel_values"]
-    path = work.choose_path(loaders[0].options)
-    transforms = [work.fitting_own(spec, path) for spec in (None, other)]
+    path = choose_path(work, loaders[0].options)
+    transforms = [path.transform(spec) for spec in (None, other)]
     assert context.images is not None
     images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
     batch = build(replace(context, images=images), job(loaders, SAMPLES))
@@ -487,17 +488,16 @@ def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused
     make: Make, options: dict[str, Any], changes: dict[str, Any], told: str
 ) -> None:
     image = ImageSpec(size=24, normalize="clip")
-    work = work_on(image=image, **options)
-    path = work.choose_path(make().options)
-    same = work.fitting_own(replace(image), path), work.fitting(path)
+    path = choose_path(work_on(image=image, **options), make().options)
+    same = path.transform(replace(image)), path.transform()
     assert len({repr(transform.spec) for transform in same if transform}) == 1
     with pytest.raises(PlanError, match=told):
-        work.fitting_own(replace(image, **changes), path)
+        path.transform(replace(image, **changes))
     if not options:
         return
     dali = replace(path, decoder=object())  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="DALI makes all images of a batch alike"):
-        work_on(image=image).fitting_own(replace(image, flip=0.5), dali)
+        dali.transform(replace(image, flip=0.5))
 
 
 def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:

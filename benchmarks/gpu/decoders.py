@@ -20,6 +20,7 @@ from datapipe.decode.batched import normalize_batch, resize_batch
 from datapipe.decode.dali.graph import decoder_options
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
+from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 SIDE = 336
@@ -199,7 +200,7 @@ class Dali:
         try:
             self._decoder = DaliDecoder(
                 SPEC,
-                device="mixed" if device.type == "cuda" else "cpu",
+                device=resolve_device(device),
                 batch_size=setting.batch,
                 threads=setting.threads,
                 options=setting.options,
@@ -246,7 +247,7 @@ class DaliLimit:
         )
         how = {"device": "mixed" if mixed else "cpu"}
         if mixed and not defaults:
-            how = decoder_options("mixed", setting.options)
+            how = decoder_options(device, setting.options)
         with self._pipeline:
             images = fn.external_source(
                 source=lambda: next(self._feed), dtype=types.UINT8, ndim=1, no_copy=True

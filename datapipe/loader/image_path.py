@@ -136,8 +136,7 @@ def _start_dali(work: Work, options: LoaderOptions, gpu: torch.device | None) ->
     try:
         decoder = DaliDecoder(
             unnormalized(image) if on_cpu else image,
-            device="cpu" if gpu is None else "mixed",
-            device_id=None if gpu is None else gpu.index,
+            device=gpu,
             batch_size=_TOGETHER if gpu is None else _TOGETHER_ON_GPU,
             threads=max(1, options.num_workers),
             check=not options.verify,  # DALI shows damage as pixels; a checksum finds it too
@@ -161,7 +160,7 @@ def _unfit_for_dali(work: Work, image: ImageSpec, options: LoaderOptions) -> str
     if options.workers == "processes":
         return "DALI has threads of its own and does not work in processes"
     if image.scaled_decode:
-        return "scaled_decode is of the CPU kernels"
+        return "scaled_decode needs the CPU kernels"
     try:
         check_supported(image)
     except PlanError as error:

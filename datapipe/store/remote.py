@@ -52,9 +52,6 @@ class RemoteStore(Store):
         self._folder = folder
         self._names = names
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return RemoteStore, (self._folder, self._names)
-
     def name(self, shard: int) -> str:
         return self._names[shard]
 

@@ -363,7 +363,7 @@ def test_a_closed_decoder_says_so(jpeg):
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
 def test_a_gpu_shows_what_the_cpu_shows(encode, crop, jpeg, dtype):
     spec = ImageSpec(size=(24, 32), resize="pad", dtype=dtype)
-    decoder = DaliDecoder(spec, device="mixed", batch_size=8, threads=2)
+    decoder = DaliDecoder(spec, device=torch.device("cuda", 0), batch_size=8, threads=2)
     turned = encode(crop(size=(120, 80)), exif=exif(6))
     images = [jpeg(0), encode(kind="PNG"), jpeg(1)[:500], unreadable(jpeg(2)), turned]
     most = 1.5 if dtype == torch.uint8 else 1.5 / 255

@@ -24,23 +24,7 @@ def test_images_of_several_sizes_are_not_in_the_graph(resize):
         DaliDecoder(ImageSpec(resize=resize), batch_size=1, threads=1)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"batch_size": 0},
-        {"batch_size": 2.0},
-        {"threads": 0},
-        {"device": "gpu"},
-        {"device_id": 0},
-    ],
-)
-def test_options_out_of_range_are_refused(options):
-    name = "device" if "device_id" in options else next(iter(options))
-    with pytest.raises(PlanError, match=name):
-        DaliDecoder(SPEC, **{"batch_size": 1, "threads": 1} | options)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_gpu_is_said_before_anything_is_decoded():
-    with pytest.raises(PlanError, match="device='mixed' needs a GPU"):
-        DaliDecoder(SPEC, device="mixed", batch_size=1, threads=1)
+    with pytest.raises(PlanError, match="needs a GPU, and torch sees none"):
+        DaliDecoder(SPEC, device=torch.device("cuda", 0), batch_size=1, threads=1)

@@ -117,35 +117,27 @@ class Timeline:
     def __init__(self, most: int = _MOST) -> None:
         assert most % 2 == 0, "stretches merge in pairs"
         self._most = most
-        self._span = 1
-        self._done: list[list[int]] = []
-        self._now: list[int] | None = None
+        self._span = 1  # turns of a stretch
+        self._parts: list[list[int]] = []  # the first turn, their number, and nanoseconds
 
     def add(self, turn: int, wait: int, transfer: int, step: int, rest: int) -> None:
         """Count a turn, in nanoseconds; `turn` numbers go up."""
-        now = self._now = self._now or [turn, 0, 0, 0, 0, 0]
-        now[1] += 1
-        now[2] += wait
-        now[3] += transfer
-        now[4] += step
-        now[5] += rest
-        if now[1] >= self._span:
-            self._done.append(now)
-            self._now = None
-            if len(self._done) == self._most:
-                self._merge()
+        parts = self._parts
+        if not parts or parts[-1][1] >= self._span:
+            if len(parts) == self._most:
+                pairs = zip(parts[::2], parts[1::2], strict=True)
+                parts = self._parts = [_joined(*pair) for pair in pairs]
+                self._span *= 2
+            parts.append([turn, 0, 0, 0, 0, 0])
+        parts[-1] = _joined(parts[-1], [turn, 1, wait, transfer, step, rest])
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches from the first turn to the last."""
-        parts = [*self._done, *([self._now] if self._now else [])]
         return tuple(
-            Stretch(first, turns, *(part / 1e9 for part in times)) for first, turns, *times in parts
+            Stretch(first, turns, *(part / 1e9 for part in times))
+            for first, turns, *times in self._parts
         )
 
-    def _merge(self) -> None:
-        old = self._done
-        self._done = [
-            [first[0], *(a + b for a, b in zip(first[1:], second[1:], strict=True))]
-            for first, second in zip(old[::2], old[1::2], strict=True)
-        ]
-        self._span *= 2
+
+def _joined(stretch: list[int], later: list[int]) -> list[int]:
+    return [stretch[0], *(a + b for a, b in zip(stretch[1:], later[1:], strict=True))]

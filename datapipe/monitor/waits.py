@@ -11,12 +11,11 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from statistics import median
 from types import FrameType
 from typing import Any
 
-from datapipe.diagnosis.loop_figures import Blocked
+from datapipe.diagnosis.loop_figures import Blocked, WaitShares
 
 _MOST_LINES = 200
 _REMEMBERED = 31  # probes
@@ -30,15 +29,6 @@ _READS = frozenset(
 )
 # These take time on the CPU too, without waiting.
 _READS_OF_DEVICES = frozenset(("to", "nonzero", "masked_select", "__getitem__"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaitShares:
-    """Share of a turn in calls that wait for the device, 0 to 1; medians over the probed turns."""
-
-    turns: int = 0  # that were probed
-    synchronisation: float = 0.0
-    outside: float = 0.0  # the part of it outside of the step
 
 
 class WaitProbe:

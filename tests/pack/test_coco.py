@@ -274,14 +274,15 @@ def test_images_in_another_folder_nearby_are_found_and_the_report_says_where(tmp
     raw = make_coco(folder="deep/elsewhere")
     report = pack_dataset(raw, tmp_path / "out")
     assert report.rejected == 0
-    assert f"images are read from {raw / 'deep/elsewhere'}" in report.notes
+    said = "images start in deep/elsewhere (found; --image-root says otherwise)"
+    assert said in report.notes
 
 
 def test_images_that_are_nowhere_are_refused_with_what_was_tried(tmp_path, make_coco):
     raw = make_coco(folder="elsewhere")
     (raw / "elsewhere").rename(tmp_path / "away")
     with pytest.raises(
-        PackError, match=r"000000522418.jpg\) are in none of .*raw/val2017.*--image-"
+        PackError, match=r"000000522418.jpg\) are in none of .*raw/annotations.*--image-"
     ):
         read(raw)
     assert len(read(raw, image_root=tmp_path / "away")) == 3
@@ -297,7 +298,9 @@ def test_images_in_two_folders_of_which_each_has_others_are_all_found(make_coco)
 def test_images_in_two_places_are_not_guessed(make_coco):
     raw = make_coco()
     shutil.copytree(raw / "val2017", raw / "images")
-    with pytest.raises(PackError, match=r"several folders .*raw/val2017, .*raw/images\); name one"):
+    with pytest.raises(
+        PackError, match=r"several folders[\s\S]*raw/images  3[\s\S]*raw/val2017  3"
+    ):
         read(raw)
 
 

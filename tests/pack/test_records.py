@@ -38,8 +38,8 @@ def test_every_container_gives_the_same_records(tmp_path, name, give):
     assert list(records) == [(f"{name}#{number}", row) for number, row in enumerate(ROWS)]
     assert containers.first_record(records.files[0]) == ROWS[0]
     assert records.estimate() == 3
-    assert records.root == path.parent
-    assert find_records(tmp_path / "raw", ReadOptions(), fits) == open_(path.parent)
+    assert records.images.folders == (path.parent,)
+    assert find_records(tmp_path / "raw", ReadOptions(), fits) == open_(path.parent).files
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.csv", "x.tsv", "x.parquet"])
@@ -53,7 +53,7 @@ def test_the_number_of_many_records_is_told_from_the_first(tmp_path, name, monke
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
 def test_a_file_without_records_is_empty(tmp_path, name):
     (tmp_path / name).touch()
-    assert find_records(tmp_path, ReadOptions(), fits) is None
+    assert not find_records(tmp_path, ReadOptions(), fits)
     with pytest.raises(PackError):
         open_(tmp_path)
 
@@ -66,7 +66,7 @@ def test_a_file_without_records_is_empty(tmp_path, name):
 def test_another_encoding_is_refused_with_the_remedy(tmp_path, name, encoding):
     mark = "\ufeff" if encoding.endswith("be") else ""
     (tmp_path / name).write_text(mark + '{"a": 1}', encoding)
-    assert find_records(tmp_path / name, ReadOptions(), fits) is None
+    assert not find_records(tmp_path / name, ReadOptions(), fits)
     assert is_unreadable(tmp_path / name, ReadOptions())
     with pytest.raises(PackError, match=r"x\..* is not UTF-8 but UTF-16 or UTF-32.*iconv"):
         open_(tmp_path / name)

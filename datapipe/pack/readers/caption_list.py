@@ -21,7 +21,7 @@ from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
 from datapipe.pack.records.captions import Captioned, CaptionReader
-from datapipe.pack.records.images.nearby import PROBED
+from datapipe.pack.records.images.roots import PROBED
 from datapipe.pack.records.locate import list_files
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")

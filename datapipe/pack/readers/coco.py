@@ -22,7 +22,7 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import PROBED, Spelling
+from datapipe.pack.records.images.roots import PROBED, Spelling
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 
 _ARRAYS = ("images", "annotations")
@@ -72,10 +72,6 @@ class CocoReader(CaptionReader):
 
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
         return (str,)
-
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        split = path.stem.rpartition("_")[2]
-        return split, f"images/{split}"
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         arrays = read_member_arrays(path, _ARRAYS)

@@ -15,9 +15,10 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.readers.conversations import unpack_document
-from datapipe.pack.records.images.nearby import Images, find_images
+from datapipe.pack.records.images.fields import named_blob
+from datapipe.pack.records.images.roots import Images, find_images
 from datapipe.pack.records.reader import Record, each_record
-from datapipe.pack.records.streams.containers import first_records
+from datapipe.pack.records.streams.containers import estimate_file, first_records
 from datapipe.pack.records.streams.record_files import (
     find_records,
     key_of_record,
@@ -42,11 +43,11 @@ class Mmc4Reader:
     takes = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return find_records(raw, options, fits) is not None
+        return bool(find_records(raw, options, fits))
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        records = find_records(raw, options, fits)
-        return None if records is None else records.estimate()
+        files = find_records(raw, options, fits)
+        return sum(map(estimate_file, files)) if files else None
 
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         images = _find_images(raw, options)
@@ -115,10 +116,10 @@ def document(record: Record, there: set[str]) -> Record:
 def _find_images(raw: Path, options: ReadOptions) -> Images:
     """Find the folder of the images, of which many may not have been downloaded."""
     # `open_records` says what is wrong.
-    files = find_records(raw, options, fits) or open_records(raw, options, fits, _WHAT)
-    names = [name for record in first_records(files.files[0]) for name in _names(record)]
+    files = find_records(raw, options, fits) or open_records(raw, options, fits, _WHAT).files
+    names = [name for record in first_records(files[0]) for name in _names(record)]
     try:
-        return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
+        return find_images(files[0], raw, options, names[:_PROBED], (str,))
     except PackError as error:
         raise PackError(
             f"{error}, or download them first: `raw_url` of each, as its `image_name`"
@@ -139,7 +140,8 @@ def _sample(
     names = _names(record)
     found, rest = unpack_document(document(record, set(filter(images.has, names))))
     blobs = tuple(
-        RawImage(images.blob(name, source), str(number or "")) for number, name in enumerate(found)
+        RawImage(named_blob(name, images, source), str(number or ""))
+        for number, name in enumerate(found)
     )
     kept, others = plain(rest, ())
     sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))

@@ -8,7 +8,6 @@ in `records/columns.py`, or said by `--map`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -28,8 +27,9 @@ from datapipe.pack.records.fields.class_names import class_names, with_class_nam
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
-from datapipe.pack.records.fields.refusals import ID_NAME, listed
-from datapipe.pack.records.images.fields import raw_images, url_columns
+from datapipe.pack.records.fields.refusals import listed
+from datapipe.pack.records.images.fields import elsewhere, raw_images
+from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
@@ -119,7 +119,7 @@ class TableReader:
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
         fits = _fits(options, text_is_enough=raw.is_file())
-        return find_records(raw, options, fits) is not None or is_unreadable(raw, options)
+        return bool(find_records(raw, options, fits)) or is_unreadable(raw, options)
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         return _open(raw, options).estimate()
@@ -129,8 +129,7 @@ class TableReader:
         fields = _named_classes(_field_map(raw, records, options), records, options)
         captions = parse_captions(options.captions)
         for part in records.parts():
-            root = _root(part, fields)
-            make = partial(_sample, fields, root, options)
+            make = partial(_sample, fields, _images(part, fields, options), options)
             for found in each_record(part, make):
                 if isinstance(found, Reject):
                     yield found
@@ -140,7 +139,7 @@ class TableReader:
 
 def _open(raw: Path, options: ReadOptions) -> RecordFiles:
     fits = _fits(options, text_is_enough=False)
-    if find_records(raw, options, fits) is None:
+    if not find_records(raw, options, fits):
         fits = _fits(options, text_is_enough=True)
     named = [name for name in (options.image_column, options.text_column) if name]
     what = "a column of images or of text (name them with --image-column and --text-column)"
@@ -173,10 +172,10 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    columns, root = sample_columns(records), records.parts()[0].root
+    columns, files = sample_columns(records), records.parts()[0].images
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text, root=root)
+        return infer(columns, raw, options.notes, image=image, text=text, files=files)
     fields = parse_map(options.map)
     if text is not None:
         raise PackError(
@@ -200,16 +199,15 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
     others = {name: values for name, values in columns.items() if values and name not in texts}
     if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
         return fields
-    images = image_sources(others, raw, options.notes, image=image, root=root)
-    elsewhere = [*url_columns(others), *filter(ID_NAME.search, others)]
+    images = image_sources(others, raw, options.notes, image=image, files=files)
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(
             f"images: {names} (recognised by name; `image=` in the map leaves them out)"
         )
-    elif image is None and elsewhere:
+    elif image is None and (addressed := elsewhere(others)):
         options.notes.decide(
-            f"no column is known to hold images, so text alone is packed; {listed(elsewhere)} may "
+            f"no column is known to hold images, so text alone is packed; {listed(addressed)} may "
             "name images by address or id"
         )
     return replace(fields, images=images, recognised=image is None)
@@ -228,27 +226,26 @@ def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions)
     return with_class_names(fields, names)
 
 
-def _root(part: RecordFiles, fields: FieldMap) -> Path:
-    """Return the folder that image paths start from; those of a user's template, from `raw`."""
+def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images:
+    """Return where the images are; those of a user's template are looked for by their own names."""
     templates = [source for source in fields.images if source.kind == "text"]
-    if not templates or part.root_given or not part.raw.is_dir():
-        return part.root
+    if not templates:
+        return part.images
     paths = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
-    roots = (part.root, part.raw)  # the first of equals counts
-    return max(roots, key=lambda root: sum(os.path.exists(root / path) for path in paths))
+    return find_images(part.files[0], part.raw, options, paths[:PROBED], required=False)
 
 
 def _sample(
-    fields: FieldMap, root: Path, options: ReadOptions, source: str, record: Record
+    fields: FieldMap, files: Images, options: ReadOptions, source: str, record: Record
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
-    mapped = fields.read(record, root)
+    mapped = fields.read(record, files)
     read = {image.label for image in fields.images if image.kind == "field"}
     if mapped.in_turns:
         note_unused(record, mapped.images, source, options.notes)
     else:
         note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
-    images = raw_images(mapped.images, root, source)
+    images = raw_images(mapped.images, files, source)
     kept, others = plain(mapped.record, ())
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others:

@@ -22,7 +22,7 @@ from datapipe.pack.input.file_start import start_of
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import walk
 from datapipe.pack.records.fields.refusals import longest, prose
-from datapipe.pack.records.images.nearby import named_by
+from datapipe.pack.records.images.templates import named_by
 from datapipe.pack.records.locate import levels, name_below
 from datapipe.pack.records.streams.containers import first_records, kind_of, kind_of_name, not_utf8
 from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar

@@ -14,8 +14,8 @@ from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject, printable
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.captions import parsed_entries
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import (
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import (
     PROBED,
     Images,
     Spelling,
@@ -89,10 +89,7 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
             found[str(value[field])] = None
     # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
-    hints = [hint for hint in (file.subtype, f"images/{file.subtype}") if file.subtype]
-    hints.append("train_images")  # of TextVQA, for its splits train and val
-    spellings = _spellings(file, names)
-    return find_images(file.path, raw, options, names, spellings, hints=hints)
+    return find_images(file.path, raw, options, names, _spellings(file, names))
 
 
 def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
@@ -225,7 +222,7 @@ def _sample(
         whole = {"messages": messages, "questions": [turn.rest for turn in turns]}
         record, _ = plain(turns[0].image | whole)
         key = key_of_record(record, options)
-        blob = images.blob(image, source)
+        blob = named_blob(image, images, source)
     except SampleError as error:
         return rejected(source, error)
     return RawSample(source, (RawImage(blob),), record=record, key=key)

@@ -12,8 +12,8 @@ from datapipe.errors import DecodeError, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import Spelling, find_images, spellings_of_names
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -110,10 +110,6 @@ class CaptionReader:
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
         return spellings_of_names(probes)
 
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        """Return relative folders in which such images usually are."""
-        return ()
-
     def find(self, raw: Path, options: ReadOptions) -> list[Path]:
         """Return the files at `raw` that are meant; must be quick and not raise."""
         return find_objects(raw, options, self.fits)
@@ -144,8 +140,7 @@ class CaptionReader:
     def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
         path = self.open(raw, options)
         probes = self.probes(path)
-        spellings, hints = self.spellings(probes), self.hints(path, probes)
-        images = find_images(path, raw, options, probes, spellings, hints=hints)
+        images = find_images(path, raw, options, probes, self.spellings(probes))
         mode = parse_captions(options.captions)
         for item in self.entries(path, options):
             if isinstance(item, Reject):
@@ -156,7 +151,7 @@ class CaptionReader:
                 yield Reject(item.source, "image has no caption", "MissingMember")
                 continue
             try:
-                blob = images.blob(item.image, item.source)
+                blob = named_blob(item.image, images, item.source)
                 key = key_of_record(item.fields, options)
                 record = None if item.record is None else plain(item.record)[0]
             except SampleError as error:

@@ -25,7 +25,6 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
-from datapipe.pack.input.survey import list_folder
 from datapipe.pack.records.captions import first_entry
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import read_file
@@ -41,7 +40,7 @@ _OF_IMAGES = "qas"
 _LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
-_MOST = 100  # folders beside the questions, and files in each
+_MOST = 100  # questions of which one has to be answered
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,10 @@ def _answers_name(path: Path) -> str:
 
 def _answers(file: QuestionFile, raw: Path) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
-    found = [path for path in _near(file.path, raw) if holds_answers(path)]
+    here = file.path.absolute().parent
+    bases = [here, here.parent, *([raw.absolute()] if raw.is_dir() else [])]
+    near = (find_objects(base, ReadOptions(), holds_answers) for base in bases)
+    found = list(dict.fromkeys(path for paths in near for path in paths))
     same_name = [path for path in found if path.name == _answers_name(file.path)]
     same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
     for fitting in (same_name, same_images):
@@ -194,22 +196,6 @@ def _answers(file: QuestionFile, raw: Path) -> Path | None:
                 f"leave one there, or call the right one {_answers_name(file.path)}"
             )
     return None
-
-
-def _near(path: Path, raw: Path) -> list[Path]:
-    """Return JSON files beside a file, in the folders beside it and above it, nearest first."""
-    here = path.absolute().parent
-    folders: list[Path] = []
-    for folder in (here, here.parent):
-        folders += [folder, *(folder / name for name in list_folder(folder)[1][:_MOST])]
-    if raw.is_dir():
-        folders.append(raw.absolute())
-    files: dict[Path, None] = {}
-    for folder in dict.fromkeys(folders):
-        names = (name for name in list_folder(folder)[0] if name.lower().endswith(".json"))
-        files |= dict.fromkeys(folder / name for name in sorted(islice(names, _MOST)))
-    files.pop(path.absolute(), None)
-    return list(files)
 
 
 def _unanswered(file: QuestionFile) -> PackError:

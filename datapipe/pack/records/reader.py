@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.records.images.fields import raw_images, rejected
+from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
     find_records,
@@ -47,7 +48,7 @@ class RecordReader:
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 
     def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return find_records(raw, options, self.fits) is not None
+        return bool(find_records(raw, options, self.fits))
 
     def estimate(self, raw: Path, options: ReadOptions) -> int | None:
         return open_records(raw, options, self.fits, self.what).estimate()
@@ -56,10 +57,10 @@ class RecordReader:
         records = open_records(raw, options, self.fits, self.what)
         for part in records.parts():
 
-            def sample(source: str, record: Record, root: Path = part.root) -> RawSample:
+            def sample(source: str, record: Record, files: Images = part.images) -> RawSample:
                 values, rest = self.unpack(record)
                 note_unused(record, values, source, options.notes, map_of_turns(record, values))
-                images = raw_images(values, root, source)
+                images = raw_images(values, files, source)
                 kept, others = plain(rest, ())
                 key = key_of_record(record, options)
                 return RawSample(source, images, record=kept, others=others, key=key)

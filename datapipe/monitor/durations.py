@@ -6,6 +6,7 @@ percentile is at most 1.6 % off, and nothing is allocated while durations are ad
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,11 +126,12 @@ class Timeline:
         parts = self._parts
         if not parts or parts[-1][1] >= self._span:
             if len(parts) == self._most:
-                pairs = zip(parts[::2], parts[1::2], strict=True)
-                parts = self._parts = [_joined(*pair) for pair in pairs]
+                for stretch, later in zip(parts[::2], parts[1::2], strict=True):
+                    _add_to(stretch, later[1:])
+                parts = self._parts = parts[::2]
                 self._span *= 2
             parts.append([turn, 0, 0, 0, 0, 0])
-        parts[-1] = _joined(parts[-1], [turn, 1, wait, transfer, step, rest])
+        _add_to(parts[-1], (1, wait, transfer, step, rest))
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches from the first turn to the last."""
@@ -139,5 +141,6 @@ class Timeline:
         )
 
 
-def _joined(stretch: list[int], later: list[int]) -> list[int]:
-    return [stretch[0], *(a + b for a, b in zip(stretch[1:], later[1:], strict=True))]
+def _add_to(stretch: list[int], values: Iterable[int]) -> None:
+    for at, value in enumerate(values, start=1):
+        stretch[at] += value

@@ -46,21 +46,22 @@ class StepRecorder:
         """True while a step is recorded."""
         return self._profiler is not None
 
-    def begin(self, *, turn: int, waited: float) -> None:
-        """Start the profiler, unless another one runs or it cannot be used.
+    def begin(self, *, turn: int, waited: float) -> bool:
+        """Start the profiler; return False if another one runs or it cannot be used.
 
         Args:
             turn: number of the turn, the same on all ranks.
             waited: seconds that the turn waited for its batch.
         """
         if self._broken:
-            return
+            return False
         try:
             self._profiler = start_profiler(record_shapes=True, with_flops=True)
         except Exception as error:  # the profiler may fail for any reason
             self._give_up(error)
         self.turn, self._waited = turn, waited
         self._begun = time.perf_counter_ns()
+        return self.runs
 
     def end(self, *, counts: bool) -> None:
         """Stop the profiler; `counts` is False for a step that was cut short."""

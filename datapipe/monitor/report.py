@@ -33,7 +33,7 @@ from datapipe.report.trace import TraceEvent
 _MOST_ROWS = 20  # of a table in the text of a report
 
 
-class Shares(TypedDict):
+class TimeShares(TypedDict):
     """Shares of a loop's time."""
 
     wait: float
@@ -331,7 +331,7 @@ class Counters:
             stages=MappingProxyType({} if reading is None else reading.all_stages),
         )
 
-    def _shares(self, seldom: int = 0) -> Shares:
+    def _shares(self, seldom: int = 0) -> TimeShares:
         """Return the shares of the parts, without so many ns of rare work outside of the steps."""
         loop, total = self.loop, max(self.loop.total - seldom, 1)
         return {

@@ -68,7 +68,7 @@ class LoopMeter:
         # They end in 3 or 8, so that work of every 10th or 25th turn is in none of them.
         self._due = [warmup + -warmup % 5 + turn for turn in FIRST_RECORDED]
         self._probe_next = self._equipped = False
-        self._look_at = warmup + 1  # turn in which `_look` is called
+        self._look_at = 1  # turn in which `_look` is called
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
         self._trace: LoopTrace | None = None
@@ -130,7 +130,7 @@ class LoopMeter:
         `earlier` are ns spent before on the first batch of the pass; None for all others. Return
         False, without measuring, in another thread than the loop's.
         """
-        if not self._may_measure():
+        if get_ident() != self._thread and not self._may_measure():
             return False
         self._end_turn(END if number == self._number else CUT)
         if self._begun >= self._trace_at:
@@ -141,6 +141,7 @@ class LoopMeter:
             # Another loop ran inside of this turn, or this is the first one of its pass.
             self._number = number
             self._reason = "disturbed" if earlier is None else "first"
+            self._look_at = self._begun + 1
         self._shows = self._has_ranges or profiled()
         if self._shows:
             self._ranges.push("datapipe.wait")
@@ -153,20 +154,11 @@ class LoopMeter:
         now = self.clock()
         self._noted.append((GOT, now, None))
         self._begun += 1
-        counters = self._counters
         if self._shows:
             self._ranges.pop()
-        if counters.sampler is not None:
-            counters.sampler.count(True)
-        if counters.datasets.counts:
-            counters.datasets.add(batch)
-        if self._begun <= self._warmup:
-            self._leave_out("warm-up")
-        elif self._trace is not None and self._trace.runs:
-            self._leave_out("traced")
-        elif counters.recorder.runs:
-            self._leave_out("recorded")
-        elif self._begun >= self._look_at:
+        if self._counters.datasets.counts:
+            self._counters.datasets.add(batch)
+        if self._begun >= self._look_at:
             self._look(now)
 
     def stopped(self) -> None:
@@ -183,7 +175,7 @@ class LoopMeter:
 
     def enter(self, part: int) -> None:
         """Begin a step or a transfer."""
-        if self._number is None or not self._may_measure():
+        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
             return
         if len(self._noted) >= 2 * _MOST_NOTED:  # in a turn of a thousand steps
             self._add_up()
@@ -197,7 +189,7 @@ class LoopMeter:
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
         now = self.clock()
-        if self._number is None or not self._may_measure():
+        if self._number is None or (get_ident() != self._thread and not self._may_measure()):
             return
         self._noted.append((LEAVE, now, part))
         if self._counters.device is not None:
@@ -210,8 +202,9 @@ class LoopMeter:
             self._open.pop()
         if part == STEP and STEP not in self._open:
             self._marks_steps = True
-            # What the loop does after its step, such as an evaluation, is not recorded.
-            self._counters.recorder.end(counts=not failed)
+            if self._reason is not None:
+                # What the loop does after its step, such as an evaluation, is not recorded.
+                self._counters.recorder.end(counts=not failed)
 
     def _end_turn(self, event: int) -> None:
         """End the turn that is open, if any."""
@@ -219,35 +212,46 @@ class LoopMeter:
             return
         self._noted.append((event, self.clock(), self._reason))
         recorder, device = self._counters.recorder, self._counters.device
+        if device is not None:
+            device.end_turn(self._reason is None)
+        if self._shows:
+            self._ranges.close()
+        if self._reason is None and len(self._noted) < _MOST_NOTED:
+            return
         if recorder.runs:
             long = self._begun - recorder.turn >= _MOST_RECORDED
             if event == CUT or long or not self._marks_steps:
                 recorder.end(counts=event == END and not long)
         self._counters.probe.end(counts=event == END and self._reason == "probed")
-        self._ranges.close()
-        if device is not None:
-            device.end_turn(self._reason is None)
-        if self._reason is not None or len(self._noted) >= _MOST_NOTED:
-            self._add_up()
+        self._add_up()
 
     def _look(self, now: int) -> None:
-        """Record or probe this turn, if it is due."""
+        """Find out whether this turn counts; record or probe it, if it is due."""
         recorder, probe = self._counters.recorder, self._counters.probe
+        self._look_at = self._begun + 1
+        if self._begun <= self._warmup:
+            self._leave_out("warm-up")
+            return
         self._equip()
-        if self._reason is None and self._begun >= self._due[0]:
+        if self._trace is not None and self._trace.runs:
+            self._leave_out("traced")
+        elif recorder.runs:
+            self._leave_out("recorded")
+        elif self._reason is not None:
+            return
+        elif self._probe_next:
+            self._probe_next = False
+            if probe.begin(self._asked):
+                self._leave_out("probed")
+        elif self._begun >= self._due[0] and (self._begun - self._due[0]) % 5 == 0:
             due = self._due.pop(0)
             if not self._due:
                 self._due.append(due + RECORDED_EVERY)
-            recorder.begin(turn=self._begun, waited=(now - self._asked) / 1e9)
-            if recorder.runs:
+            if recorder.begin(turn=self._begun, waited=(now - self._asked) / 1e9):
                 self._leave_out("recorded")
             self._probe_next = self._probes
-        elif self._reason is None and self._probe_next:
-            self._probe_next = False
-            probe.begin(self._asked)
-            if probe.looks:
-                self._leave_out("probed")
-        self._look_at = self._begun + 1 if self._probe_next else self._due[0]
+        else:
+            self._look_at = max(self._look_at, self._due[0])
 
     def _part(self) -> str:
         """Return the name of the part that the loop is in; "" outside of all."""
@@ -296,16 +300,16 @@ class LoopMeter:
 
     def _equip(self) -> None:
         """Find the GPU after the warm-up, when the loop uses it if it ever does."""
-        if self._equipped:
-            return
-        self._equipped = True
-        self._counters.loader.settle()
-        device = current_device()
-        if device is not None:
-            self._counters.device = DeviceTimes(device)
-        gpu = find_gpu() if self._gpu else None
-        if gpu is not None:
-            self._counters.sampler = GpuSampler(gpu)
+        if not self._equipped:
+            self._equipped = True
+            self._counters.loader.settle()
+            device = current_device()
+            if device is not None:
+                self._counters.device = DeviceTimes(device)
+            gpu = find_gpu() if self._gpu else None
+            if gpu is not None:
+                self._counters.sampler = GpuSampler(gpu)
+        if self._counters.sampler is not None:
             self._counters.sampler.count(True)
 
     def _rest(self) -> None:
@@ -324,6 +328,7 @@ class LoopMeter:
         else:
             self._add_up()
             self._trace.begin()
+            self._look_at = self._begun + 1
             self._trace_at = self._begun + self._trace.count
 
     def _finish_trace(self) -> None:

@@ -51,8 +51,7 @@ class Looking:
         self.probe = WaitProbe(self.clock, lambda: self.part)
 
     def __enter__(self) -> Looking:
-        self.probe.begin(self.clock.now)
-        assert self.probe.looks
+        assert self.probe.begin(self.clock.now)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,6 +210,29 @@ def test_lines_that_wait_are_named_if_it_is_asked_for(probe: bool) -> None:
         assert "50%" in report.verdict.sentence
         here = Path(__file__).relative_to(Path.cwd())
         assert f"Tensor.item at {here}:" in report.verdict.sentence
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_compiled_steps_are_compiled_again_for_the_first_probe_alone(probe: bool) -> None:
+    compiled = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        loss = batch.sum()
+        if loss > 1:  # a break of the graph
+            loss = loss * 2
+        return loss.tanh()
+
+    monitor = datapipe.Monitor(warmup=0, probe=probe)
+    for _ in monitor(range(25)):  # of which two are recorded, and two are probed
+        with monitor.step():
+            step(torch.ones(3)).item()
+    assert len(compiled) == (4 if probe else 2)
+    assert {line.call for line in monitor.report().lines} >= ({"Tensor.item"} if probe else set())
 
 
 @pytest.mark.parametrize("probe", [False, True])

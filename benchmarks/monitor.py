@@ -29,7 +29,7 @@ from torch import nn
 import datapipe
 from benchmarks.common import machine, write_json
 from datapipe.monitor.recorder import StepRecorder
-from datapipe.monitor.session import RECORDED
+from datapipe.monitor.session import RECORDED_EVERY
 
 BAR = 0.005
 """Share of a step that a monitor may cost."""
@@ -80,7 +80,7 @@ def main() -> None:
     recorded = measure_recorded()
     print(
         f"\na recorded step of {recorded['operators']:,} operators: {recorded['extra_ms']:.0f} ms "
-        f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED[1]:,}: "
+        f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED_EVERY:,}: "
         f"{recorded['share']:.2%} of all steps"
     )
     if options.json is not None:
@@ -150,7 +150,7 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
         "operators": operators,
         "step_ms": 1e3 * step,
         "extra_ms": 1e3 * (slow - step),
-        "share": (slow - step) / (RECORDED[1] * step),
+        "share": (slow - step) / (RECORDED_EVERY * step),
     }
 
 

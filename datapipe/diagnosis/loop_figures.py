@@ -49,6 +49,43 @@ class DatasetShare:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WaitShares:
+    """Share of a turn in calls that wait for the device, 0 to 1; medians over the probed turns."""
+
+    turns: int = 0  # that were probed
+    synchronisation: float = 0.0
+    outside: float = 0.0  # the part of it outside of the step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledSteps:
+    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians.
+
+    Attributes:
+        steps: their number.
+        exchange: in collectives while nothing else ran; waiting for slower ranks is in it.
+        beside: in collectives while other work ran: on a GPU they are hidden, on the CPU they take
+            processors from it.
+        synchronisation: in which the host waited for the GPU.
+        waiter: operator that did so for the most time; "" without any.
+        busy: in which the GPU had work; None without a GPU.
+        operators: in torch's operators.
+        ranks: the same steps on other ranks; None without any.
+        roofline: of the fastest step; None if the machine's peaks are not known.
+    """
+
+    steps: int = 0
+    exchange: float = 0.0
+    beside: float = 0.0
+    synchronisation: float = 0.0
+    waiter: str = ""
+    busy: float | None = None
+    operators: float = 0.0
+    ranks: RankTimes | None = None
+    roofline: StepRoofline | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopFigures:
     """Measured shares of a training loop. Shares are of the loop's time, 0 to 1."""
 
@@ -62,22 +99,25 @@ class LoopFigures:
     # without them
     idle: float | None = None
     device_transfer: float | None = None  # transfers on the device, likewise
-    busy: float | None = None  # share of time that the GPU was busy, by NVML; None if it is unknown
-    # blocked in calls that wait for the device; None if neither a probe nor the GPU's events tell
-    synchronisation: float | None = None
-    synchronisation_outside: float = 0.0  # the part of it outside of the step
-    # in collectives that were recorded: while nothing else ran, and while other work did
-    exchange: float = 0.0
-    beside: float = 0.0
-    operators: float | None = None  # of a step, in torch's operators; None if none was recorded
-    ranks: RankTimes | None = None  # the same steps on other ranks
-    roofline: StepRoofline | None = None  # of a step
-    lines: tuple[Blocked, ...] = ()  # that were blocked, longest first
-    waiter: str = ""  # operator that waited the most, without a probe
+    utilization: float | None = None  # share of time that the GPU was busy, by NVML
+    recorded: SampledSteps = SampledSteps()
+    probed: WaitShares = WaitShares()
+    lines: tuple[Blocked, ...] = ()  # that waited in the probed turns, longest first
     marked: bool = True  # whether the loop marks its steps
     limit: Limit | None = None  # of a datapipe loader
     hints: tuple[str, ...] = ()  # on another loader
     datasets: tuple[DatasetShare, ...] = ()  # of a mixture
+
+    @property
+    def busy(self) -> float | None:
+        """Share of time that the GPU was busy; None if it is not known."""
+        # NVML sees all steps at their own speed.
+        return self.recorded.busy if self.utilization is None else self.utilization
+
+    @property
+    def blocked(self) -> float:
+        """Loss by calls that wait for the device. A CPU computes at once, so nothing waits."""
+        return (self.probed if self.probed.turns else self.recorded).synchronisation
 
     @property
     def waiting(self) -> float:
@@ -87,13 +127,13 @@ class LoopFigures:
     @property
     def exchanging(self) -> float:
         """Loss by exchange with other ranks, without waiting for slower ones."""
-        waiting = 0.0 if self.ranks is None else self.ranks.waiting
-        return max(0.0, self.exchange - waiting)
+        ranks = self.recorded.ranks
+        return max(0.0, self.recorded.exchange - (0.0 if ranks is None else ranks.waiting))
 
     @property
     def straggling(self) -> float:
         """Loss as ranks wait: this one for a slower one, or others for this one's compute."""
-        ranks = self.ranks
+        ranks = self.recorded.ranks
         if ranks is None:
             return 0.0
         holds = ranks.slowest is not None

@@ -78,9 +78,9 @@ def _judge_time(figures: LoopFigures) -> Verdict:
     if figures.busy is not None and figures.busy < GPU_TARGET:
         return _of_host(figures)
     on_cpu = figures.busy is None and figures.idle is None
-    if on_cpu and figures.operators is not None and figures.operators < MOSTLY:
-        return _of_python(figures.operators)
-    roofline = figures.roofline
+    if on_cpu and figures.recorded.steps and figures.recorded.operators < MOSTLY:
+        return _of_python(figures.recorded.operators)
+    roofline = figures.recorded.roofline
     if roofline is not None and roofline.memory >= MOSTLY:
         return _of_memory(roofline)
     explained = 1.0 if roofline is None else roofline.memory + roofline.arithmetic
@@ -138,13 +138,12 @@ def _losses(figures: LoopFigures) -> list[_Loss]:
     if figures.busy is not None and figures.busy >= GPU_TARGET:
         # Collectives keep a GPU busy too; all else would have left it without work.
         return of_ranks
-    blocked = figures.synchronisation or 0.0
-    aside = max(0.0, figures.rest - figures.synchronisation_outside)
+    aside = max(0.0, figures.rest - figures.probed.outside)
     return [
         _Loss("data", figures.waiting, WAIT_LIMIT, judge_waiting),
         _Loss("transfer", figures.carrying, TRANSFER_LIMIT, _of_transfer),
         *of_ranks,
-        _Loss("synchronisation", blocked, SYNCHRONISATION_LIMIT, _of_synchronisation),
+        _Loss("synchronisation", figures.blocked, SYNCHRONISATION_LIMIT, _of_synchronisation),
         _Loss("loop", aside if figures.marked else 0.0, LOOP_LIMIT, _of_loop),
     ]
 
@@ -161,7 +160,7 @@ def _of_transfer(figures: LoopFigures) -> Verdict:
 
 
 def _of_communication(figures: LoopFigures) -> Verdict:
-    share, beside = f"{figures.exchanging:.0%}", figures.beside
+    share, beside = f"{figures.exchanging:.0%}", figures.recorded.beside
     if figures.busy is None and beside >= _NOTICEABLE:
         # The collectives take processors from the operators, so how much they hide is not known.
         share += f" to {min(figures.exchanging + beside, 1.0):.0%}"
@@ -177,7 +176,7 @@ def _of_communication(figures: LoopFigures) -> Verdict:
         "hide it behind the backward pass: `static_graph=True`, `gradient_as_bucket_view=True`, "
         "FSDP's prefetching; `monitor.trace(...)` shows whether they do",
     ]
-    if figures.ranks is None:
+    if figures.recorded.ranks is None:
         actions.insert(
             0, "compare this report on all ranks: one that waits for data holds up all others"
         )
@@ -185,7 +184,7 @@ def _of_communication(figures: LoopFigures) -> Verdict:
 
 
 def _of_straggler(figures: LoopFigures) -> Verdict:
-    ranks = figures.ranks
+    ranks = figures.recorded.ranks
     assert ranks is not None
     late = f"{ranks.late * 1e3:.3g} ms"
     balance = (
@@ -227,7 +226,7 @@ def _of_straggler(figures: LoopFigures) -> Verdict:
 
 def _of_synchronisation(figures: LoopFigures) -> Verdict:
     sentence = (
-        f"synchronisation-bound: for {figures.synchronisation:.0%} of the time Python waits for "
+        f"synchronisation-bound: for {figures.blocked:.0%} of the time Python waits for "
         f"values from the device{_at(figures)}"
     )
     actions = [
@@ -336,8 +335,8 @@ def _of_compute(figures: LoopFigures) -> Verdict:
         )
     action = "make the step itself faster: the pipeline cannot"
     sentence = f"{sentence}: the pipeline keeps up"
-    if figures.roofline is not None:
-        sentence += f"; {_peak(figures.roofline)}"
+    if figures.recorded.roofline is not None:
+        sentence += f"; {_peak(figures.recorded.roofline)}"
     return _verdict("compute", sentence, action, level="good")
 
 
@@ -348,4 +347,5 @@ def _at(figures: LoopFigures) -> str:
     for line in figures.lines:
         if line.turns >= most / 2:
             return f", mostly in {line.call} at {line.where}"
-    return f", mostly in {figures.waiter}" if figures.waiter else ""
+    waiter = "" if figures.probed.turns else figures.recorded.waiter
+    return f", mostly in {waiter}" if waiter else ""

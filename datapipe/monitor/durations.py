@@ -6,6 +6,7 @@ percentile is at most 1.6 % off, and nothing is allocated while durations are ad
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -117,35 +118,29 @@ class Timeline:
     def __init__(self, most: int = _MOST) -> None:
         assert most % 2 == 0, "stretches merge in pairs"
         self._most = most
-        self._span = 1
-        self._done: list[list[int]] = []
-        self._now: list[int] | None = None
+        self._span = 1  # turns of a stretch
+        self._parts: list[list[int]] = []  # the first turn, their number, and nanoseconds
 
     def add(self, turn: int, wait: int, transfer: int, step: int, rest: int) -> None:
         """Count a turn, in nanoseconds; `turn` numbers go up."""
-        now = self._now = self._now or [turn, 0, 0, 0, 0, 0]
-        now[1] += 1
-        now[2] += wait
-        now[3] += transfer
-        now[4] += step
-        now[5] += rest
-        if now[1] >= self._span:
-            self._done.append(now)
-            self._now = None
-            if len(self._done) == self._most:
-                self._merge()
+        parts = self._parts
+        if not parts or parts[-1][1] >= self._span:
+            if len(parts) == self._most:
+                for stretch, later in zip(parts[::2], parts[1::2], strict=True):
+                    _add_to(stretch, later[1:])
+                parts = self._parts = parts[::2]
+                self._span *= 2
+            parts.append([turn, 0, 0, 0, 0, 0])
+        _add_to(parts[-1], (1, wait, transfer, step, rest))
 
     def stretches(self) -> tuple[Stretch, ...]:
         """Return the stretches from the first turn to the last."""
-        parts = [*self._done, *([self._now] if self._now else [])]
         return tuple(
-            Stretch(first, turns, *(part / 1e9 for part in times)) for first, turns, *times in parts
+            Stretch(first, turns, *(part / 1e9 for part in times))
+            for first, turns, *times in self._parts
         )
 
-    def _merge(self) -> None:
-        old = self._done
-        self._done = [
-            [first[0], *(a + b for a, b in zip(first[1:], second[1:], strict=True))]
-            for first, second in zip(old[::2], old[1::2], strict=True)
-        ]
-        self._span *= 2
+
+def _add_to(stretch: list[int], values: Iterable[int]) -> None:
+    for at, value in enumerate(values, start=1):
+        stretch[at] += value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import queue
 import sys
 import threading
 import weakref
@@ -50,12 +49,13 @@ class GpuUsage:
     total: int  # bytes of the GPU
 
 
-@dataclass
 class _Shared:
     """State that the thread shares with its sampler, without a reference to it."""
 
-    usage: GpuUsage
-    counts: bool = False  # whether the current turn counts
+    def __init__(self, name: str) -> None:
+        self.usage = GpuUsage(name=name, samples=0, utilization=0.0, memory=0, total=0)
+        self.counts = False  # whether the current turn counts
+        self.stop = threading.Event()
 
 
 class GpuSampler:
@@ -67,19 +67,12 @@ class GpuSampler:
     """
 
     def __init__(self, gpu: Gpu, every: float = _EVERY) -> None:
-        nothing = GpuUsage(name=gpu.name, samples=0, utilization=0.0, memory=0, total=0)
-        self._shared = _Shared(nothing)
-        self._stop: queue.SimpleQueue[object] = queue.SimpleQueue()
-        # The queue's own `put` wakes the thread when this object is gone: no Python code runs in a
-        # finalizer, where an interrupt would be lost.
-        gone = weakref.ref(self, self._stop.put)
+        self._shared = _Shared(gpu.name)
         self._thread = threading.Thread(
-            target=_sample,
-            args=(gpu, self._shared, self._stop, gone, every),
-            name="datapipe-gpu",
-            daemon=True,
+            target=_sample, args=(gpu, self._shared, every), name="datapipe-gpu", daemon=True
         )
         self._thread.start()
+        weakref.finalize(self, self._shared.stop.set)
 
     def count(self, counts: bool) -> None:
         """Include or exclude the time from now on."""
@@ -92,23 +85,12 @@ class GpuSampler:
 
     def close(self) -> None:
         """End the thread."""
-        self._stop.put(None)
+        self._shared.stop.set()
         self._thread.join()
 
 
-def _sample(
-    gpu: Gpu,
-    shared: _Shared,
-    stop: queue.SimpleQueue[object],
-    gone: weakref.ref[GpuSampler],
-    every: float,
-) -> None:
-    while gone() is not None:
-        try:
-            stop.get(timeout=every)
-            return
-        except queue.Empty:
-            pass
+def _sample(gpu: Gpu, shared: _Shared, every: float) -> None:
+    while not shared.stop.wait(every):
         if not shared.counts:
             continue
         try:

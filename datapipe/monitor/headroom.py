@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from datapipe.errors import PlanError
 from datapipe.report.table import time_text
@@ -80,8 +80,8 @@ def measure_headroom(
     """
     if steps < _LEAST:
         raise PlanError(f"steps={steps}: a ratio with a spread takes {_LEAST} steps or more")
-    feed = _Endless(loader)
-    held = feed.next()
+    batches = _endless(loader)
+    held = next(batches)
     each = -(-steps // _ROUNDS)
     replayed, real = [], []
     for _ in range(_SETTLE + 1):
@@ -94,8 +94,8 @@ def measure_headroom(
                 settle = _SETTLE + each // 2
                 replayed.append(_timed(lambda: step(_again(held)), settle, each, clock))
             else:
-                _take_ahead(feed, clock, _NOTICEABLE * statistics.median(replayed))
-                real.append(_timed(lambda: step(feed.next()), _SETTLE, each, clock))
+                _take_ahead(batches, clock, _NOTICEABLE * statistics.median(replayed))
+                real.append(_timed(lambda: step(next(batches)), _SETTLE, each, clock))
     ratios = [b / a for a, b in zip(replayed, real, strict=True)]
     return Headroom(
         ratio=statistics.median(ratios),
@@ -108,24 +108,14 @@ def measure_headroom(
     )
 
 
-class _Endless(Generic[T]):
-    """Endless batches, from a loader that is begun again."""
-
-    def __init__(self, loader: Iterable[T]) -> None:
-        self._loader = loader
-        self._batches: Iterator[T] = iter(loader)
-        self._taken = 0
-
-    def next(self) -> T:
-        try:
-            batch = next(self._batches)
-        except StopIteration:
-            if not self._taken:
-                raise PlanError("the loader has no batches, or too few to measure") from None
-            self._batches, self._taken = iter(self._loader), 0
-            return self.next()
-        self._taken += 1
-        return batch
+def _endless(loader: Iterable[T]) -> Iterator[T]:
+    """Yield batches of a loader that is begun again."""
+    while True:
+        count = 0
+        for count, batch in enumerate(loader, start=1):  # noqa: B007
+            yield batch
+        if not count:
+            raise PlanError("the loader has no batches, or too few to measure")
 
 
 def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[], int]) -> float:
@@ -140,11 +130,11 @@ def _timed(run: Callable[[], object], settle: int, steps: int, clock: Callable[[
     return max(clock() - begun, 1) / steps / 1e9
 
 
-def _take_ahead(feed: _Endless[Any], clock: Callable[[], int], noticeable: float) -> None:
+def _take_ahead(batches: Iterator[object], clock: Callable[[], int], noticeable: float) -> None:
     """Take the batches that the loader has ready."""
     for _ in range(_MOST_AHEAD):
         asked = clock()
-        feed.next()
+        next(batches)
         if (clock() - asked) / 1e9 > noticeable:
             return
 

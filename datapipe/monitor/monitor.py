@@ -16,8 +16,8 @@ from datapipe.errors import PlanError
 from datapipe.monitor.headroom import Headroom, measure_headroom
 from datapipe.monitor.loop_timer import STEP, TRANSFER
 from datapipe.monitor.report import LoopReport
-from datapipe.monitor.session import LoopMeter, MonitorOptions
-from datapipe.monitor.trace import TraceOrder
+from datapipe.monitor.session import LoopMeter
+from datapipe.monitor.trace import LoopTrace
 
 T = TypeVar("T")
 
@@ -78,8 +78,9 @@ class Monitor:
         trace_steps: tuple[int, int] = (10, 5),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        options = MonitorOptions(warmup=warmup, probe=probe, gpu=gpu, meter=meter, ranges=ranges)
-        self._meter = LoopMeter(options, clock)
+        self._meter = LoopMeter(
+            warmup=warmup, probe=probe, gpu=gpu, meter=meter, ranges=ranges, clock=clock
+        )
         self._step, self._transfer = PartMark(self._meter, STEP), PartMark(self._meter, TRANSFER)
         if trace is not None:
             self.trace(trace, steps=trace_steps)
@@ -103,12 +104,11 @@ class Monitor:
     @property
     def verdict(self) -> Verdict:
         """Verdict on the limit of the loop so far, with the next things to do."""
-        counted = self._meter.counted()
-        return judge(counted.figures(counted.recorder.figures(thoroughly=True)))
+        return judge(self._meter.counters().figures(thoroughly=True))
 
     def report(self) -> LoopReport:
         """Report everything so far; cheap enough for every minute."""
-        return self._meter.counted().report()
+        return self._meter.counters().report()
 
     @checked(PlanError)
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -137,8 +137,7 @@ class Monitor:
         Raises:
             PlanError: a number is out of range, the folder is not there, or a trace is being made.
         """
-        start, count = steps
-        self._meter.order(TraceOrder(path=Path(path), start=start, count=count))
+        self._meter.order(LoopTrace(Path(path), *steps, self._meter.clock))
 
     @checked(PlanError)
     def headroom(

@@ -6,53 +6,23 @@ A recorded step takes some microseconds an operator longer, so a few are recorde
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
-from statistics import median, median_low
+from statistics import median
 from typing import Any
 
+from datapipe.diagnosis.loop_figures import SampledSteps
 from datapipe.diagnosis.loop_rules import MOSTLY
-from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline, fastest, place
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
+from datapipe.monitor.profiler import prepared, profiled, start_profiler
 from datapipe.monitor.ranks import RankSamples
 from datapipe.monitor.step_sample import StepSample, sample_of
-from datapipe.monitor.trace import profiled
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED = 31  # steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampledSteps:
-    """Steps that torch's profiler recorded. Shares are of their time, 0 to 1; medians.
-
-    Attributes:
-        steps: their number.
-        exchange: in collectives while nothing else ran; waiting for slower ranks is in it.
-        beside: in collectives while other work ran: on a GPU they are hidden, on the CPU they take
-            processors from it.
-        synchronisation: in which the host waited for the GPU.
-        waiter: operator that did so for the most time; "" without any.
-        busy: in which the GPU had work; None without a GPU.
-        operators: in torch's operators.
-        ranks: the same steps on other ranks; None without any.
-        roofline: of a usual step; None if the machine's peaks are not known.
-    """
-
-    steps: int
-    exchange: float
-    beside: float
-    synchronisation: float
-    waiter: str
-    busy: float | None
-    operators: float
-    ranks: RankTimes | None
-    roofline: StepRoofline | None
 
 
 class StepRecorder:
@@ -76,30 +46,22 @@ class StepRecorder:
         """True while a step is recorded."""
         return self._profiler is not None
 
-    def begin(self, *, turn: int, waited: float) -> None:
-        """Start the profiler, unless another one runs or it cannot be used.
+    def begin(self, *, turn: int, waited: float) -> bool:
+        """Start the profiler; return False if another one runs or it cannot be used.
 
         Args:
             turn: number of the turn, the same on all ranks.
             waited: seconds that the turn waited for its batch.
         """
-        torch = sys.modules.get("torch")
-        if self._broken or torch is None or profiled() or _prepared():
-            return
-        # Kineto reads its level when it is first used; torch 2.13 prints two lines otherwise.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        if self._broken:
+            return False
         try:
-            profile: Any = torch.autograd.profiler.profile
-            device = "cuda" if torch.cuda.is_initialized() else None
-            profiler = profile(
-                use_kineto=True, use_device=device, record_shapes=True, with_flops=True
-            )
-            profiler.__enter__()
+            self._profiler = start_profiler(record_shapes=True, with_flops=True)
         except Exception as error:  # the profiler may fail for any reason
             self._give_up(error)
-            return
-        self._profiler, self.turn, self._waited = profiler, turn, waited
+        self.turn, self._waited = turn, waited
         self._begun = time.perf_counter_ns()
+        return self.runs
 
     def end(self, *, counts: bool) -> None:
         """Stop the profiler; `counts` is False for a step that was cut short."""
@@ -107,7 +69,7 @@ class StepRecorder:
         if profiler is None:
             return
         took = time.perf_counter_ns() - self._begun
-        if not profiled() or _prepared():
+        if not profiled() or prepared():
             return  # a profiler of the user took over
         try:
             profiler.__exit__(None, None, None)
@@ -121,8 +83,8 @@ class StepRecorder:
         self.samples.append(sample)
         self._ranks.write(self.samples)
 
-    def figures(self, *, thoroughly: bool) -> SampledSteps | None:
-        """Return the figures of the recorded steps; None if there are none.
+    def figures(self, *, thoroughly: bool) -> SampledSteps:
+        """Return the figures of the recorded steps.
 
         Args:
             thoroughly: whether to read other ranks' steps, and to measure the machine's peaks; both
@@ -130,20 +92,19 @@ class StepRecorder:
         """
         samples = self.samples
         if not samples:
-            return None
-        # One of them may be no usual step, such as one with an evaluation inside.
-        middle = median_low(sample.seconds for sample in samples)
-        usual = next(sample for sample in samples if sample.seconds == middle)
+            return SampledSteps()
+        # Others may have waited for another process, or have an evaluation inside.
+        fastest_step = min(samples, key=lambda sample: sample.seconds)
         return SampledSteps(
             steps=len(samples),
             exchange=median(sample.exchange / sample.seconds for sample in samples),
             beside=median(sample.beside / sample.seconds for sample in samples),
             synchronisation=median(s.synchronisation / s.seconds for s in samples),
-            waiter=usual.waiter,
-            busy=None if usual.busy is None else median(_busy(sample) for sample in samples),
+            waiter=fastest_step.waiter,
+            busy=None if fastest_step.busy is None else median(_busy(sample) for sample in samples),
             operators=median(_in_operators(sample) for sample in samples),
             ranks=self._ranks.compare() if thoroughly else None,
-            roofline=_roofline(usual) if thoroughly else None,
+            roofline=_roofline(fastest_step) if thoroughly else None,
         )
 
     def _give_up(self, error: Exception) -> None:
@@ -151,20 +112,6 @@ class StepRecorder:
         logger.warning(
             "exchange and the roofline of steps stay unknown, as torch's profiler failed: %s", error
         )
-
-
-def _prepared() -> bool:
-    """Check whether there is a `torch.profiler.profile`, which may not run yet.
-
-    Starting ours would take its events, or end the process. torch counts its steps until its `with`
-    block is left.
-    """
-    from torch.autograd.profiler import KinetoStepTracker
-
-    there = KinetoStepTracker.erase_step_count("ProfilerStep")
-    if there:
-        KinetoStepTracker.init_step_count("ProfilerStep")
-    return bool(there)
 
 
 def _busy(sample: StepSample) -> float:

@@ -5,25 +5,41 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_figures import Blocked, DatasetShare, LoopFigures, Verdict
+from datapipe.diagnosis.loop_figures import (
+    Blocked,
+    DatasetShare,
+    LoopFigures,
+    SampledSteps,
+    Verdict,
+    WaitShares,
+)
 from datapipe.diagnosis.loop_rules import ENOUGH, judge
 from datapipe.loader.metrics.meter import Meter, Reading, Stage
 from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
-from datapipe.monitor.loop_timer import LoopClock
-from datapipe.monitor.recorder import SampledSteps, StepRecorder
-from datapipe.monitor.waits import WaitProbe, WaitShares
+from datapipe.monitor.loop_timer import Event, LoopClock
+from datapipe.monitor.recorder import StepRecorder
+from datapipe.monitor.waits import WaitProbe
 from datapipe.progress import readable_size
 from datapipe.report.table import Table, aligned, time_text
 from datapipe.report.trace import TraceEvent
 
-_MOST_DATASETS = 20  # in the text of a report
+_MOST_ROWS = 20  # of a table in the text of a report
+
+
+class TimeShares(TypedDict):
+    """Shares of a loop's time."""
+
+    wait: float
+    transfer: float
+    step: float
+    rest: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +50,12 @@ class OnDevice:
     transfer: Timing  # each transfer
     idle: Timing  # of each turn, from the end of the turn before
     turns: int  # that these are of
+
+    @classmethod
+    def of(cls, times: DeviceTimes) -> OnDevice:
+        """Read the times so far."""
+        step, transfer = times.steps.timing(), times.transfers.timing()
+        return cls(step=step, transfer=transfer, idle=times.idle.timing(), turns=times.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,29 +122,31 @@ class LoopReport:
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]
-        if self.turns:
-            header, rows = time_table(self)
-            lines += aligned((header[:-1], [row[:-1] for row in rows]))
-        if self.datasets:
-            header, rows = dataset_table(self)
-            lines += ["", *aligned((header, rows[:_MOST_DATASETS])), ""]
-        left_out = ", ".join(f"{count} {why}" for why, count in self.left_out.items())
-        left_out = f"left out: {left_out}" if left_out else "none left out"
-        lines += [f"{self.turns:,} steps in {self.seconds:,.1f} s; {left_out}"]
-        if self.first.count:
-            first = f"first batch after {time_text(self.first.p50)}"
-            if self.first.count > 1:
-                most = time_text(self.first.longest)
-                first += f" (of {self.first.count} passes, at most {most})"
-            lines.append(first)
-        if self.gpu is not None:
-            lines.append(gpu_text(self.gpu))
-        if self.turns and self.sampled is None and not self.blocked.turns:
-            lines.append("no step was recorded: exchange and waits for the device are not known")
-        for line in self.lines[:5]:
-            each = time_text(line.seconds / line.count)
-            lines.append(f"{line.call} at {line.where}: {line.count} times, {each} each")
-        return "\n".join(lines)
+        for _, (header, rows) in tables(self):
+            lines += [*aligned((header, rows[:_MOST_ROWS])), ""]
+        return "\n".join(lines + notes(self))
+
+
+def notes(report: LoopReport) -> list[str]:
+    """List what tables do not show, a line each."""
+    left_out = ", ".join(f"{count} {why}" for why, count in report.left_out.items())
+    left_out = f"left out: {left_out}" if left_out else "none left out"
+    lines = [f"{report.turns:,} steps in {report.seconds:,.1f} s; {left_out}"]
+    if report.first.count:
+        first = f"first batch after {time_text(report.first.p50)}"
+        if report.first.count > 1:
+            most = time_text(report.first.longest)
+            first += f" (of {report.first.count} passes, at most {most})"
+        lines.append(first)
+    if report.gpu is not None:
+        gpu = report.gpu
+        lines.append(
+            f"{gpu.name}: busy {gpu.utilization:.0%} of the time, {readable_size(gpu.memory)} of "
+            f"{readable_size(gpu.total)} taken"
+        )
+    if report.turns and report.sampled is None and not report.blocked.turns:
+        lines.append("no step was recorded: exchange and waits for the device are not known")
+    return lines
 
 
 def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
@@ -136,24 +160,39 @@ def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
     return [part for part in every if part[2] is None or part[2].count]
 
 
-def time_table(report: LoopReport) -> Table:
+def tables(report: LoopReport) -> list[tuple[str, Table]]:
+    """List the tables that are not empty, with their headings."""
+    found = [
+        ("How long each takes", _time_table(report)),
+        ("Datasets of the mixture", _dataset_table(report)),
+        ("Lines that wait", _line_table(report)),
+    ]
+    return [(heading, table) for heading, table in found if table[1]]
+
+
+def _time_table(report: LoopReport) -> Table:
     """List the shares and percentiles of a turn's parts."""
-    rows = [_row(name, f"{share:.1%}", timing) for name, share, timing in parts(report)]
-    if report.sampled is not None and report.sampled.exchange + report.sampled.beside > 0:
-        rows += [
-            _row("exchange alone", f"{report.sampled.exchange:.1%}", None),
-            _row("exchange beside operators", f"{report.sampled.beside:.1%}", None),
-        ]
-    if report.device is not None:
-        rows += [
-            _row("step on the GPU", "", report.device.step),
-            _row("transfer on the GPU", "", report.device.transfer),
-            _row("GPU idle in a turn", "", report.device.idle),
-        ]
-    return ["", "share", "P50", "P90", "P99", "longest"], rows
+    rows = []
+    if report.turns:
+        rows = [_row(name, f"{share:.1%}", timing) for name, share, timing in parts(report)]
+    sampled, device = report.sampled, report.device
+    if sampled is not None and sampled.exchange + sampled.beside > 0:
+        rows.append(_row("exchange alone", f"{sampled.exchange:.1%}", None))
+        rows.append(_row("exchange beside operators", f"{sampled.beside:.1%}", None))
+    if device is not None:
+        rows.append(_row("step on the GPU", "", device.step))
+        rows.append(_row("transfer on the GPU", "", device.transfer))
+        rows.append(_row("GPU idle in a turn", "", device.idle))
+    return ["", "share", "P50", "P90", "P99"], rows
 
 
-def dataset_table(report: LoopReport) -> Table:
+def _row(name: str, share: str, timing: Timing | None) -> list[str]:
+    if timing is None or not timing.count:
+        return [name, share, "", "", ""]
+    return [name, share, *map(time_text, (timing.p50, timing.p90, timing.p99))]
+
+
+def _dataset_table(report: LoopReport) -> Table:
     """List the datasets of a mixture, those with the largest shares in the plan first."""
     rows = []
     for each in sorted(report.datasets, key=lambda each: -each.planned):
@@ -162,18 +201,11 @@ def dataset_table(report: LoopReport) -> Table:
     return ["dataset", "samples", "tokens", "share of samples", "in the plan"], rows
 
 
-def _row(name: str, share: str, timing: Timing | None) -> list[str]:
-    if timing is None or not timing.count:
-        return [name, share, "", "", "", ""]
-    return [name, share, *map(time_text, (timing.p50, timing.p90, timing.p99, timing.longest))]
-
-
-def gpu_text(gpu: GpuUsage) -> str:
-    """Format the usage of a GPU."""
-    return (
-        f"{gpu.name}: busy {gpu.utilization:.0%} of the time, {readable_size(gpu.memory)} of "
-        f"{readable_size(gpu.total)} taken"
-    )
+def _line_table(report: LoopReport) -> Table:
+    rows = [
+        [line.call, line.where, f"{line.count:,}", time_text(line.seconds)] for line in report.lines
+    ]
+    return ["call that waits", "line", "calls", f"in {report.blocked.turns} steps"], rows
 
 
 class LoopLoader:
@@ -225,50 +257,47 @@ def _hints(loader: Any) -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Counters of a monitor."""
+class Counters:
+    """All counters of a monitor.
 
-    loop: LoopClock
-    recorder: StepRecorder
-    probe: WaitProbe
-    loader: LoopLoader
-    device: DeviceTimes | None
-    sampler: GpuSampler | None
-    datasets: DatasetCounter
+    Attributes:
+        device, sampler: of the GPU, from the end of the warm-up on; None without one.
+    """
 
-    def figures(self, sampled: SampledSteps | None) -> LoopFigures:
-        """Compute the figures of the verdict."""
-        device, probed, reading = self.device, self.probe.shares(), self.loader.reading()
+    def __init__(self, probe: WaitProbe) -> None:
+        self.loop = LoopClock()
+        self.recorder = StepRecorder()
+        self.probe = probe
+        self.loader = LoopLoader()
+        self.datasets = DatasetCounter()
+        self.device: DeviceTimes | None = None
+        self.sampler: GpuSampler | None = None
+
+    def replay(self, events: Iterable[Event]) -> None:
+        """Add up events of the loop, and what has come from the device since."""
+        self.loop.replay(events)
+        if self.device is not None:
+            self.device.read()
+        self.datasets.read()
+
+    def figures(self, *, thoroughly: bool) -> LoopFigures:
+        """Compute the figures of the verdict, see `StepRecorder.figures`."""
+        device, reading = self.device, self.loader.reading()
         usage = None if self.sampler is None else self.sampler.usage()
-        values: dict[str, Any] = dict(self._shares(self.loop.seldom))
-        if sampled is not None:
-            values |= {
-                "busy": sampled.busy,
-                "exchange": sampled.exchange,
-                "beside": sampled.beside,
-                "operators": sampled.operators,
-                "ranks": sampled.ranks,
-                "roofline": sampled.roofline,
-                "waiter": sampled.waiter,
-                # The CPU computes at once, so nothing waits for it.
-                "synchronisation": None if sampled.busy is None else sampled.synchronisation,
-            }
-        if usage is not None:
-            values["busy"] = usage.utilization  # of all steps, at their own speed
-        if probed.turns:
-            values["synchronisation"] = probed.synchronisation
-        if device is not None:
-            values["idle"] = self._of_turn(device.idle)
-            values["device_transfer"] = self._of_turn(device.transfers)
+        limit = None
         if reading is not None:
-            values["limit"] = find_limit(LoaderFigures.of(reading, asked=reading.waited))
+            limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
         return LoopFigures(
             turns=self.loop.turns,
-            **values,
-            synchronisation_outside=probed.outside,
+            **self._shares(self.loop.seldom),
+            idle=None if device is None else self._of_turn(device, device.idle),
+            device_transfer=None if device is None else self._of_turn(device, device.transfers),
+            utilization=None if usage is None else usage.utilization,
+            recorded=self.recorder.figures(thoroughly=thoroughly),
+            probed=self.probe.shares(),
             lines=self.probe.lines(),
             marked=self.loop.steps.count > 0,
+            limit=limit,
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
         )
@@ -276,50 +305,45 @@ class Counted:
     def report(self) -> LoopReport:
         """Make the report."""
         loop, device, reading = self.loop, self.device, self.loader.reading()
-        sampled = self.recorder.figures(thoroughly=True)
-        figures = self.figures(sampled)
-        on_device = None
-        if device is not None:
-            on_device = OnDevice(
-                step=device.steps.timing(),
-                transfer=device.transfers.timing(),
-                idle=device.idle.timing(),
-                turns=device.turns,
-            )
+        figures, shares = self.figures(thoroughly=True), self._shares()
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
-            **{f"{name}_share": share for name, share in self._shares().items()},
+            wait_share=shares["wait"],
+            transfer_share=shares["transfer"],
+            step_share=shares["step"],
+            rest_share=shares["rest"],
             wait=loop.waits.timing(),
             transfer=loop.transfers.timing(),
             step=loop.steps.timing(),
             first=loop.firsts.timing(),
             left_out=MappingProxyType(dict(loop.left_out)),
             warm_up=loop.warm_up / 1e9,
-            blocked=self.probe.shares(),
+            blocked=figures.probed,
             lines=figures.lines,
             timeline=loop.timeline.stretches(),
             step_times=loop.steps.buckets(),
             verdict=judge(figures),
-            sampled=sampled,
+            sampled=figures.recorded if figures.recorded.steps else None,
             datasets=figures.datasets,
-            device=on_device,
+            device=None if device is None else OnDevice.of(device),
             gpu=None if self.sampler is None else self.sampler.usage(),
             stages=MappingProxyType({} if reading is None else reading.all_stages),
         )
 
-    def _shares(self, seldom: int = 0) -> dict[str, float]:
+    def _shares(self, seldom: int = 0) -> TimeShares:
         """Return the shares of the parts, without so many ns of rare work outside of the steps."""
         loop, total = self.loop, max(self.loop.total - seldom, 1)
-        parts = {"wait": loop.waits.total, "transfer": loop.transfers.total}
-        parts |= {"step": loop.steps.total, "rest": loop.rest - seldom}
-        return {name: part / total for name, part in parts.items()}
+        return {
+            "wait": loop.waits.total / total,
+            "transfer": loop.transfers.total / total,
+            "step": loop.steps.total / total,
+            "rest": (loop.rest - seldom) / total,
+        }
 
-    def _of_turn(self, times: Durations) -> float | None:
+    def _of_turn(self, device: DeviceTimes, times: Durations) -> float | None:
         """Return a device's share of the loop's time; some turns may not have been read yet."""
-        device, loop = self.device, self.loop
-        assert device is not None
-        read = device.steps.count
+        loop, read = self.loop, device.steps.count
         if not loop.steps.count:
             return 0.0
         if read < ENOUGH:

@@ -11,12 +11,11 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from statistics import median
 from types import FrameType
 from typing import Any
 
-from datapipe.diagnosis.loop_figures import Blocked
+from datapipe.diagnosis.loop_figures import Blocked, WaitShares
 
 _MOST_LINES = 200
 _REMEMBERED = 31  # probes
@@ -32,15 +31,6 @@ _READS = frozenset(
 _READS_OF_DEVICES = frozenset(("to", "nonzero", "masked_select", "__getitem__"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitShares:
-    """Share of a turn in calls that wait for the device, 0 to 1; medians over the probed turns."""
-
-    turns: int = 0  # that were probed
-    synchronisation: float = 0.0
-    outside: float = 0.0  # the part of it outside of the step
-
-
 class WaitProbe:
     """Probe of single turns. For the thread that runs the loop.
 
@@ -53,6 +43,7 @@ class WaitProbe:
         self._clock = clock
         self._part = part
         self._mode: Any = None
+        self._looks = False
         self._begun = 0
         self._turns = 0
         self._spent: list[tuple[str, int]] = []  # part and nanoseconds of each call of this turn
@@ -60,27 +51,24 @@ class WaitProbe:
         self._seen: set[tuple[str, str]] = set()  # in this turn
         self._shares: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
 
-    @property
-    def looks(self) -> bool:
-        """True while a turn is probed."""
-        return self._mode is not None
-
-    def begin(self, since: int) -> None:
-        """Probe the turn that began at `since`, if torch is imported."""
+    def begin(self, since: int) -> bool:
+        """Probe the turn that began at `since`; return False if torch is not imported."""
         if "torch" not in sys.modules:
-            return
-        self._begun = since
+            return False
+        self._begun, self._looks = since, True
         self._spent.clear()
         self._seen.clear()
-        self._mode = mode = _mode(self._call)
-        mode.__enter__()
+        # One for all turns, as compiled functions are compiled again for each.
+        self._mode = self._mode or _mode(self._call)
+        self._mode.__enter__()
+        return True
 
     def end(self, *, counts: bool) -> None:
         """End the probe; `counts` is False for a turn that was cut short."""
-        mode, self._mode = self._mode, None
-        if mode is None:
+        if not self._looks:
             return
-        mode.__exit__(None, None, None)
+        self._looks = False
+        self._mode.__exit__(None, None, None)
         took = self._clock() - self._begun
         if not counts or took <= 0:
             return
@@ -133,6 +121,7 @@ class WaitProbe:
 
 def _mode(call: Callable[[Callable[..., Any], tuple[Any, ...], Any], Any]) -> Any:
     """Make a mode that passes the calls of torch's functions to `call`."""
+    from torch.compiler import is_compiling
     from torch.overrides import TorchFunctionMode
 
     class Mode(TorchFunctionMode):
@@ -140,7 +129,8 @@ def _mode(call: Callable[[Callable[..., Any], tuple[Any, ...], Any], Any]) -> An
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:
-            return call(func, args, kwargs or {})
+            named = kwargs or {}
+            return func(*args, **named) if is_compiling() else call(func, args, named)
 
     return Mode()
 

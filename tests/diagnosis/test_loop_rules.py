@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import find_limit
-from datapipe.diagnosis.loop_figures import Blocked, LoopFigures
+from datapipe.diagnosis.loop_figures import Blocked, LoopFigures, SampledSteps, WaitShares
 from datapipe.diagnosis.loop_rules import judge
 from datapipe.diagnosis.rank_times import RankTimes
 from datapipe.diagnosis.step_roofline import StepRoofline
@@ -17,9 +18,14 @@ from datapipe.loader.metrics.meter import Reading, Stage
 
 
 def figures(**values: Any) -> LoopFigures:
-    shares = {name: values.get(name, 0.0) for name in ("wait", "transfer", "rest")}
-    values = shares | {"step": 1 - sum(shares.values()), "turns": 100} | values
-    return LoopFigures(**values)
+    """Figures of a loop; those of recorded steps are given by their names."""
+    shares = {name: values.pop(name, 0.0) for name in ("wait", "transfer", "rest")}
+    names = {field.name for field in fields(SampledSteps)}
+    recorded = {name: values.pop(name) for name in names & values.keys()}
+    return LoopFigures(
+        **{"step": 1 - sum(shares.values()), "turns": 100} | shares | values,
+        recorded=SampledSteps(**{"steps": 3, "operators": 0.9} | recorded),
+    )
 
 
 def ranks(**values: Any) -> RankTimes:
@@ -41,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "a slow loader and a slower copy": ({"transfer": 0.5, "wait": 0.2}, "transfer", "bad"),
     "a value read in every step": ({"synchronisation": 0.6}, "synchronisation", "bad"),
     "a value read after every step": (
-        {"rest": 0.6, "synchronisation": 0.58, "synchronisation_outside": 0.58},
+        {"rest": 0.6, "probed": WaitShares(turns=3, synchronisation=0.58, outside=0.58)},
         "synchronisation",
         "bad",
     ),
@@ -158,7 +164,7 @@ def test_the_verdict_follows_from_the_figures(name: str) -> None:
 @pytest.mark.parametrize("losses", range(1, 20))
 def test_the_largest_loss_is_named(losses: int) -> None:
     share = losses / 20
-    verdict = judge(figures(wait=share, synchronisation=1 - share, synchronisation_outside=0.0))
+    verdict = judge(figures(wait=share, synchronisation=1 - share))
     assert verdict.kind == ("data" if share > 0.5 else "synchronisation") or share == 0.5
 
 

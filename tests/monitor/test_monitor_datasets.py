@@ -92,7 +92,7 @@ def test_batches_are_not_kept_until_the_report() -> None:
     monitor = datapipe.Monitor(gpu=False)
     for _ in monitor(Mixture([PACK] * 400)):
         with monitor.step():
-            assert len(monitor._meter._datasets._pending) < 200
+            assert len(monitor._meter._counters.datasets._pending) < 200
 
 
 def test_reports_have_the_shares(tmp_path: Path) -> None:

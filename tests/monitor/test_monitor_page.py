@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import datapipe
-from datapipe.diagnosis.loop_figures import Blocked, LoopFigures
+from datapipe.diagnosis.loop_figures import Blocked, LoopFigures, WaitShares
 from datapipe.diagnosis.loop_rules import judge
 
 
@@ -91,7 +91,9 @@ def test_a_verdict_is_read_with_its_line() -> None:
         seconds=1.0,
         turns=3,
     )
-    said = judge(LoopFigures(turns=50, step=1.0, synchronisation=0.4, lines=(line,))).sentence
+    said = judge(
+        LoopFigures(turns=50, probed=WaitShares(turns=3, synchronisation=0.4), lines=(line,))
+    ).sentence
     assert said == (
         "synchronisation-bound: for 40% of the time Python waits for values from the device, "
         "mostly in Tensor.item at train.py:7"

@@ -108,7 +108,7 @@ def test_a_trace_that_the_loop_does_not_reach_the_end_of_is_written(tmp_path: Pa
 
 
 def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
-    for start in (0, 1, 7, 20, 90):
+    for start in (0, 1, 9, 30, 90):
         monitor = datapipe.Monitor()
         path = tmp_path / f"{start}.json"
         monitor.trace(path, steps=(start, 2))
@@ -116,7 +116,7 @@ def test_a_trace_begins_and_ends_at_its_steps(tmp_path: Path) -> None:
         for number in monitor(range(120)):
             if torch.autograd._profiler_enabled():
                 with_trace.append(number)
-        assert set(with_trace) - {12, 27, 87} == {start, start + 1}
+        assert set(with_trace) - {7, 22, 87} == {start, start + 1}
         assert len(rows(path)["training loop"]) == 2
 
 
@@ -241,7 +241,7 @@ def on_device(
         with monitor.step():
             now += 10_000_000
             device.now += 0.02
-        if busy is not None and monitor._meter._sampler is not None:
+        if busy is not None and monitor._meter._counters.sampler is not None:
             end = time.monotonic() + 30
             while monitor.report().gpu is None and time.monotonic() < end:
                 time.sleep(0.001)

@@ -324,7 +324,7 @@ def test_a_loop_that_computes_little_has_no_roofline(monkeypatch: pytest.MonkeyP
     begin(seen)
     seen.end(counts=True)
     figures = seen.figures(thoroughly=True)
-    assert figures is not None
+    assert figures.steps == 1
     assert figures.roofline is figures.ranks is None
 
 
@@ -373,7 +373,7 @@ def test_a_step_of_several_batches_is_recorded_whole(monkeypatch: pytest.MonkeyP
         lambda events, **_: seen.append({event.name() for event in events}),
     )
     for number in monitor(range(17)):
-        if number % 4 == 3:
+        if number % 4 == 1:
             with monitor.step():
                 square.add(1)
     (names,) = seen

@@ -51,8 +51,7 @@ class Looking:
         self.probe = WaitProbe(self.clock, lambda: self.part)
 
     def __enter__(self) -> Looking:
-        self.probe.begin(self.clock.now)
-        assert self.probe.looks
+        assert self.probe.begin(self.clock.now)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,6 +213,29 @@ def test_lines_that_wait_are_named_if_it_is_asked_for(probe: bool) -> None:
 
 
 @pytest.mark.parametrize("probe", [False, True])
+def test_compiled_steps_are_compiled_again_for_the_first_probe_alone(probe: bool) -> None:
+    compiled = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        loss = batch.sum()
+        if loss > 1:  # a break of the graph
+            loss = loss * 2
+        return loss.tanh()
+
+    monitor = datapipe.Monitor(warmup=0, probe=probe)
+    for _ in monitor(range(25)):  # of which two are recorded, and two are probed
+        with monitor.step():
+            step(torch.ones(3)).item()
+    assert len(compiled) == (4 if probe else 2)
+    assert {line.call for line in monitor.report().lines} >= ({"Tensor.item"} if probe else set())
+
+
+@pytest.mark.parametrize("probe", [False, True])
 @pytest.mark.parametrize("leave", ["break", "error", "step error", "end"])
 def test_nothing_of_torch_is_replaced_and_no_mode_or_profiler_is_left(
     probe: bool, leave: str
@@ -235,17 +257,18 @@ def test_nothing_of_torch_is_replaced_and_no_mode_or_profiler_is_left(
             return func(*args, **(kwargs or {}))
 
     monitor = datapipe.Monitor(probe=probe)
+    last = 8 if probe else 7  # a turn that is probed, and one that is recorded
     try:
         for number in monitor(range(30)):
             with monitor.step():
                 now = replaceable()
                 now[-1].pop("_is_profiler_enabled")
                 assert now == before
-                if number == 13 and leave == "step error":
+                if number == last and leave == "step error":
                     raise KeyboardInterrupt
-            if number == 13 and leave == "error":
+            if number == last and leave == "error":
                 raise KeyboardInterrupt
-            if number == 13 and leave == "break":
+            if number == last and leave == "break":
                 break
     except KeyboardInterrupt:
         assert leave.endswith("error")

@@ -1,0 +1,83 @@
+"""torch's profiler: whether it runs, starting it, and ranges that it shows."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+def profiled() -> bool:
+    """Check whether a profiler of torch runs, ours included.
+
+    torch has no public question for this; the answer is no where the flag is missing.
+    """
+    return bool(getattr(sys.modules.get("torch.autograd.profiler"), "_is_profiler_enabled", False))
+
+
+def prepared() -> bool:
+    """Check whether there is a `torch.profiler.profile`, which may not run yet.
+
+    Starting ours would take its events, or end the process. torch counts its steps until its `with`
+    block is left.
+    """
+    from torch.autograd.profiler import KinetoStepTracker
+
+    there = KinetoStepTracker.erase_step_count("ProfilerStep")
+    if there:
+        KinetoStepTracker.init_step_count("ProfilerStep")
+    return bool(there)
+
+
+def start_profiler(**options: bool) -> Any:
+    """Start torch's profiler, to be left like a `with` block.
+
+    Returns:
+        None without torch, or if a profiler of the user is there.
+
+    Raises:
+        Exception: of any kind, as the profiler may fail for any reason.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or profiled() or prepared():
+        return None
+    # Kineto reads its level when it is first used; torch 2.13 prints two lines otherwise.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    device = "cuda" if torch.cuda.is_initialized() else None
+    profiler = torch.autograd.profiler.profile(use_kineto=True, use_device=device, **options)
+    profiler.__enter__()
+    return profiler
+
+
+class Ranges:
+    """Named ranges of one thread, nested: torch's, and NVIDIA's through NVTX if there is a GPU."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[AbstractContextManager[Any], bool]] = []
+
+    def push(self, name: str) -> None:
+        """Open a range, if torch is imported."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        opened = torch.autograd.profiler.record_function(name)
+        opened.__enter__()
+        nvtx = bool(torch.cuda.is_available())
+        if nvtx:
+            torch.cuda.nvtx.range_push(name)
+        self._open.append((opened, nvtx))
+
+    def pop(self) -> None:
+        """Close the range opened last, if any is open."""
+        if not self._open:
+            return
+        opened, nvtx = self._open.pop()
+        if nvtx:
+            sys.modules["torch"].cuda.nvtx.range_pop()
+        opened.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """Close all ranges."""
+        while self._open:
+            self.pop()

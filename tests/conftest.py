@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import signal
@@ -43,6 +44,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not torch.cuda.is_available():
             for item in of_a_gpu:
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Have collections of garbage pass over what the imported libraries made, as it stays."""
+    gc.freeze()
 
 
 HTML = b"<!DOCTYPE html><html><body>404 Not Found</body></html>"

@@ -85,8 +85,8 @@ def predict(cost: SampleCost, setup: Setup) -> Rate:
     bounds["workers"] = repairmen(setup, work, wait)
     if caller > 0:
         bounds["caller"] = 1 / caller
-    if cost.locked > 0:
-        bounds["lock"] = (setup.workers if setup.processes else 1) / cost.locked
+    if cost.locked > 0 and not setup.processes:
+        bounds["lock"] = 1 / cost.locked
     if setup.storage is not None:
         bounds["storage"] = setup.storage
     bound = min(bounds, key=lambda name: bounds[name])

@@ -95,9 +95,8 @@ def _processes(forecast: Forecast) -> Iterator[Remedy]:
         "worker processes, each with an interpreter's lock of its own",
         f'make_loader(workers="processes", num_workers={workers})',
         setup=replace(forecast.setup, workers=workers, processes=True),
-        # Threads hinder each other, which lowers the factor; processes do not. They have what other
-        # processes left of the cores.
-        factor=max(forecast.factor, 1 - forecast.run.usage.others_share),
+        # The factor is that of threads, which wait for each other. Processes have what others left.
+        factor=1 - forecast.run.usage.others_share,
         note=f"Python code holds the lock {held:.0%} of the time; the transform must be importable",
         changes={"workers": "processes", "num_workers": workers},
     )

@@ -12,8 +12,9 @@ from PIL import Image
 
 import datapipe
 from datapipe import ImageSpec, PlanError
+from datapipe.decode.transform import make_transform
 from datapipe.index.dataset import open_dataset
-from datapipe.profile.sizes import FormSizes
+from datapipe.profile.sizes import FormSizes, form_sizes
 from datapipe.profile.storage_advisor import Facts, advise, forms, look
 
 GB = 10**9
@@ -94,6 +95,22 @@ def test_looking_at_a_dataset(shards: Path, tmp_path: Path) -> None:
     written = sum(np.load(tmp_path / "arrays" / name).nbytes for name in files)
     assert there.sizes.arrays == written
     assert [cost.name for cost in forms(there)] == ["arrays"]
+
+
+@pytest.mark.parametrize("size", [64, None])
+def test_a_cache_of_the_size_that_is_estimated_holds_all_samples(
+    shards: Path, size: int | None
+) -> None:
+    spec = ImageSpec(resize="native") if size is None else ImageSpec(size=size)
+    need = form_sizes(open_dataset(shards), make_transform(spec)).cache
+
+    def share(memory: int) -> float:
+        cache = datapipe.CacheSpec(memory=memory, keep="decoded")
+        with datapipe.make_loader(shards, batch_size=2, image=spec, cache=cache) as loader:
+            return loader.stats()["memory"].expected
+
+    assert share(need) == 1
+    assert share(need - 1) < 1
 
 
 def test_what_cannot_be_chosen_is_refused(shards: Path, tmp_path: Path) -> None:

@@ -194,14 +194,14 @@ class _StageRun:
         if helped in stages:
             unseen = self._process - sum(stage.cpu for stage in reading.stages.values())
             stages[helped] += Stage(cpu=max(0.0, unseen))
-        waits = {name: max(0.0, stage.seconds - stage.cpu) for name, stage in stages.items()}
-        # The system does not say in which stage a thread waited for a processor.
-        waited = max(0.0, 1 - ratio(self._queued, sum(waits.values())))
+        # The system does not say in which stage a thread waited for a processor: it does so after
+        # each slice of time on one.
+        queued = ratio(self._queued, sum(stage.cpu for stage in stages.values()))
         sizes = {"collate": self.batch_bytes, "transfer": self._device_bytes}
         return {
             name: StageCost(
                 samples=self.samples,
-                seconds=stage.seconds - (1 - waited) * waits[name],
+                seconds=max(stage.seconds - queued * stage.cpu, min(stage.seconds, stage.cpu)),
                 cpu=stage.cpu,
                 bytes=sizes.get(name, stage.bytes),
                 times=times[name],

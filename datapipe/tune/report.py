@@ -132,7 +132,7 @@ def batch_times(result: TuneResult) -> Figure:
     """Draw percentiles of the time from batch to batch."""
     return percentiles(
         [
-            (str(row.setting), [(row.p50, row.p90 or 0.0, row.p99 or 0.0)])
+            (str(row.setting), (row.p50, row.p90 or 0.0, row.p99 or 0.0))
             for row in result.settings
             if row.p50 is not None
         ]

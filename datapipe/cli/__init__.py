@@ -4,11 +4,17 @@ Options come in as text; lines, tables and files go out. Each command has a modu
 is a module here, listed in `command.py`.
 """
 
+import atexit
+import signal
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command."""
+    # While it ends, Python restores the default action: a late Ctrl-C would end the process by the
+    # signal, after the command has printed its result and chosen its exit code.
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
     try:
         # Imported here, so that Ctrl-C during the imports ends quietly.
         from datapipe.cli.command import run

@@ -13,7 +13,7 @@ import datapipe
 from datapipe.cli.convert import convert
 from datapipe.cli.index import index
 from datapipe.cli.inspect import inspect
-from datapipe.cli.output import ending_where_output_is_lost
+from datapipe.cli.output import Commands, ending_where_output_is_lost
 from datapipe.cli.pack import pack
 from datapipe.cli.plan import plan
 from datapipe.cli.profile import profile
@@ -21,6 +21,7 @@ from datapipe.cli.tune import tune_workers
 
 app = typer.Typer(
     name="datapipe",
+    cls=Commands,
     help="The input pipeline for vision-language training.",
     no_args_is_help=True,
     add_completion=False,

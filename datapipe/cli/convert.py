@@ -19,7 +19,7 @@ from datapipe.cli.options import (
     Template,
     Tokenizer,
 )
-from datapipe.cli.output import print_rejects, print_table, user_errors
+from datapipe.cli.output import print_rejects, print_table
 from datapipe.cli.text import text_spec
 from datapipe.cli.values import parse_array_image
 from datapipe.progress import readable_size
@@ -51,17 +51,16 @@ def convert(
 
     Run the same command again to finish a conversion that was interrupted.
     """
-    with user_errors("nothing is lost: the same command goes on where this one stopped"):
-        report = datapipe.convert_dataset(
-            shards,
-            arrays,
-            image=parse_array_image(image_size, image),
-            text=text_spec(tokenizer, template=template),
-            workers=workers,
-            max_rejects=max_rejects,
-            space_check=space_check,
-            lock_check=lock_check,
-        )
+    report = datapipe.convert_dataset(
+        shards,
+        arrays,
+        image=parse_array_image(image_size, image),
+        text=text_spec(tokenizer, template=template),
+        workers=workers,
+        max_rejects=max_rejects,
+        space_check=space_check,
+        lock_check=lock_check,
+    )
     print_converted(report, as_json=as_json)
 
 

@@ -10,7 +10,7 @@ import typer
 
 import datapipe
 from datapipe.cli.options import AsJson, Sidecars, Template, Tokenizer
-from datapipe.cli.output import print_table, user_errors
+from datapipe.cli.output import print_table
 from datapipe.cli.text import count, print_failures, text_encoder, token_rows
 from datapipe.errors import DatapipeError
 from datapipe.index.manifest import MANIFEST, Manifest, read_manifest
@@ -43,23 +43,20 @@ def index(
     With --tokenizer, also count the tokens of every text, and with --sidecars write index files for
     other readers; both also of shards that datapipe packed.
     """
-    with user_errors("run the same command again; shards that are done are kept"):
-        _refuse_others(shards)
-        kinds = parse_sidecars(sidecars)
-        encoder = text_encoder(tokenizer, template)
-        packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
-        if packed and packed.arrays is not None and kinds:
-            raise DatapipeError(
-                f"--sidecars are of tars, and {shards} holds arrays; leave them out"
-            )
-        if packed:
-            manifest = packed
-            write_sidecars(Path(shards), manifest, kinds)
-        else:
-            manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
-            tars = tars_at(shards)
-            write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
-        counted = count(shards, encoder) if encoder else None
+    _refuse_others(shards)
+    kinds = parse_sidecars(sidecars)
+    encoder = text_encoder(tokenizer, template)
+    packed = _packed_here(Path(shards)) if (encoder or kinds) and not force else None
+    if packed and packed.arrays is not None and kinds:
+        raise DatapipeError(f"--sidecars are of tars, and {shards} holds arrays; leave them out")
+    if packed:
+        manifest = packed
+        write_sidecars(Path(shards), manifest, kinds)
+    else:
+        manifest = datapipe.index_shards(shards, force=force, ignore=ignore)
+        tars = tars_at(shards)
+        write_sidecars(tars.folder, manifest, kinds, home=index_home(tars))
+    counted = count(shards, encoder) if encoder else None
     if as_json:
         result: dict[str, Any] = {
             "samples": manifest.samples,

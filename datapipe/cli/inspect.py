@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from datapipe.cli.options import ArrayImage, AsJson, ImageSize
-from datapipe.cli.output import print_table, user_errors
+from datapipe.cli.output import print_table
 from datapipe.cli.values import parse_array_image
 from datapipe.errors import PlanError
 from datapipe.progress import readable_size
@@ -34,25 +34,24 @@ def inspect(
 
     Decodes some of its images for half a second, to know how fast this machine is.
     """
-    with user_errors("nothing was changed"):
-        if rate is not None and not rate > 0:
-            raise PlanError(f"--rate {rate}: give images a second, such as 2000")
-        if epochs < 1:
-            raise PlanError(f"--epochs {epochs}: at least 1 is needed")
-        from datapipe.decode.array_spec import spec_of
-        from datapipe.index.dataset import open_dataset
-        from datapipe.profile.storage_advisor import advise, forms, look
+    if rate is not None and not rate > 0:
+        raise PlanError(f"--rate {rate}: give images a second, such as 2000")
+    if epochs < 1:
+        raise PlanError(f"--epochs {epochs}: at least 1 is needed")
+    from datapipe.decode.array_spec import spec_of
+    from datapipe.index.dataset import open_dataset
+    from datapipe.profile.storage_advisor import advise, forms, look
 
-        opened = open_dataset(dataset)
-        arrays = opened.manifest.arrays
-        spec = parse_array_image(image_size, image)
-        if arrays is not None and arrays.image and image_size is None and image is None:
-            spec = spec_of(arrays.image)
-        facts = None
-        if opened.manifest.images and spec is not None and (arrays is None or arrays.image):
-            facts = look(opened, spec)
-        costs = [] if facts is None else forms(facts)
-        advice = [] if facts is None else advise(facts, rate=rate, epochs=epochs)
+    opened = open_dataset(dataset)
+    arrays = opened.manifest.arrays
+    spec = parse_array_image(image_size, image)
+    if arrays is not None and arrays.image and image_size is None and image is None:
+        spec = spec_of(arrays.image)
+    facts = None
+    if opened.manifest.images and spec is not None and (arrays is None or arrays.image):
+        facts = look(opened, spec)
+    costs = [] if facts is None else forms(facts)
+    advice = [] if facts is None else advise(facts, rate=rate, epochs=epochs)
     if as_json:
         found: dict[str, Any] = {"dataset": _described(opened)}
         if facts is not None:

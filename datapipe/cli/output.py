@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
+from typer.core import TyperGroup
 
 from datapipe.errors import DatapipeError
 from datapipe.progress import is_watched
@@ -20,25 +21,27 @@ if TYPE_CHECKING:
 
 _NAMES = 9  # characters for the names of a table, at least
 _SHOWN_REJECTS = 5
+_AGAIN = "run the same command again, which continues with what was finished"
 _CLOSED = 128 + signal.SIGPIPE
 """Exit code that shells report of a program that SIGPIPE ended, as it ends `cat`."""
 
 
-@contextmanager
-def user_errors(after_interrupt: str) -> Iterator[None]:
-    """Print messages instead of tracebacks for errors that a user can mend."""
-    try:
-        yield
-    except DatapipeError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"Error: {place}{error.strerror or error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print(f"\nInterrupted; {after_interrupt}.", file=sys.stderr)
-        raise typer.Exit(130) from None
+class Commands(TyperGroup):
+    """Commands that end with one line, not a traceback, for errors that a user can mend."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command that the arguments name."""
+        try:
+            return super().invoke(ctx)
+        except DatapipeError as error:
+            print(f"Error: {error}", file=sys.stderr)
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            print(f"Error: {place}{error.strerror or error}", file=sys.stderr)
+        except KeyboardInterrupt:
+            print(f"\nInterrupted; {_AGAIN}.", file=sys.stderr)
+            raise typer.Exit(130) from None
+        raise typer.Exit(1)
 
 
 def print_table(title: str, rows: dict[str, str]) -> None:

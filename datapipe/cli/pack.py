@@ -14,7 +14,7 @@ from datapipe.cli.convert import print_converted
 from datapipe.cli.fields import own_flag
 from datapipe.cli.loading import Flags, with_flags
 from datapipe.cli.options import ArrayImage, AsJson, ImageSize, Template, Tokenizer
-from datapipe.cli.output import print_rejects, print_table, shown, user_errors
+from datapipe.cli.output import print_rejects, print_table, shown
 from datapipe.cli.text import count, print_failures, text_encoder, text_spec, token_rows
 from datapipe.cli.values import parse_array_image
 from datapipe.decode.image import MAX_PIXELS
@@ -117,34 +117,32 @@ def pack(
     """
     options = flags.given_to(None)
     dry_run = "dry_run" in options
-    go_on = "nothing is lost: the same command goes on where this one stopped"
-    with user_errors("nothing was written" if dry_run else go_on):
-        if to not in ("shards", "memmap"):
-            raise PlanError(f"--to {to!r} is neither 'shards' nor 'memmap'")
-        if to == "memmap":
-            for name in _OF_SHARDS:
-                if name in options:
-                    option = name.replace("_", "-")
-                    raise PlanError(f"--{option} is of shards, and --to memmap makes arrays")
-            if out is None:
-                raise PlanError("OUT is missing: give a folder for the arrays")
-            images = parse_array_image(image_size, image)
-            text = text_spec(tokenizer, template=template)
-            arrays = datapipe.pack_arrays(raw, out, image=images, text=text, **options)
-            print_converted(arrays, as_json=as_json)
-            return
-        if image_size is not None or image is not None:
-            raise PlanError("--image-size and --image are of arrays; add --to memmap")
-        encoder = text_encoder(tokenizer, template)  # before hours of packing
-        if encoder and out is not None and local_path(out) is None:
-            raise PlanError(
-                f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
-                "make_loader with a tokenizer counts"
-            )
-        report = datapipe.pack_dataset(raw, out, **options)
-        counted = None
-        if encoder and not dry_run:
-            counted = count(Path(report.output), encoder, options.get("workers"))
+    if to not in ("shards", "memmap"):
+        raise PlanError(f"--to {to!r} is neither 'shards' nor 'memmap'")
+    if to == "memmap":
+        for name in _OF_SHARDS:
+            if name in options:
+                option = name.replace("_", "-")
+                raise PlanError(f"--{option} is of shards, and --to memmap makes arrays")
+        if out is None:
+            raise PlanError("OUT is missing: give a folder for the arrays")
+        images = parse_array_image(image_size, image)
+        text = text_spec(tokenizer, template=template)
+        arrays = datapipe.pack_arrays(raw, out, image=images, text=text, **options)
+        print_converted(arrays, as_json=as_json)
+        return
+    if image_size is not None or image is not None:
+        raise PlanError("--image-size and --image are of arrays; add --to memmap")
+    encoder = text_encoder(tokenizer, template)  # before hours of packing
+    if encoder and out is not None and local_path(out) is None:
+        raise PlanError(
+            f"--tokenizer counts in a folder, and {out} is none; leave it out: the first "
+            "make_loader with a tokenizer counts"
+        )
+    report = datapipe.pack_dataset(raw, out, **options)
+    counted = None
+    if encoder and not dry_run:
+        counted = count(Path(report.output), encoder, options.get("workers"))
     if as_json:
         tokens = {"tokens": counted[1].to_dict()} if counted else {}
         taught = {"teaching": report.teaching.to_dict(), "notes": report.notes}

@@ -18,7 +18,7 @@ from datapipe.cli.mixture import (
     refuses_overlong,
 )
 from datapipe.cli.options import AsJson, Shards
-from datapipe.cli.output import bars, print_table, shown_lines, user_errors
+from datapipe.cli.output import bars, print_table, shown_lines
 from datapipe.errors import PlanError
 from datapipe.report.table import aligned, counted
 
@@ -59,37 +59,36 @@ def plan(
 
     So are overlong ones; make_loader refuses them if not told otherwise.
     """
-    with user_errors("run the same command again; shards whose tokens were counted are kept"):
-        if world_size < 1:
-            raise PlanError(f"--world-size {world_size}: at least one rank is needed")
-        mixture = mixture_in(shards, validation=validation)
-        if epochs is not None and mixture is None:
-            raise PlanError(
-                f"--epochs {epochs}: it counts passes of a mixture's datasets, and {shards} is one "
-                "dataset; leave it out, or give --epoch for another one"
-            )
-        asked = flags.values["overlong"] is not None
-        if flags.values["tokenizer"] is not None and not asked:
-            flags = Flags(flags.declared, {**flags.values, "overlong": "drop"})
-        if mixture is not None:
-            asked = asked and not refuses_overlong(mixture)
-        loader = datapipe.make_loader(
-            shards if mixture is None else dropping_overlong(mixture),
-            **flags.keywords(mixture),
-            epochs=1 if epochs is None else epochs,
-            group=group,
-            on_error="skip",
-            num_workers=0,
-            rank=0,
-            world_size=world_size,
+    if world_size < 1:
+        raise PlanError(f"--world-size {world_size}: at least one rank is needed")
+    mixture = mixture_in(shards, validation=validation)
+    if epochs is not None and mixture is None:
+        raise PlanError(
+            f"--epochs {epochs}: it counts passes of a mixture's datasets, and {shards} is one "
+            "dataset; leave it out, or give --epoch for another one"
         )
-        loader.set_epoch(epoch)
-        if step is None:
-            _summarise(loader, shards, as_json=as_json, asked=asked)
-            return
-        view = loader.plan.step(step)
-        # Keys and sources of foreign shards may hold anything.
-        print(json.dumps(view.to_dict()) if as_json else shown_lines(str(view)))
+    asked = flags.values["overlong"] is not None
+    if flags.values["tokenizer"] is not None and not asked:
+        flags = Flags(flags.declared, {**flags.values, "overlong": "drop"})
+    if mixture is not None:
+        asked = asked and not refuses_overlong(mixture)
+    loader = datapipe.make_loader(
+        shards if mixture is None else dropping_overlong(mixture),
+        **flags.keywords(mixture),
+        epochs=1 if epochs is None else epochs,
+        group=group,
+        on_error="skip",
+        num_workers=0,
+        rank=0,
+        world_size=world_size,
+    )
+    loader.set_epoch(epoch)
+    if step is None:
+        _summarise(loader, shards, as_json=as_json, asked=asked)
+        return
+    view = loader.plan.step(step)
+    # Keys and sources of foreign shards may hold anything.
+    print(json.dumps(view.to_dict()) if as_json else shown_lines(str(view)))
 
 
 def _summarise(loader: Loader, shards: str, *, as_json: bool, asked: bool) -> None:

@@ -15,7 +15,7 @@ import typer
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
 from datapipe.cli.mixture import mixture_in
 from datapipe.cli.options import AsJson, Report, Shards
-from datapipe.cli.output import shown_lines, user_errors
+from datapipe.cli.output import shown_lines
 from datapipe.cli.values import parse_seconds, refuse_unwritable
 from datapipe.progress import PLAIN_EVERY, is_watched
 
@@ -41,33 +41,32 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Find out what holds a loader back, and what would make it faster here."""
-    with user_errors("nothing was written"):
-        options = flags.keywords(mixture_in(shards)) | {
-            "num_workers": num_workers,
-            "prefetch_factor": prefetch_factor,
-            "workers": workers,
-            "decoder": decoder,
-            "epochs": None,
-        }
-        pace = None if step_time is None else parse_seconds(step_time, "--step-time")
-        refuse_unwritable(report=report, trace=trace)
-        from datapipe.loader.make_loader import make_loader
-        from datapipe.profile.job import profile_loader
-        from datapipe.profile.text import profile_text
+    options = flags.keywords(mixture_in(shards)) | {
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "workers": workers,
+        "decoder": decoder,
+        "epochs": None,
+    }
+    pace = None if step_time is None else parse_seconds(step_time, "--step-time")
+    refuse_unwritable(report=report, trace=trace)
+    from datapipe.loader.make_loader import make_loader
+    from datapipe.profile.job import profile_loader
+    from datapipe.profile.text import profile_text
 
-        def make(**changes: Any) -> Any:
-            return make_loader(shards, **(options | changes))
+    def make(**changes: Any) -> Any:
+        return make_loader(shards, **(options | changes))
 
-        with _phases() as say:
-            found = profile_loader(make, shards=shards, seconds=seconds, step_time=pace, say=say)
-        if trace is not None:
-            from datapipe.report.trace import write_trace
+    with _phases() as say:
+        found = profile_loader(make, shards=shards, seconds=seconds, step_time=pace, say=say)
+    if trace is not None:
+        from datapipe.report.trace import write_trace
 
-            write_trace(trace, found.forecast.run.events)
-        if report is not None:
-            from datapipe.profile.page import write_report
+        write_trace(trace, found.forecast.run.events)
+    if report is not None:
+        from datapipe.profile.page import write_report
 
-            write_report(found, report)
+        write_report(found, report)
     if as_json:
         print(json.dumps(found.to_dict()))
         return

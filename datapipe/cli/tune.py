@@ -14,7 +14,7 @@ import datapipe
 from datapipe.cli.loading import LOADER_FLAGS, Flags, with_flags
 from datapipe.cli.mixture import mixture_in
 from datapipe.cli.options import AsJson, Report
-from datapipe.cli.output import shown, user_errors
+from datapipe.cli.output import shown
 from datapipe.cli.values import (
     parse_numbers,
     parse_seconds,
@@ -88,56 +88,53 @@ def tune_workers(
     The loader is the real one, with the options that make_loader would be given. Trials are
     interleaved and repeated; what is found is kept for num_workers="auto" of make_loader.
     """
-    with user_errors("nothing was known yet"):
-        options: dict[str, Any] = {
-            "budget": parse_seconds(budget, "--budget"),
-            "prefetch_factor": parse_numbers(prefetch_factor, "--prefetch-factor"),
-            "max_wait": parse_share(max_wait, "--max-wait"),
-        }
-        if max_memory is not None:
-            options["max_memory"] = check_value("--max-memory", max_memory, Bytes, PlanError)
-        if step_time is not None and train is not None:
-            raise PlanError("--step-time and --train: give one, the other says the same")
-        if step_time is not None:
-            options["step_time"] = parse_seconds(step_time, "--step-time")
-        if train is not None:
-            options["train"] = resolve_target(train, "--train")
-        refuse_unwritable(report=report)
-        kinds = {"workers": workers, "decoder": decoder}
-        if target is not None:
-            _refuse_beside_target(shards, flags, kinds)
-            make: Any = resolve_target(target, "--target")
-        elif shards is None:
-            raise PlanError("give SHARDS, the folder of a dataset, or --target module:function")
-        else:
-            asked = {name: _several(name, text) for name, text in kinds.items()}
-            several = {name: values for name, values in asked.items() if len(values) > 1}
-            options["variants"] = [
-                dict(zip(several, values, strict=True)) for values in product(*several.values())
-            ]
-            fixed = {name: values[0] for name, values in asked.items() if name not in several}
-            make = _maker(shards, flags, fixed)
-        options["num_workers"] = (
-            _workers_to_try()
-            if num_workers is None
-            else parse_numbers(num_workers, "--num-workers")
-        )
-        with Progress(
-            "tuning", unit="trial", total=round(1000 * options["budget"]), total_unit="ms"
-        ) as bar:
+    options: dict[str, Any] = {
+        "budget": parse_seconds(budget, "--budget"),
+        "prefetch_factor": parse_numbers(prefetch_factor, "--prefetch-factor"),
+        "max_wait": parse_share(max_wait, "--max-wait"),
+    }
+    if max_memory is not None:
+        options["max_memory"] = check_value("--max-memory", max_memory, Bytes, PlanError)
+    if step_time is not None and train is not None:
+        raise PlanError("--step-time and --train: give one, the other says the same")
+    if step_time is not None:
+        options["step_time"] = parse_seconds(step_time, "--step-time")
+    if train is not None:
+        options["train"] = resolve_target(train, "--train")
+    refuse_unwritable(report=report)
+    kinds = {"workers": workers, "decoder": decoder}
+    if target is not None:
+        _refuse_beside_target(shards, flags, kinds)
+        make: Any = resolve_target(target, "--target")
+    elif shards is None:
+        raise PlanError("give SHARDS, the folder of a dataset, or --target module:function")
+    else:
+        asked = {name: _several(name, text) for name, text in kinds.items()}
+        several = {name: values for name, values in asked.items() if len(values) > 1}
+        options["variants"] = [
+            dict(zip(several, values, strict=True)) for values in product(*several.values())
+        ]
+        fixed = {name: values[0] for name, values in asked.items() if name not in several}
+        make = _maker(shards, flags, fixed)
+    options["num_workers"] = (
+        _workers_to_try() if num_workers is None else parse_numbers(num_workers, "--num-workers")
+    )
+    with Progress(
+        "tuning", unit="trial", total=round(1000 * options["budget"]), total_unit="ms"
+    ) as bar:
 
-            def tell(trial: Trial) -> None:
-                note = f"{trial.setting}: {trial.rate:,.1f} batches/s"
-                bar.advance(of_total=round(1000 * trial.total), note=note)
+        def tell(trial: Trial) -> None:
+            note = f"{trial.setting}: {trial.rate:,.1f} batches/s"
+            bar.advance(of_total=round(1000 * trial.total), note=note)
 
-            result = datapipe.tune_workers(make, **options, on_trial=tell)
-        name = target or shards or ""
-        command = " ".join([shlex.quote(name), *flags.given()])
-        if report is not None:
-            from datapipe.tune.report import write_report
+        result = datapipe.tune_workers(make, **options, on_trial=tell)
+    name = target or shards or ""
+    command = " ".join([shlex.quote(name), *flags.given()])
+    if report is not None:
+        from datapipe.tune.report import write_report
 
-            title = f"--target {name}" if target else command
-            write_report(result, report, f"datapipe tune-workers {title}")
+        title = f"--target {name}" if target else command
+        write_report(result, report, f"datapipe tune-workers {title}")
     profile = None if target else f"datapipe profile {command}"
     _print(result, name, profile=profile, as_json=as_json)
     if result.interrupted:

@@ -156,16 +156,26 @@ class Sweep:
         self._count += 1
         try:
             trial = run_trial(self._make, setting, aim, self.machine, round=round)
+        except EmptyLoader as error:
+            self._discard(setting, str(error))
+            return None
         except Exception as error:
-            self._fail(setting, error)
-            trial = None
-        if trial is not None and trial.over:
-            self._exclude(setting, trial)
-            trial = None
-        if trial is not None and trial.batches:
-            self.trials.append(trial)
-            self._on_trial(trial)
-        return trial if trial is not None and trial.batches else None
+            logger.info("with %s the loader raised", setting, exc_info=True)
+            self.error = self.error or error
+            self._discard(setting, f"raised {type(error).__name__}: {error}")
+            return None
+        if trial.over:
+            limit = (self.goal.max_memory or 0) / 1e9
+            why = f"took {trial.memory / 1e9:.1f} GB, more than max_memory, {limit:.1f} GB"
+            self._discard(setting, why)
+            larger = [other for other in self.active if other.covers(setting)]
+            self.drop(*larger, why=f"needs at least the memory of {setting}, which {why}")
+            return None
+        if not trial.batches:
+            return None
+        self.trials.append(trial)
+        self._on_trial(trial)
+        return trial
 
     def drop(self, *settings: Setting, why: str) -> None:
         """Try some settings no more."""
@@ -173,6 +183,11 @@ class Sweep:
             self.dropped[setting] = why
             if setting in self.active:
                 self.active.remove(setting)
+
+    def _discard(self, setting: Setting, why: str) -> None:
+        """Drop a setting that does not work, with its trials."""
+        self.drop(setting, why=why)
+        self.trials = [trial for trial in self.trials if trial.setting != setting]
 
     def unpaced(self, setting: Setting) -> list[Trial]:
         """Return the trials of a setting as fast as batches come; the first one if need be."""
@@ -211,23 +226,15 @@ class Sweep:
         return 2 * max((t.overhead for t in others if t.round != TOUCH), default=0.0)
 
     def _try_if_left(self, setting: Setting, seconds: float, round: int) -> Trial | None:
-        group = max(1, setting.num_workers) * self._gap(setting)
-        if setting not in self.active or self.overhead(setting) + max(seconds, group) > self.left:
+        if setting not in self.active or self.overhead(setting) + seconds > self.left:
             return None
         return self._try_one(setting, round, seconds=seconds)
-
-    def _gap(self, setting: Setting) -> float:
-        """Estimate the seconds from batch to batch; of untried settings, as if workers added up."""
-        own = [1 / trial.rate for trial in self.unpaced(setting)]
-        if own:
-            return statistics.median(own)
-        alone = [max(1, t.setting.num_workers) / t.rate for t in self.trials if not t.paced]
-        return statistics.median(alone) / max(1, setting.num_workers) if alone else 0.0
 
     def _seconds(self, settings: Sequence[Setting]) -> float:
         """Return the seconds of a trial: as long as its overhead, if there is time."""
         overhead = statistics.fmean(self.overhead(setting) for setting in settings)
-        gap = statistics.median(self._gap(setting) for setting in settings)
+        gaps = [1 / self.rate(setting) for setting in settings if self.unpaced(setting)]
+        gap = statistics.median(gaps) if gaps else 0.0
         wanted = min(max(_SHORTEST, overhead, _BATCHES * gap), _LONGEST)
         share = self.goal.budget / (len(settings) * _ROUNDS) - overhead
         # Shorter trials would spend the time on starting; fewer rounds are better.
@@ -243,22 +250,3 @@ class Sweep:
         for setting in [setting for setting in self.active if setting not in measured]:
             if smaller := kinds.get((setting.variant, setting.num_workers)):
                 self.drop(setting, why=f"not tried: {smaller} is {self.dropped[smaller]}")
-
-    def _fail(self, setting: Setting, error: Exception) -> None:
-        """Drop a setting with which the loader raised."""
-        why = str(error)
-        if not isinstance(error, EmptyLoader):
-            logger.info("with %s the loader raised", setting, exc_info=error)
-            why = f"raised {type(error).__name__}: {error}"
-        self.error = self.error or error
-        self.drop(setting, why=why)
-        self.trials = [trial for trial in self.trials if trial.setting != setting]
-
-    def _exclude(self, setting: Setting, trial: Trial) -> None:
-        """Drop a setting that took too much memory, and those that would take as much."""
-        limit = self.goal.max_memory or 0
-        why = f"took {trial.memory / 1e9:.1f} GB, more than max_memory, {limit / 1e9:.1f} GB"
-        self.drop(setting, why=why)
-        self.trials = [trial for trial in self.trials if trial.setting != setting]
-        larger = [other for other in self.active if other.covers(setting)]
-        self.drop(*larger, why=f"needs at least the memory of {setting}, which {why}")

@@ -8,8 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import datapipe
+from datapipe.cli.output import Commands
 
 KEYS = ["samples", "images", "rejected", "shards", "bytes", "saved_bytes", "seconds", "output"]
 KEYS += ["teaching", "notes"]
@@ -166,10 +169,51 @@ def test_ctrl_c_ends_with_130_and_the_same_command_goes_on(tmp_path, make_llava)
     stdout, stderr = process.communicate()
     assert process.returncode == 130
     assert stdout == ""
-    assert stderr.strip().startswith("Interrupted; nothing is lost: the same command goes on")
+    assert stderr.strip().startswith("Interrupted; run the same command again, which continues")
     assert "Traceback" not in stderr
     assert not (tmp_path / "out" / "dataset.json").exists()
     assert list((tmp_path / "out").glob("*.tar"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (datapipe.PackError("no such thing"), 1, "Error: no such thing"),
+        (OSError(28, "No space left on device", "out"), 1, "Error: out: No space left on device"),
+        (KeyboardInterrupt(), 130, "Interrupted; run the same command again"),
+    ],
+)
+def test_a_command_cannot_end_with_a_traceback_for_what_a_user_can_mend(error, code, said):
+    app = typer.Typer(cls=Commands)
+
+    @app.command()
+    def new():
+        raise error
+
+    @app.command()
+    def other(): ...
+
+    result = CliRunner().invoke(app, ["new"])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.strip().startswith(said)
+
+
+def test_ctrl_c_after_the_end_of_a_command_does_not_change_its_exit_code():
+    # Sends SIGINT while the modules are torn down.
+    program = """
+import os, signal, sys
+class Late:
+    def __init__(self):
+        self.kill, self.pid, self.number = os.kill, os.getpid(), signal.SIGINT
+    def __del__(self):
+        self.kill(self.pid, self.number)
+late = Late()
+sys.argv = ["datapipe", "--version"]
+from datapipe.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_version_is_said(run):

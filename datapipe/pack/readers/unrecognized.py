@@ -107,12 +107,11 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
     images = seen = 0
-    root = len(os.fspath(survey.raw)) + 1
     for listing in survey.walk():
         for name in listing.files:
             there = f"{listing.folder}/{name}"
             stem, ext = split_name(name)
-            if ignore and ignored_by(there[root:], ignore):
+            if ignore and ignored_by(survey.below(there), ignore):
                 continue
             if is_image_extension(ext):
                 images += 1

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from datapipe.cache.stats import HitLog, TierStats
 from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch.context import BatchContext
+from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.by_index import BatchesByIndex, refuse_batches
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
@@ -40,6 +41,7 @@ class LoaderComponents:
     prefetcher: DevicePrefetcher | None  # copies batches to a device; None if they stay
     schedule: Schedule
     start: Run  # of the next run
+    steps: Callable[[], Iterator[StepJob]]  # yields the steps of the next run
     find_tuning_key: Callable[[], str]  # names the settings that `tune_workers` keeps
 
 
@@ -262,11 +264,13 @@ class Loader:
 
     def components(self) -> LoaderComponents:
         """Return the parts that batches are made with. Internal: they change with the loader."""
+        start = Run.at(self._run.start)
         return LoaderComponents(
             context=self._context,
             prefetcher=self._prefetcher,
             schedule=self._schedule,
-            start=Run.at(self._run.start),
+            start=start,
+            steps=partial(self._jobs.steps, start, self._schedule),
             find_tuning_key=self._find_tuning_key,
         )
 

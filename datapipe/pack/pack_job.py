@@ -116,8 +116,8 @@ class Job:
             seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
-            reasons=dict(self.tally.reasons.most_common()),
-            examples=tuple(self.tally.examples),
+            reasons=dict(self.tally.rejects.reasons.most_common()),
+            examples=tuple(self.tally.rejects.examples),
             notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
@@ -223,12 +223,12 @@ class Job:
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
         sequencer = self._sequencer(sink, count)
-        sequencer.rejected = journal.rejected
+        self.tally.rejects.number = journal.rejected
         sequencer.saved_bytes = journal.last.saved_bytes
         self._sequence(sequencer, inputs, base)
         sink.drain()
         if not journal.shards:
-            examples = self.tally.examples
+            examples = self.tally.rejects.examples
             raise PackError(
                 f"no sample was found among {count.number:,} inputs"
                 + (f", the first reject: {examples[0].reason}" if examples else "")
@@ -245,7 +245,7 @@ class Job:
         return self._report(
             samples=sink.total_samples,
             images=sink.images,
-            rejected=sequencer.rejected,
+            rejected=self.tally.rejects.number,
             shards=sink.shards,
             bytes=sink.total_bytes,
             saved_bytes=sequencer.saved_bytes,

@@ -312,8 +312,9 @@ def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, jpeg, r
     make(tmp_path / "raw", {"0.txt": "A cat", "0.json": record})
     (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    line = "1 image: the text of the JSON is not learnt, but the caption beside it (0.json)"
-    assert report.notes == ((line,) if said else ())
+    line = "1 of 1 samples have another text in the JSON beside their caption, which is not learnt"
+    assert report.notes == ()
+    assert report.teaching.warnings() == ([line] if said else [])
 
 
 def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):

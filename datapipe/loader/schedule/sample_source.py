@@ -285,7 +285,7 @@ def _select(
     # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
     identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
-    bits, directory, digest = select_where(
+    bits, digest = select_where(
         parse_where(where) if where is not None else None,
         dataset.columns,
         text.where_columns() if text else {},
@@ -294,7 +294,7 @@ def _select(
         fingerprint=dataset.manifest.fingerprint,
         identity=identity,
     )
-    selection = Selection(bits, len(dataset), directory)
+    selection = Selection(bits, len(dataset))
     if selection.count == len(dataset):
         return None, None
     logger.info("%d of %d samples take part", selection.count, len(dataset))

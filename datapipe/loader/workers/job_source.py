@@ -70,7 +70,7 @@ class JobSource:
             on_final: called with the run after its last step, once that is known.
         """
         options, context = self._options, self._context
-        steps = self._steps(run, schedule, on_final)
+        steps = self.steps(run, schedule, on_final)
         if self._processes is not None:
             stays = options.persistent_workers
             return StepExecutor(
@@ -113,8 +113,11 @@ class JobSource:
             make = meter.caller.timed("collate", make)
         return map(make, steps)
 
-    def _steps(
-        self, run: Run, schedule: Schedule, on_final: Callable[[Run], None]
+    def steps(
+        self,
+        run: Run,
+        schedule: Schedule,
+        on_final: Callable[[Run], None] = lambda run: None,
     ) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
         options = self._options

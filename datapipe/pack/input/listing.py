@@ -9,20 +9,17 @@ from functools import cached_property
 from itertools import islice
 
 from datapipe.index.images.header import is_image_extension
+from datapipe.index.raw_data import RECORD_KINDS
 from datapipe.pack.input.own_files import is_own
 from datapipe.pack.input.real_paths import UNKNOWN
 from datapipe.pack.input.sorted_names import SortedNames
-
-_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") | {
-    kind: kind for kind in ("csv", "tsv", "parquet")
-}
 
 
 def kind_of_name(name: str) -> str:
     """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
     name = name.lower()
     stem, _, ext = name.removesuffix(".gz").rpartition(".")
-    return _KINDS.get(ext, "") if stem else ""
+    return RECORD_KINDS.get(ext, "") if stem else ""
 
 
 def split_name(name: str) -> tuple[str, str]:

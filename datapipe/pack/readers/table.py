@@ -28,8 +28,8 @@ from datapipe.pack.records.fields.class_names import class_names, with_class_nam
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
-from datapipe.pack.records.fields.refusals import ID_NAME, listed
-from datapipe.pack.records.images.fields import raw_images, url_columns
+from datapipe.pack.records.fields.refusals import listed
+from datapipe.pack.records.images.fields import elsewhere, raw_images
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
@@ -212,15 +212,14 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
     if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
         return fields
     images = image_sources(others, raw, options.notes, image=image, files=files)
-    elsewhere = [*url_columns(others), *filter(ID_NAME.search, others)]
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(
             f"images: {names} (recognised by name; `image=` in the map leaves them out)"
         )
-    elif image is None and elsewhere:
+    elif image is None and (addressed := elsewhere(others)):
         options.notes.decide(
-            f"no column is known to hold images, so text alone is packed; {listed(elsewhere)} may "
+            f"no column is known to hold images, so text alone is packed; {listed(addressed)} may "
             "name images by address or id"
         )
     return replace(fields, images=images, recognised=image is None)

@@ -23,7 +23,6 @@ _LIST_LEVELS = 3
 _QUICK = 100_000
 _PROBES = 50
 _LISTED = 20
-_FEW = 3
 _WHOLE = 4 << 20  # bytes; of larger files the number of records is an estimate
 
 # How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
@@ -121,7 +120,6 @@ def require_one(
     elif len(groups) > 1:
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
-        groups = _by_folder(raw, groups)
         first = next((g for g in groups if "train" in g.pattern.lower()), groups[0])
         width = max(len(repr(group.pattern)) for group in groups[:_LISTED])
         lines = [f"\n  --include {g.pattern!r:<{width}}  {_extent(g)}" for g in groups[:_LISTED]]
@@ -129,8 +127,8 @@ def require_one(
             lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
-            "take several of one kind with a pattern of yours, or choose one with "
-            f"--include {first.pattern!r}"
+            f"take several of one kind with a pattern such as '*{groups[0].files[0].suffix}', or "
+            f"choose one with --include {first.pattern!r}"
         )
     if options.include is None:
         for group in groups:
@@ -141,27 +139,6 @@ def require_one(
                     f"{group.pattern!r}"
                 )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
-
-
-def _by_folder(raw: Path, groups: list[RecordGroup]) -> list[RecordGroup]:
-    """Join files of one record each by their folders, where there are many; else as they are."""
-    files = [path for group in groups for path in group.files]
-    try:
-        single = all(kind_of(p) == "json" and estimate_file(p) == 1 for p in files[:_FEW])
-    except PackError:
-        single = False
-    if len(groups) <= _FEW or not single:
-        return groups
-    folders: dict[str, list[Path]] = {}
-    for path in files:
-        below = path.parent.relative_to(raw).as_posix()
-        pattern = "*" if below == "." else f"{glob.escape(below)}/*"
-        folders.setdefault(f"{pattern}{path.suffix}", []).append(path)
-    if len(folders) > _FEW:  # a folder for each sample
-        names = {path.name for path in files}
-        name = glob.escape(names.pop()) if len(names) == 1 else f"*{files[0].suffix}"
-        folders = {f"*/{name}": files}
-    return [RecordGroup(pattern=pattern, files=tuple(paths)) for pattern, paths in folders.items()]
 
 
 def _extent(group: RecordGroup) -> str:

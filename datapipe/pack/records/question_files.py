@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import first_entry
@@ -42,7 +41,7 @@ _OF_IMAGES = "qas"
 _LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
-_MOST = 100  # folders beside the questions, and files in each
+_MOST = 100  # questions of which one has to be answered
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, 
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
     files = [file for path in found if (file := survey.look(_sniff, path))]
-    paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
+    paired = [(f, None) if f.answered else (f, _answers(f, survey)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
         raise _unanswered(files[0])
@@ -185,9 +184,12 @@ def _answers_name(path: Path) -> str:
     return name.replace("questions", "annotations")
 
 
-def _answers(file: QuestionFile, raw: Path) -> Path | None:
+def _answers(file: QuestionFile, survey: Survey) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
-    found = [path for path in _near(file.path, raw) if holds_answers(path)]
+    here = file.path.absolute().parent
+    bases = [Survey(here), Survey(here.parent), *([survey] if survey.is_folder else [])]
+    near = (find_objects(base, ReadOptions(), holds_answers) for base in bases)
+    found = list(dict.fromkeys(path.absolute() for paths in near for path in paths))
     same_name = [path for path in found if path.name == _answers_name(file.path)]
     same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
     for fitting in (same_name, same_images):
@@ -200,22 +202,6 @@ def _answers(file: QuestionFile, raw: Path) -> Path | None:
                 f"leave one there, or call the right one {_answers_name(file.path)}"
             )
     return None
-
-
-def _near(path: Path, raw: Path) -> list[Path]:
-    """Return JSON files beside a file, in the folders beside it and above it, nearest first."""
-    here = path.absolute().parent
-    folders: list[Path] = []
-    for folder in (here, here.parent):
-        folders += [folder, *(folder / name for name in list_folder(folder).folders[:_MOST])]
-    if raw.is_dir():
-        folders.append(raw.absolute())
-    files: dict[Path, None] = {}
-    for folder in dict.fromkeys(folders):
-        names = (name for name in list_folder(folder).files if name.lower().endswith(".json"))
-        files |= dict.fromkeys(folder / name for name in islice(names, _MOST))
-    files.pop(path.absolute(), None)
-    return list(files)
 
 
 def _unanswered(file: QuestionFile) -> PackError:

@@ -199,10 +199,10 @@ def _open_part(
             note["arrays"] = asdict(dataset.manifest.arrays)
         notes.put(note, "dataset", path, seen)
     return DatasetPart(
-        entry.name,
-        open_it,
-        parse_counts(note["counts"]),
-        note["fingerprint"],
+        name=entry.name,
+        open_it=open_it,
+        counts=parse_counts(note["counts"]),
+        fingerprint=note["fingerprint"],
         of=of,
         is_remote=is_remote(path) and not names_shards(path),
         arrays=Arrays(**note["arrays"]) if "arrays" in note else None,

@@ -12,6 +12,8 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.media import medium_of
 from datapipe.pack.records.images.fields import (
+    ID_NAME,
+    NOT_FETCHED,
     Columns,
     are_numbered,
     is_url,
@@ -21,7 +23,6 @@ from datapipe.pack.records.images.fields import (
 from datapipe.pack.records.images.templates import named_by
 
 PREFERRED = ("chosen", "rejected")
-ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
 _LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
 _ID = re.compile(r"(^|_)(id|uid|hash|md5|sha256|key|split)$", re.IGNORECASE)
 _NAMES_SHOWN = 40
@@ -50,6 +51,10 @@ class TableColumns:
         """Collect the names."""
         columns = self.columns
         self.names = {n.lower(): n for n in columns if columns[n] and n not in self.held}
+
+    def named(self, *names: str) -> list[str]:
+        """Return the columns of these names, which are in small letters."""
+        return [self.names[name] for name in names if name in self.names]
 
     def refusal(self, fault: str) -> PackError:
         return PackError(f"{self.raw}: {fault} (all columns: {listed(self.columns)})")
@@ -121,8 +126,8 @@ class TableColumns:
         urls = [] if template else url_columns(columns)
         if urls:
             raise PackError(
-                f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
-                f"packing does not fetch; download first, for example with img2dataset, or {alone}"
+                f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), "
+                f"{NOT_FETCHED}, or {alone}"
             )
         if ids:
             example = template or f"images/{{{ids[0]}}}.jpg"

@@ -171,11 +171,7 @@ def _from_text(text: str, path: Callable[[str], str], name: str) -> Blob | Inlin
 def _from_url(text: str, path: Callable[[str], str], name: str) -> Blob:
     url = text.partition("://")
     if url[0].lower() != "file":
-        raise MissingMember(
-            f"image is a URL ({text[:200]}), which packing does not fetch; download first, "
-            "for example with img2dataset",
-            member=name,
-        )
+        raise MissingMember(f"image is a URL ({text[:200]}), {NOT_FETCHED}", member=name)
     try:
         parts = urlsplit(text)
     except ValueError as error:
@@ -206,6 +202,18 @@ def _decode(text: str, name: str) -> bytes:
 
 Columns = Mapping[str, Sequence[Any]]
 """Values of the first records that are not null, by column; none where all are null."""
+
+
+def columns_of_record(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the fields of a record as columns of one value, or of none where it is null."""
+    return {name: [] if value is None else [value] for name, value in record.items()}
+
+
+ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
+"""Names of columns of images' ids."""
+
+NOT_FETCHED = "which packing does not fetch; download first, for example with img2dataset"
+"""What to do about images that are addresses."""
 
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
@@ -266,13 +274,16 @@ def url_columns(columns: Columns) -> list[str]:
     ]
 
 
+def elsewhere(columns: Columns) -> list[str]:
+    """Return the columns that name images by address or by id."""
+    return [*url_columns(columns), *(n for n, v in columns.items() if v and ID_NAME.search(n))]
+
+
 def _holds_image(column: str, values: Sequence[Any]) -> bool:
     value = _first(values)
-    if isinstance(value, str):
-        return _is_base64(value) or value[:11].lower() == "data:image/"
-    if isinstance(value, bytes):
-        return column.lower() in IMAGE_FIELDS or is_image(value)
-    return is_image_struct(value)
+    if isinstance(value, bytes) and column.lower() in IMAGE_FIELDS:
+        return True
+    return is_image_struct(value) or is_image(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:

@@ -1,9 +1,9 @@
 """Folders of the images that a file of records names, and the spelling of their names there.
 
-Tried are the folder of the records, the one that the user gave, the two above, and the folders in
-them that are called as folders of images are. If half of the first images are in none of them, any
-folder up to two levels below the records will do. Of images further away, the error gives the
-`--image-root` that works.
+Tried in this order, until half of the first images are found: the folder of the records; with it
+the one that the user gave, the two above, and the folders in all of these that are called as those
+of images are; any folder up to two levels below the records. For images further below, the error
+gives the `--image-root` that works.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def find_images(
     names = [spelled for probe in probes if any(spelled := _spelled(probe, spellings))]
     tried, prefix = bases[:1], ""
     found = _holding(tried, names)
-    if len(found.files) < len(names):
+    if 2 * len(found.files) < len(names):
         tried = _near([*bases, *above], file.name.partition(".")[0].rpartition("_")[2])
         found = _holding(tried, names)
     if 2 * len(found.files) < len(names):
@@ -307,14 +307,11 @@ def _further(
         for folder, prefix in _search(bases, names)
         if any(base in (folder, *folder.parents[:_BELOW]) for base in bases)
     ]
-    for prefix in dict.fromkeys(prefix for _, prefix in places):
-        folders = [folder for folder, cut in places if cut == prefix]
-        better = _holding([*found.folders, *folders], names, prefix)
-        if len(better.files) > len(found.files) and (
-            not prefix or is_given or len(better.files) == len(names)
-        ):
-            return better, prefix
-    return found, ""
+    prefix = places[0][1] if places else ""
+    folders = [folder for folder, cut in places if cut == prefix]
+    better = _holding([*found.folders, *folders], names, prefix)
+    is_enough = not prefix or is_given or len(better.files) == len(names)
+    return (better, prefix) if is_enough and better.files else (found, "")
 
 
 # --- messages ---------------------------------------------------------------------------------

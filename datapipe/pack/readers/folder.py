@@ -15,7 +15,7 @@ from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.listing import kind_of_name, split_name
+from datapipe.pack.input.listing import kind_of_name, split_extension
 from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
     LABELS,
@@ -220,9 +220,9 @@ class _Samples:
         if self._captioned >= _FOLDERS_JUDGED:
             return False
         names = list(itertools.islice(folder.files, _JUDGED))
-        images = {name for name in names if is_image_extension(split_name(name)[1])}
-        stems = images | {split_name(name)[0] for name in images}
-        parts = [(name, *split_name(name)) for name in names]
+        images = {name for name in names if is_image_extension(split_extension(name)[1])}
+        stems = images | {split_extension(name)[0] for name in images}
+        parts = [(name, *split_extension(name)) for name in names]
         texts = [
             f"{folder.path}/{name}"
             for name, stem, ext in parts
@@ -253,7 +253,7 @@ class _Samples:
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
-            stem, ext = split_name(name)
+            stem, ext = split_extension(name)
             if is_image_extension(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
             elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
@@ -261,7 +261,7 @@ class _Samples:
             ):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
-            stem, ext = split_name(name)
+            stem, ext = split_extension(name)
             above = tree.below(text.folder)
             if is_text(name) and tree.takes_text(above + name) and stem in stems:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
@@ -270,16 +270,16 @@ class _Samples:
             if text.reports:
                 yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
         for image in sidecars.keys() & set(names):
-            for ext in sidecars[image].keys() & sidecars.get(split_name(image)[0], {}).keys():
+            for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         alike: Counter[str] = Counter()
         if len(names) > 2:  # an image, another, and their text
-            parts = map(split_name, names)
+            parts = map(split_extension, names)
             alike.update(
                 stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
             )
         for name in names:
-            stem, ext = split_name(name)
+            stem, ext = split_extension(name)
             if is_image_extension(ext):
                 if not chosen or tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
@@ -312,7 +312,7 @@ class _Samples:
             if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")
             return
-        ext, path = split_name(name)[1], Path(folder, name)
+        ext, path = split_extension(name)[1], Path(folder, name)
         text = ext in TEXT_EXTENSIONS or ext == "json"
         alone = text and not has_image
         reason = ""

@@ -16,11 +16,12 @@ from datapipe.decode.shrink import ImageFormat
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
-from datapipe.pack.input.archives import refuse_beside_tars, refuse_url
+from datapipe.pack.input.archives import refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
+from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
@@ -116,7 +117,6 @@ def pack_dataset(
     """
     started = time.monotonic()
     refuse_url(raw)
-    raw = Path(raw)
     if out is None:
         _refuse_without_out(dry_run=dry_run, append=append, staging=staging)
         stage, destination = None, ""
@@ -143,7 +143,7 @@ def pack_dataset(
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
     if folder is not None:
-        _check_folder(folder, raw)
+        _check_folder(folder, reading)
     kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
     job = Job(
         reading=reading,
@@ -191,11 +191,15 @@ def _refuse_without_out(
             raise PackError(f"{option} means nothing without OUT; give OUT, or leave {option} out")
 
 
-def _check_folder(out: Path, raw: Path) -> None:
+def _check_folder(out: Path, reading: RawReading) -> None:
     """Refuse a folder that cannot take the shards of this raw data."""
-    if raw.is_dir() and out.resolve().is_relative_to(raw.resolve()):
+    raw, there = reading.survey.raw, out.resolve()
+    if reading.survey.is_folder and there.is_relative_to(raw.resolve()):
         raise PackError(f"{out} is inside the raw data {raw}; give a folder outside of it")
-    refuse_beside_tars(raw, out)
+    # A pattern that lists tars would fit those to come.
+    listed = reading.source.shards if reading.survey.is_list else ()
+    if any(path.parent.resolve() == there for path in listed):
+        raise PackError(f"{out} holds the tars that {raw} names; give a folder of its own")
     if out.exists() and not out.is_dir():
         raise PackError(f"{out} is a file; give a folder")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from shlex import quote
 
 from datapipe.errors import PackError
-from datapipe.index.tar.listing import download_command, expand, names_shards, refuse_urls, tars_at
+from datapipe.index.tar.listing import download_command, expand, names_shards, refuse_urls
 from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import printable
 from datapipe.remote.folder import is_remote
@@ -80,8 +80,8 @@ _LOOKED_AT = 10_000
 
 
 def refuse_archive(raw: Path) -> None:
-    """Refuse an archive as raw data, with the command that unpacks it; a plain tar is none."""
-    if not raw.is_file() or raw.name.lower().endswith(".tar"):
+    """Refuse a file that is an archive, with the command that unpacks it; a plain tar is none."""
+    if raw.name.lower().endswith(".tar"):
         return
     command = unpack_command(raw)
     if command is None:
@@ -114,20 +114,6 @@ def refuse_url(raw: object) -> None:
             f"{raw}: raw data is read from files; fetch it first, for example with "
             f"{download_command(raw)}, and give what was fetched"
         )
-
-
-def refuse_beside_tars(raw: Path, out: Path) -> None:
-    """Refuse to write to a folder of tars that a list names: a pattern would fit those to come.
-
-    Raises:
-        PackError: `out` is one.
-        IndexMismatch: tars of the list are missing.
-    """
-    if not names_shards(raw):
-        return
-    there = out.resolve()
-    if any(path.parent.resolve() == there for path in tars_at(raw).shards):
-        raise PackError(f"{out} holds the tars that {raw} names; give a folder of its own")
 
 
 def packed_images(folders: Iterable[Path]) -> str:

@@ -22,11 +22,11 @@ def kind_of_name(name: str) -> str:
     return RECORD_KINDS.get(ext, "") if stem else ""
 
 
-def split_name(name: str) -> tuple[str, str]:
+def split_extension(name: str) -> tuple[str, str]:
     """Return the stem of a file's name and its extension in small letters.
 
     Examples:
-        >>> split_name("0001.txt.JPG")
+        >>> split_extension("0001.txt.JPG")
         ('0001.txt', 'jpg')
     """
     stem, _, ext = name.rpartition(".")
@@ -60,8 +60,8 @@ class Listing:
         found = list(filter(kind_of_name, self.files))
         if not found:
             return []
-        stems = {part for name in self.images for part in (name, split_name(name)[0])}
-        tars = (split_name(name)[0] for name in self.files if name.endswith(".tar"))
+        stems = {part for name in self.images for part in (name, split_extension(name)[0])}
+        tars = (split_extension(name)[0] for name in self.files if name.endswith(".tar"))
         owners = {*self.folders, *tars}
         return [name for name in found if not _is_companion(name, stems, owners)]
 
@@ -72,7 +72,7 @@ class Listing:
 
 def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
     """Return whether a file is the sidecar of an image, or tells of a tar or a folder."""
-    stem, ext = split_name(name)
+    stem, ext = split_extension(name)
     if ext == "parquet":
         owner = stem.removesuffix(".index")
         return owner in owners and (owner != stem or stem.isdigit() or stem.startswith("shard-"))

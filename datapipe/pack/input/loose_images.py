@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import split_name
+from datapipe.pack.input.listing import split_extension
 from datapipe.pack.input.survey import Survey
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
@@ -59,14 +59,14 @@ def loose_images(survey: Survey, most: int = MOST_FILES) -> LooseImages:
         texts = {
             stem: name
             for name in listing.files
-            for stem, ext in [split_name(name)]
+            for stem, ext in [split_extension(name)]
             if ext == "json" or ext in TEXT_EXTENSIONS
         }
         if texts and are_labels(f"{listing.folder}/{texts[stem]}" for stem in sorted(texts)):
             texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
         real = os.path.realpath(listing.folder)
         for name in listing.images:
-            paths[f"{real}/{name}"] = name in texts or split_name(name)[0] in texts
+            paths[f"{real}/{name}"] = name in texts or split_extension(name)[0] in texts
     return LooseImages(paths=paths)
 
 

@@ -123,7 +123,7 @@ class ParallelFolders:
         chosen, lines = [], []
         width = max(len(pattern) for _, pattern in parallel)
         for texts, pattern in parallel:
-            files, below = self.files(texts), os.path.relpath(texts, self.survey.raw)
+            files, below = self.files(texts), self.survey.below(texts)
 
             def wanted(files: SortedNames = files, below: str = below) -> Iterator[str]:
                 return (n for n in filter(is_text, files) if self.include(f"{below}/{n}"))
@@ -145,7 +145,7 @@ class ParallelFolders:
                 )
         if len(lines) > 1:
             raise PackError(
-                f"{printable(os.path.relpath(images, self.survey.raw))} holds images, and several "
+                f"{printable(self.survey.below(images) or os.curdir)} holds images, and several "
                 f"folders hold files of the same stems, which may be their texts:{''.join(lines)}\n"
                 "add the one that is meant to the command, or move the others elsewhere"
             )
@@ -169,8 +169,8 @@ class ParallelFolders:
 
     def _parallel(self, folder: str) -> list[tuple[str, str]]:
         """Return folders whose path differs in one name, with the pattern of all that differ so."""
-        below = os.path.relpath(folder, self.survey.raw)
-        parts = [] if below == os.curdir else below.split("/")
+        below = self.survey.below(folder)
+        parts = below.split("/") if below else []
         found = []
         for number, own in enumerate(parts):
             above = "/".join([str(self.survey.raw), *parts[:number]])

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
+from datapipe.index.tar.listing import names_shards
 from datapipe.pack.input.listing import Listing, list_folder
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above
 
@@ -26,7 +27,7 @@ class Survey:
 
     Attributes:
         raw: the path.
-        is_file, is_folder: what it is; neither for a list of tars.
+        is_file, is_folder, is_list: what it is, a list of tars such as `train-{00..99}.tar` too.
 
     Examples:
         >>> survey = Survey("photos")
@@ -37,6 +38,9 @@ class Survey:
     def __init__(self, raw: str | os.PathLike[str]) -> None:
         self.raw = Path(raw)
         self.is_file, self.is_folder = self.raw.is_file(), self.raw.is_dir()
+        self.is_list = not (self.is_file or self.is_folder) and names_shards(self.raw)
+        self._root = os.fspath(self.raw)
+        self._above = folders_above(self._root) if self.is_folder else set()
         self._listings: dict[str, Listing] = {}
         self._room = _KEPT_NAMES
         self._looks = lru_cache(_KEPT_LOOKS)(lambda look, path: look(path))
@@ -56,13 +60,17 @@ class Survey:
                 self._listings[folder] = listing
         return listing
 
+    def below(self, path: str) -> str:
+        """Return a path below the root of the survey; "" for the root itself."""
+        return path[len(self._root) + 1 :]
+
     @property
     def top(self) -> Listing:
         """Content of the path itself; empty for a file or a folder that cannot be read."""
         try:
-            return self.listing(os.fspath(self.raw))
+            return self.listing(self._root)
         except OSError:
-            return Listing(folder=os.fspath(self.raw))
+            return Listing(folder=self._root)
 
     def look(self, at: Callable[[Path], T], path: Path) -> T:
         """Return what a function finds in a file; the last few hundred answers are kept."""
@@ -80,19 +88,16 @@ class Survey:
         """
         if not self.is_folder:
             return
-        above = folders_above(self.raw)
-        seen = above | {UNKNOWN}
-        waiting = [os.fspath(self.raw)]
+        seen = self._above | {UNKNOWN}
+        waiting = [self._root]
         while waiting:
             folder = waiting.pop()
             try:
                 listing = self.listing(folder)
             except OSError:
                 continue
-            if folder == os.fspath(self.raw):
-                above.add(listing.identity)
             if listing.identity in seen:
-                if back is not None and listing.identity in above:
+                if back is not None and listing.identity in self._above | {self.top.identity}:
                     back.append(folder)
                 continue
             seen.add(listing.identity)
@@ -105,8 +110,8 @@ class Survey:
         Raises:
             OSError: a folder cannot be read.
         """
-        folders = [os.fspath(self.raw)]
-        visited = folders_above(self.raw)
+        folders = [self._root]
+        visited = set(self._above)
         seen = 0
         while folders:
             level: list[Listing] = []

@@ -146,12 +146,15 @@ class Layout:
         """Return whether a line ends inside a field that began with a quotation mark."""
         if self.delimiter not in _QUOTING or b'"' not in data:
             return False
-        text = data.decode(errors="replace").splitlines(keepends=True)
+        text = data.decode(errors="replace")
+        return not self._is_whole(text) and self._is_whole(text + '"')
+
+    def _is_whole(self, text: str) -> bool:
         try:
-            next(csv.reader(text, delimiter=self.delimiter, strict=True))
-        except csv.Error as error:
-            return "unexpected end" in str(error)
-        return False
+            next(csv.reader(text.splitlines(keepends=True), delimiter=self.delimiter, strict=True))
+        except csv.Error:
+            return False
+        return True
 
 
 def layout_of(path: Path) -> Layout | None:

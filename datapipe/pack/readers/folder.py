@@ -8,14 +8,14 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.listing import kind_of_name, split_name
+from datapipe.pack.input.listing import kind_of_name, split_extension
 from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
     LABELS,
@@ -35,6 +35,7 @@ from datapipe.pack.input.raw_sample import (
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
 from datapipe.pack.input.sorted_names import SortedNames
 from datapipe.pack.input.survey import Survey
+from datapipe.pack.notes import Notes
 from datapipe.pack.readers.textless import TextlessFolders
 from datapipe.pack.readers.unrecognized import only_names_images, seems_records
 from datapipe.text.sample_text import TEXT_EXTENSIONS
@@ -61,139 +62,169 @@ class FolderReader:
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         return survey.is_folder and any(map(is_image_extension, survey.extensions()))
 
-    def open(self, survey: Survey, options: ReadOptions) -> Survey:
-        return survey
+    def open(self, survey: Survey, options: ReadOptions) -> ImageTree:
+        return ImageTree(survey, options)
 
-    def estimate(self, source: Survey, options: ReadOptions) -> int | None:
-        tree = _Tree(source, options)
+    def estimate(self, source: ImageTree, options: ReadOptions) -> int | None:
         number = 0
-        for folder, names, _ in tree.walk():
-            tree.parallel.texts_of(folder)  # raises where several could be meant
-            below = tree.below(folder)
-            images = filter(is_image_extension, names)
-            number += sum(map(tree.takes_image, (below + name for name in images)))
+        for folder in source.walk():
+            source.parallel.texts_of(folder.path)  # raises where several could be meant
+            images = filter(is_image_extension, folder.files)
+            number += sum(source.takes_image(folder.below + name) for name in images)
         return number
 
-    def read(self, source: Survey, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        tree = _Tree(source, options)
+    def read(self, source: ImageTree, options: ReadOptions) -> Iterator[RawSample | Reject]:
         textless = TextlessFolders()
-        for folder, names, circular in tree.walk():
-            for name in circular:
-                label = printable(tree.below(folder) + name)
+        samples = _Samples(source, options.notes)
+        for folder in source.walk():
+            for name in folder.circular:
+                label = printable(folder.below + name)
                 yield Reject(label, "this link leads back to a folder above it", "DecodeError")
-            if tree.parallel.owner_of(folder) is None:
-                yield from textless.watch(tree.read_folder(folder, names))
+            for name, pattern in folder.ignored:
+                options.notes.leave_out(printable(folder.below + name), why_ignored(pattern))
+            if source.parallel.owner_of(folder.path) is None:
+                yield from textless.watch(samples.read_folder(folder))
         if options.map is None and (advice := textless.advice()):
             options.notes.decide(advice)
 
 
-class _Tree:
-    """Folder tree that is read; `include` chooses images if it matches some, else texts."""
+class TreeFolder(NamedTuple):
+    """Folder of a tree.
+
+    Attributes:
+        path: where it is.
+        below: its path below the root, with a slash at its end; "" for the root.
+        files: names of its files, without those that are ignored.
+        ignored: names of the others, each with the pattern it fits.
+        circular: names of links to folders above it or above the root.
+    """
+
+    path: str
+    below: str
+    files: SortedNames
+    ignored: list[tuple[str, str]]
+    circular: list[str]
+
+
+class ImageTree:
+    """Folder tree that is read; `include` chooses images if it matches some, else texts.
+
+    Raises:
+        PackError: `include` matches neither.
+    """
 
     def __init__(self, survey: Survey, options: ReadOptions) -> None:
-        self._survey = survey
-        self._raw = os.fspath(survey.raw)
-        self._include = options.include
+        self.survey = survey
+        self.include = options.include
+        self.of_images = False
         self._ignore = parse_ignore(options.ignore)
-        self._notes = options.notes
         self.parallel = ParallelFolders(
             survey=survey, files=lambda folder: self._list(folder)[0], include=self.takes_text
         )
-        self._of_images = False
-        self._captioned = 0  # folders whose texts were found to be captions
-        if self._include is not None:
+        if self.include is not None:
             texts = False
-            for folder, names, _ in self.walk():
-                below = self.below(folder)
-                for name in names:
-                    if self._matches(below + name):
-                        self._of_images |= is_image_extension(name)
+            for folder in self.walk():
+                for name in folder.files:
+                    if self.matches(folder.below + name):
+                        self.of_images |= is_image_extension(name)
                         texts |= is_text(name)
-            if not (self._of_images or texts):
+            if not (self.of_images or texts):
                 raise PackError(
-                    f"{self._raw}: --include {options.include!r} matches neither an image nor a "
+                    f"{survey.raw}: --include {options.include!r} matches neither an image nor a "
                     "text; it is compared with paths below this folder, such as 'captions/*'"
                 )
 
-    def _matches(self, name: str) -> bool:
-        return self._include is None or fnmatch.fnmatchcase(name, self._include)
+    def matches(self, name: str) -> bool:
+        return self.include is None or fnmatch.fnmatchcase(name, self.include)
 
     def takes_image(self, name: str) -> bool:
-        return not self._of_images or self._matches(name)
+        return not self.of_images or self.matches(name)
 
     def takes_text(self, name: str) -> bool:
-        return self._of_images or self._matches(name)
+        return self.of_images or self.matches(name)
 
     def below(self, folder: str) -> str:
         """Return the path of a folder below the root, with a slash at its end."""
-        below = os.path.relpath(folder, self._raw)
-        return "" if below == os.curdir else f"{below}/"
+        below = self.survey.below(folder)
+        return below and f"{below}/"
 
-    def walk(self) -> Iterator[tuple[str, SortedNames, list[str]]]:
-        """Yield every folder, its files and its links to folders above it or above the root.
+    def walk(self) -> Iterator[TreeFolder]:
+        """Yield every folder, without hidden ones.
 
-        Hidden files and folders are left out.
+        Raises:
+            PackError: a folder cannot be read.
         """
-        waiting = [(self._raw, frozenset(folders_above(self._raw)))]
+        root = os.fspath(self.survey.raw)
+        waiting = [(root, frozenset(folders_above(root)))]
         while waiting:
             folder, above = waiting.pop()
             here = above | {identity_of(folder)} - {UNKNOWN}  # walking into it says what is wrong
-            files, folders = self._list(folder)
+            files, ignored, folders = self._list(folder)
             circular = [name for name in folders if identity_of(f"{folder}/{name}") in here]
             inner = [name for name in folders if name not in circular]
             self.parallel.enter(folder, inner)
-            yield folder, files, circular
+            yield TreeFolder(folder, self.below(folder), files, ignored, circular)
             waiting += [(f"{folder}/{name}", here) for name in reversed(inner)]
 
-    def _list(self, folder: str) -> tuple[SortedNames, list[str]]:
-        """Return the files and the folders in a folder, both sorted, without ignored files."""
+    def _list(self, folder: str) -> tuple[SortedNames, list[tuple[str, str]], list[str]]:
+        """Return the files in a folder, those that are ignored, and the folders."""
         try:
-            listing = self._survey.listing(folder)
+            listing = self.survey.listing(folder)
         except OSError as error:
             raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
         if not self._ignore:
-            return listing.files, listing.folders
-        files = SortedNames()
+            return listing.files, [], listing.folders
+        files, ignored = SortedNames(), []
         below = self.below(folder)
         for name in listing.files:
             if pattern := ignored_by(below + name, self._ignore):
-                self._leave_out(below + name, why_ignored(pattern))
+                ignored.append((name, pattern))
             else:
                 files.add(name)
-        return files, listing.folders
+        return files, ignored, listing.folders
 
-    def read_folder(self, folder: str, names: SortedNames) -> Iterator[RawSample | Reject]:
+
+class _Samples:
+    """Samples of a tree's folders, and notes on what is in none."""
+
+    def __init__(self, tree: ImageTree, notes: Notes) -> None:
+        self._tree = tree
+        self._notes = notes
+        self._captioned = 0  # folders whose texts were found to be captions
+
+    def read_folder(self, folder: TreeFolder) -> Iterator[RawSample | Reject]:
         """Yield the samples of the images in a folder, and what becomes of its other files."""
-        below = self.below(folder)
-        texts = self.parallel.texts_of(folder)
+        texts = self._tree.parallel.texts_of(folder.path)
         for text in texts:
             if text.kind == "taken":
                 self._notes.decide(f"texts of images are taken from {printable(text.pattern)}")
             elif text.kind == "other":
                 self._notes.decide(
-                    f"images of {printable(below)} have no text: those of "
+                    f"images of {printable(folder.below)} have no text: those of "
                     f"{printable(text.pattern)} belong to images of the same names elsewhere"
                 )
             elif text.reports:
                 reason = "texts of images that have others beside them"
                 for name in text.names:
                     self._leave_out(
-                        self.below(text.folder) + name, LABELS if text.kind == "labels" else reason
+                        self._tree.below(text.folder) + name,
+                        LABELS if text.kind == "labels" else reason,
                     )
         taken = [text for text in texts if text.kind == "taken"]
-        labels = not taken and self._are_labels(folder, list(itertools.islice(names, _JUDGED)))
-        for group, others in merged_groups(names, taken):
-            yield from self._read_group(folder, below, group, others, labels)
+        labels = not taken and self._are_labels(folder)
+        for group, others in merged_groups(folder.files, taken):
+            yield from self._read_group(folder, group, others, labels)
 
-    def _are_labels(self, folder: str, names: list[str]) -> bool:
+    def _are_labels(self, folder: TreeFolder) -> bool:
         """Return whether the texts beside images are boxes, by the first of them."""
         if self._captioned >= _FOLDERS_JUDGED:
             return False
-        images = {name for name in names if is_image_extension(split_name(name)[1])}
-        stems = images | {split_name(name)[0] for name in images}
-        parts = [(name, *split_name(name)) for name in names]
+        names = list(itertools.islice(folder.files, _JUDGED))
+        images = {name for name in names if is_image_extension(split_extension(name)[1])}
+        stems = images | {split_extension(name)[0] for name in images}
+        parts = [(name, *split_extension(name)) for name in names]
         texts = [
-            f"{folder}/{name}"
+            f"{folder.path}/{name}"
             for name, stem, ext in parts
             if ext in TEXT_EXTENSIONS and stem in stems
         ]
@@ -204,8 +235,7 @@ class _Tree:
     # Paths are strings here: building a `Path` costs more than all else that is done for a file.
     def _read_group(
         self,
-        folder: str,
-        below: str,
+        folder: TreeFolder,
         names: list[str],
         others: Sequence[tuple[str, TextFolder]],
         labels: bool,
@@ -214,54 +244,54 @@ class _Tree:
 
         Args:
             folder: of the images.
-            below: its path below the root.
             names: the files in it.
             others: files of parallel folders.
             labels: whether its texts are boxes.
         """
-        chosen = self._include is not None
+        tree, below = self._tree, folder.below
+        chosen = tree.include is not None
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
-            stem, ext = split_name(name)
+            stem, ext = split_extension(name)
             if is_image_extension(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
             elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
-                not chosen or self.takes_text(below + name)
+                not chosen or tree.takes_text(below + name)
             ):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
-            stem, ext = split_name(name)
-            above = self.below(text.folder)
-            if is_text(name) and self.takes_text(above + name) and stem in stems:
+            stem, ext = split_extension(name)
+            above = tree.below(text.folder)
+            if is_text(name) and tree.takes_text(above + name) and stem in stems:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
                 if sidecars.setdefault(stem, {}).setdefault(ext, blob) is blob:
                     continue
             if text.reports:
                 yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
         for image in sidecars.keys() & set(names):
-            for ext in sidecars[image].keys() & sidecars.get(split_name(image)[0], {}).keys():
+            for ext in sidecars[image].keys() & sidecars.get(split_extension(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         alike: Counter[str] = Counter()
         if len(names) > 2:  # an image, another, and their text
-            parts = map(split_name, names)
+            parts = map(split_extension, names)
             alike.update(
                 stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
             )
         for name in names:
-            stem, ext = split_name(name)
+            stem, ext = split_extension(name)
             if is_image_extension(ext):
-                if not chosen or self.takes_image(below + name):
+                if not chosen or tree.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
                     if alike[stem] > 1:
                         self._notes.count(printable(below + name), _SHARED)
-                    sample = _sample(folder, below, name, own)
+                    sample = _sample(folder.path, below, name, own)
                     for _, second in sample.others:
                         taken = cast(Blob, sample.caption).label.rpartition(".")[2]
                         self._notes.count(second.label, _SECOND.format(taken))
                     yield sample
             elif stem not in stems or name not in sidecars.get(stem, {}).values():
-                yield from self._left_over(folder, below, name, stem in stems, labels=labels)
+                yield from self._left_over(folder.path, below, name, stem in stems, labels=labels)
 
     def _left_over(
         self,
@@ -277,11 +307,12 @@ class _Tree:
         source = below + name
         if name.lower() in _LITTER:
             return
-        if not self._matches(source) and (self._of_images or is_text(name)):
-            if not self._of_images:
+        tree = self._tree
+        if not tree.matches(source) and (tree.of_images or is_text(name)):
+            if not tree.of_images:
                 self._leave_out(source, "texts that --include does not take")
             return
-        ext, path = split_name(name)[1], Path(folder, name)
+        ext, path = split_extension(name)[1], Path(folder, name)
         text = ext in TEXT_EXTENSIONS or ext == "json"
         alone = text and not has_image
         reason = ""
@@ -293,7 +324,7 @@ class _Tree:
             reason = "records, which the format folder does not read"
         elif alone and only_names_images(path):
             reason = "lists of files"
-        elif alone and not parallel and not self._survey.listing(folder).images:
+        elif alone and not parallel and not tree.survey.listing(folder).images:
             reason = "texts in a folder without images, which the format folder does not read"
         elif ext == "npz":
             reason = "arrays, such as cached latents"

@@ -18,7 +18,6 @@ from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.members import (
     member_rejects,
     read_members,
@@ -84,7 +83,7 @@ class Img2DatasetReader:
 
     def read(self, source: Download, options: ReadOptions) -> Iterator[RawSample | Reject]:
         for shard in source.shards:
-            yield from _read_shard(shard, options)
+            yield from _read_shard(source.survey, shard, options)
         for name in source.others:
             reason = "the name is no number, as those of img2dataset's shards are"
             yield Reject(printable(name), reason, "DecodeError")
@@ -113,8 +112,9 @@ class DownloadedShard(NamedTuple):
 
 
 class Download(NamedTuple):
-    """Shards in the order of their numbers, and names of tars and tables that are no shards."""
+    """Shards of a survey by their numbers, and names of tars and tables that are no shards."""
 
+    survey: Survey
     shards: list[DownloadedShard]
     others: list[str]
 
@@ -143,14 +143,16 @@ def _download(survey: Survey) -> Download:
         )
         for stem in sorted(stems, key=lambda stem: (int(stem), stem))
     ]
-    return Download(shards, others)
+    return Download(survey, shards, others)
 
 
 def _is_number(stem: str) -> bool:
     return stem.isascii() and stem.isdecimal()
 
 
-def _read_shard(shard: DownloadedShard, options: ReadOptions) -> Iterator[RawSample | Reject]:
+def _read_shard(
+    survey: Survey, shard: DownloadedShard, options: ReadOptions
+) -> Iterator[RawSample | Reject]:
     if shard.tar and shard.folder:
         raise PackError(
             f"{shard.tar} and {shard.folder} are the same shard; move one of them elsewhere"
@@ -165,7 +167,7 @@ def _read_shard(shard: DownloadedShard, options: ReadOptions) -> Iterator[RawSam
     samples: list[_Downloaded] = []
     rejects: list[Reject] = []
     if shard.folder:
-        samples, rejects = _read_folder(shard.folder, interrupted, options)
+        samples, rejects = _read_folder(survey, shard.folder, interrupted, options)
     elif shard.tar:
         samples, rejects = _read_tar(shard.tar, interrupted, options)
     home = shard.stem if shard.folder else f"{shard.stem}.tar"
@@ -243,14 +245,14 @@ def _read_tar(
 
 
 def _read_folder(
-    folder: Path, interrupted: bool, options: ReadOptions
+    survey: Survey, folder: Path, interrupted: bool, options: ReadOptions
 ) -> tuple[list[_Downloaded], list[Reject]]:
     """Return the samples of a folder, in order of name, and the files that fit in none."""
     samples: dict[str, _Members] = {}
     rejects = []
     ignore = parse_ignore(options.ignore)
     try:
-        names = list_folder(folder, strict=True).files
+        names = survey.listing(str(folder)).files
     except OSError as error:
         raise PackError(f"{folder}: cannot be read: {error.strerror}") from error
     for name in names:

@@ -18,7 +18,7 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.listing import kind_of_name, split_name
+from datapipe.pack.input.listing import kind_of_name, split_extension
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.refusals import longest, prose
@@ -107,12 +107,11 @@ def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
     images = seen = 0
-    root = len(os.fspath(survey.raw)) + 1
     for listing in survey.walk():
         for name in listing.files:
             there = f"{listing.folder}/{name}"
-            stem, ext = split_name(name)
-            if ignore and ignored_by(there[root:], ignore):
+            stem, ext = split_extension(name)
+            if ignore and ignored_by(survey.below(there), ignore):
                 continue
             if is_image_extension(ext):
                 images += 1
@@ -252,7 +251,7 @@ def describe(path: Path, survey: Survey) -> str:
 
 def _describe_text(path: Path, survey: Survey) -> str:
     def names_it(name: str) -> bool:
-        stem, ext = split_name(name)
+        stem, ext = split_extension(name)
         return stem == path.stem and is_image_extension(ext)
 
     if any(map(names_it, survey.listing(os.fspath(path.parent)).images)):
@@ -263,7 +262,7 @@ def _describe_text(path: Path, survey: Survey) -> str:
             "it has an image's name in another folder; texts are found beside the images, or "
             "in a folder whose path differs from theirs in one name, as images/a and texts/a do"
         )
-    if split_name(path.name)[1] in _TABLES:
+    if split_extension(path.name)[1] in _TABLES:
         return "its format is not read; write it as CSV, JSONL or Parquet"
     return "write it as CSV or JSONL, with a column of image paths and one of texts"
 

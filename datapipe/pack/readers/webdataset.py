@@ -14,7 +14,7 @@ from datapipe.index.ignore import parse_ignore
 from datapipe.index.images.header import is_image_extension
 from datapipe.index.tar.grouping import Group, group_members
 from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
-from datapipe.index.tar.listing import Tars, names_shards, tars_at
+from datapipe.index.tar.listing import Tars, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
 from datapipe.pack.input.listing import kind_of_name
@@ -148,8 +148,8 @@ class WebDatasetReader:
     def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         if survey.is_file:
             return ".tar" in survey.raw.suffixes[-2:]
-        if not survey.is_folder:
-            return names_shards(survey.raw)
+        if survey.is_list:
+            return True
         return bool(tars_in(survey)) and not is_img2dataset(survey)
 
     def open(self, survey: Survey, options: ReadOptions) -> Tars:

@@ -13,7 +13,6 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
-from datapipe.index.tar.listing import names_shards
 from datapipe.pack.input.archives import lies_beside, packed_images, refuse_archive
 from datapipe.pack.input.loose_images import LooseImages, loose_images
 from datapipe.pack.input.raw_sample import ReadOptions, printable
@@ -57,15 +56,16 @@ def choose_reading(
     readers = all_readers()
     if name is not None and name not in readers:
         raise PackError(f"format {name!r} is not known; the formats are\n{_listed(readers)}")
-    refuse_archive(raw)
-    if names_shards(raw):
+    if survey.is_file:
+        refuse_archive(raw)
+    elif survey.is_list:
         name = name or "webdataset"
         if name != "webdataset":
             raise PackError(
                 f"{raw} is a list of tars, which --format {name} does not read; give one file or "
                 "folder, or leave --format out"
             )
-    elif not raw.exists():
+    elif not survey.is_folder and not raw.exists():
         raise PackError(f"{raw}: no such file or folder")
     if name is None:
         return _recognised(survey, options, readers)

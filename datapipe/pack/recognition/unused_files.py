@@ -79,14 +79,13 @@ def _files(survey: Survey, spell: RealPaths, notes: Notes) -> tuple[dict[str, st
     """
     files: dict[str, str] = {}
     back: list[str] = []
-    root = len(os.fspath(survey.raw)) + 1
     for listing in survey.walk(back):
         for path in listing.paths():
             if len(files) >= MOST_FILES:
                 return files, False
-            files[spell(path)] = path[root:]
+            files[spell(path)] = survey.below(path)
     for path in sorted(back, key=os.fsencode):
-        notes.leave_out(printable(path[root:]), "links to a folder above them, not followed")
+        notes.leave_out(printable(survey.below(path)), "links to a folder above them, not followed")
     return files, True
 
 

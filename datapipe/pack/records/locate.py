@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from datapipe.errors import PackError
-from datapipe.pack.input.listing import split_name
+from datapipe.pack.input.listing import split_extension
 from datapipe.pack.input.raw_sample import ReadOptions, printable
 from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.containers import estimate_file, kind_of
@@ -188,16 +188,16 @@ def list_files(survey: Survey, include: str | None) -> Iterator[list[Path]]:
     """
     raw = survey.raw
     if survey.is_file:
-        if split_name(raw.name)[1] in _LIST_EXTENSIONS:
+        if split_extension(raw.name)[1] in _LIST_EXTENSIONS:
             yield [raw]
         return
     found: list[list[Path]] = []
     for level in islice(survey.levels(_QUICK), _LIST_LEVELS):
         paths: list[Path] = []
         for listing in level:
-            parts = [(name, *split_name(name)) for name in listing.files]
+            parts = [(name, *split_extension(name)) for name in listing.files]
             lists = [part for part in parts if part[2] in _LIST_EXTENSIONS]
-            images = {split_name(name)[0] for name in listing.images} if lists else set()
+            images = {split_extension(name)[0] for name in listing.images} if lists else set()
             if any(stem in images and ext in TEXT_EXTENSIONS for _, stem, ext in lists):
                 return
             paths += [Path(listing.folder, name) for name, stem, _ in lists if stem not in images]

@@ -104,7 +104,7 @@ def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, 
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
     files = [file for path in found if (file := survey.look(_sniff, path))]
-    paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
+    paired = [(f, None) if f.answered else (f, _answers(f, survey)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
         raise _unanswered(files[0])
@@ -184,12 +184,12 @@ def _answers_name(path: Path) -> str:
     return name.replace("questions", "annotations")
 
 
-def _answers(file: QuestionFile, raw: Path) -> Path | None:
+def _answers(file: QuestionFile, survey: Survey) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
     here = file.path.absolute().parent
-    bases = [here, here.parent, *([raw.absolute()] if raw.is_dir() else [])]
-    near = (find_objects(Survey(base), ReadOptions(), holds_answers) for base in bases)
-    found = list(dict.fromkeys(path for paths in near for path in paths))
+    bases = [Survey(here), Survey(here.parent), *([survey] if survey.is_folder else [])]
+    near = (find_objects(base, ReadOptions(), holds_answers) for base in bases)
+    found = list(dict.fromkeys(path.absolute() for paths in near for path in paths))
     same_name = [path for path in found if path.name == _answers_name(file.path)]
     same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
     for fitting in (same_name, same_images):

@@ -13,6 +13,7 @@ from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.index.manifest import read_manifest
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
 from datapipe.pack.records.streams.record_files import open_records
 
@@ -30,7 +31,7 @@ def touch(folder, names=NAMES):
 
 def opened(raw, **options):
     notes = Notes()
-    records = open_records(raw, ReadOptions(notes=notes, **options), fits, "`a`")
+    records = open_records(Survey(raw), ReadOptions(notes=notes, **options), fits, "`a`")
     return records, notes.lines()
 
 

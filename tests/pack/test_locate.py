@@ -9,6 +9,7 @@ import pytest
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.record_files import (
     find_records,
     is_unreadable,
@@ -59,7 +60,7 @@ def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
 def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
     for name in names:
         write(tmp_path / name, ROWS)
-    assert find_records(tmp_path, ReadOptions(), fits)
+    assert find_records(Survey(tmp_path), ReadOptions(), fits)
     pattern = r"holds several datasets[\s\S]*" + r"[\s\S]*".join(listed) + r"[\s\S]*--include '"
     with pytest.raises(PackError, match=pattern) as caught:
         open_(tmp_path)
@@ -165,8 +166,8 @@ def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
     write(tmp_path / name, ROWS)
     (tmp_path / beside).parent.mkdir(exist_ok=True)
     (tmp_path / beside).touch()
-    assert not find_records(tmp_path, ReadOptions(), fits)
-    assert not is_unreadable(tmp_path, ReadOptions())
+    assert not find_records(Survey(tmp_path), ReadOptions(), fits)
+    assert not is_unreadable(Survey(tmp_path), ReadOptions())
 
 
 def test_a_folder_beside_a_file_of_its_name_does_not_hide_it(tmp_path):
@@ -196,7 +197,7 @@ def test_what_was_found_is_said_where_nothing_fits(tmp_path):
 
 def test_records_of_a_json_file_that_was_named_are_judged_one_by_one(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"other": 1}, *ROWS])
-    assert not find_records(path, ReadOptions(), fits)
+    assert not find_records(Survey(path), ReadOptions(), fits)
     assert len(list(open_(path))) == 4
     with pytest.raises(PackError, match="records with 'other'"):
         open_(write(tmp_path / "a.csv", [{"other": 1}]))
@@ -211,7 +212,7 @@ def test_a_folder_that_links_to_itself_ends(tmp_path):
 def test_a_link_to_itself_does_not_hide_the_files_beside_it(tmp_path):
     write(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "loop").symlink_to("loop")
-    assert find_records(tmp_path, ReadOptions(), fits) == open_(tmp_path).files
+    assert find_records(Survey(tmp_path), ReadOptions(), fits) == open_(tmp_path).files
 
 
 @pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])

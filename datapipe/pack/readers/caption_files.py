@@ -17,6 +17,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.captions import (
     Captioned,
@@ -186,7 +187,7 @@ class CaptionDictReader(CaptionReader):
     def probes(self, path: Path) -> Sequence[str]:
         return list(_first_members(path, PROBED))
 
-    def find(self, raw: Path, options: ReadOptions) -> list[Path]:
+    def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         def names_images(path: Path) -> bool:
             """Return whether the members name images, and are no settings of something else."""
             names = list(_first_members(path, _PROBES))
@@ -194,7 +195,7 @@ class CaptionDictReader(CaptionReader):
                 return True
             return are_near(path, options.image_root, names, self.spellings(names))
 
-        return list(filter(names_images, super().find(raw, options)))
+        return list(filter(names_images, super().find(survey, options)))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         for name, value in read_members(path):

@@ -12,8 +12,10 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import (
     Captioned,
+    CaptionFile,
     CaptionReader,
     checked_object,
     first_entry,
@@ -49,22 +51,21 @@ class CocoReader(CaptionReader):
         name, entry = first_entry(path, *_ARRAYS, most=_LOOK)
         return entry.keys() >= {"id", "file_name" if name == "images" else "image_id"}
 
-    def open(self, raw: Path, options: ReadOptions) -> Path:
-        if raw.is_file():
-            return raw
-        fitting = self.find(raw, options)
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        if survey.is_file:
+            return survey.raw
+        fitting = self.find(survey, options)
         # The word stands in every file of captions.
         captioned = [p for p in fitting if next(count_marks(p, b'"caption"'), 0)]
         if fitting and not captioned:
             raise _without_captions(fitting[0])
-        return self.only_one(raw, captioned)
+        return self.only_one(survey.raw, captioned)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        path = self.open(raw, options)
-        images = sum(count_marks(path, b'"file_name"'))
+    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
+        images = sum(count_marks(source.path, b'"file_name"'))
         if parse_captions(options.captions) != "all":
             return images
-        return max(images, sum(count_marks(path, b'"caption"')))
+        return max(images, sum(count_marks(source.path, b'"caption"')))
 
     def probes(self, path: Path) -> Sequence[str]:
         names = [entry.get("file_name") for entry in first_objects(path, "images", PROBED)]

@@ -14,12 +14,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
@@ -101,6 +102,13 @@ def _is_small(kind: pa.DataType) -> bool:
 _OF_OTHERS = ("conversations", "messages", "texts")
 
 
+class ImageTable(NamedTuple):
+    """Files of rows, and the meaning of their columns."""
+
+    records: RecordFiles
+    fields: FieldMap
+
+
 class TableReader:
     """Columns of images, of a caption or of turns; the other columns become the record."""
 
@@ -111,25 +119,29 @@ class TableReader:
         {"image_root", "image_column", "text_column", "include", "key_from", "map", "captions"}
     )
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         # Lists of captions and of questions by image have readers of their own.
-        special = (caption_list.READER, vqa.READER)
-        if options.map is None and any(reader.recognises(raw, options) for reader in special):
+        listed = (caption_list.READER.recognises, vqa.READER.recognises)
+        if options.map is None and any(recognises(survey, options) for recognises in listed):
             return False
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
-        fits = _fits(options, text_is_enough=raw.is_file())
-        return bool(find_records(raw, options, fits)) or is_unreadable(raw, options)
+        fits = _fits(options, text_is_enough=survey.is_file)
+        return bool(find_records(survey, options, fits)) or is_unreadable(survey, options)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return _open(raw, options).estimate()
+    def open(self, survey: Survey, options: ReadOptions) -> ImageTable:
+        records = _open(survey, options)
+        fields = _field_map(survey.raw, records, options)
+        return ImageTable(records, _named_classes(fields, records, options))
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        records = _open(raw, options)
-        fields = _named_classes(_field_map(raw, records, options), records, options)
+    def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
+        return source.records.estimate()
+
+    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
         captions = parse_captions(options.captions)
-        for part in records.parts():
-            make = partial(_sample, fields, _images(part, fields, options), options)
+        for part in source.records.parts():
+            images = _images(part, source.fields, options)
+            make = partial(_sample, source.fields, images, options)
             for found in each_record(part, make):
                 if isinstance(found, Reject):
                     yield found
@@ -137,9 +149,9 @@ class TableReader:
                     yield from with_captions(*found, captions, options.notes)
 
 
-def _open(raw: Path, options: ReadOptions) -> RecordFiles:
+def _open(survey: Survey, options: ReadOptions) -> RecordFiles:
     fits = _fits(options, text_is_enough=False)
-    if not find_records(raw, options, fits):
+    if not find_records(survey, options, fits):
         fits = _fits(options, text_is_enough=True)
     named = [name for name in (options.image_column, options.text_column) if name]
     what = "a column of images or of text (name them with --image-column and --text-column)"
@@ -147,7 +159,7 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
         what = f"fields of --map {options.map!r}"
     elif named:
         what = f"column {' and '.join(map(repr, named))}"
-    return open_records(raw, options, fits, what)
+    return open_records(survey, options, fits, what)
 
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:

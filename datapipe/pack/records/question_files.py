@@ -25,6 +25,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import first_entry
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import read_file
@@ -74,7 +75,11 @@ def image_field(question: Mapping[str, Any]) -> str:
 
 def holds_questions(path: Path) -> bool:
     """Return whether a file holds questions about images, or answers to them; does not raise."""
-    return _sniff(path) is not None or holds_answers(path)
+    return _asks(path) or holds_answers(path)
+
+
+def _asks(path: Path) -> bool:
+    return _sniff(path) is not None
 
 
 def holds_answers(path: Path) -> bool:
@@ -83,21 +88,22 @@ def holds_answers(path: Path) -> bool:
     return "question_id" in entry and any(field in entry for field in ANSWERS)
 
 
-def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions at `raw`, and that of their answers if it is another.
+def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
+    """Return the file of questions, and that of their answers if it is another.
 
     Raises:
         PackError: there are none or several, or their answers are not there.
     """
-    found = find_objects(raw, options, lambda path: _sniff(path) is not None)
+    raw = survey.raw
+    found = find_objects(survey, options, _asks)
     if not found:
-        if answers := find_objects(raw, options, holds_answers):
+        if answers := find_objects(survey, options, holds_answers):
             raise PackError(
                 f"{answers[0]} holds answers; give the file of their questions, such as "
                 "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
-    files = [file for file in map(_sniff, found) if file]
+    files = [file for path in found if (file := survey.look(_sniff, path))]
     paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
@@ -182,7 +188,7 @@ def _answers(file: QuestionFile, raw: Path) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
     here = file.path.absolute().parent
     bases = [here, here.parent, *([raw.absolute()] if raw.is_dir() else [])]
-    near = (find_objects(base, ReadOptions(), holds_answers) for base in bases)
+    near = (find_objects(Survey(base), ReadOptions(), holds_answers) for base in bases)
     found = list(dict.fromkeys(path for paths in near for path in paths))
     same_name = [path for path in found if path.name == _answers_name(file.path)]
     same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]

@@ -23,8 +23,9 @@ from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import holds, is_archive, packed_images
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
-from datapipe.pack.input.survey import list_folder, walk
+from datapipe.pack.input.survey import Survey
 
 PROBED = 100
 """Images whose files are looked for."""
@@ -211,7 +212,7 @@ def _near(file: Path, bases: Sequence[Path], *, is_given: bool) -> list[Path]:
 
 def _called_images(folder: Path, split: str) -> list[Path]:
     """Return the folders called as those of images are, without other splits beside `split`."""
-    names = list_folder(folder, _ENTRIES)[1]
+    names = list_folder(folder, _ENTRIES).folders
     usual = IMAGE_FOLDERS if split in names and split in _USUAL else _USUAL
     return [folder / name for name in names if name == split or name.lower() in usual]
 
@@ -230,15 +231,15 @@ def _search(bases: Iterable[Path], names: Sequence[Sequence[str]]) -> list[tuple
     found: Counter[tuple[Path, str]] = Counter()
     seen = 0
     for base in bases:
-        for folder, _, files in walk(base):
-            for name in wanted.keys() & set(map(_folded, files)):
-                start, prefix = folder, wanted[name]
+        for listing in Survey(base).walk():
+            for name in wanted.keys() & set(map(_folded, listing.files)):
+                start, prefix = listing.folder, wanted[name]
                 while prefix and _folded(os.path.basename(prefix)) == _folded(
                     os.path.basename(start)
                 ):
                     start, prefix = os.path.dirname(start), os.path.dirname(prefix)
                 found[Path(start), f"{prefix.rstrip('/')}/" if prefix else ""] += 1
-            seen += len(files) + 1
+            seen += len(listing.files) + 1
             if seen >= _ENTRIES:
                 break
     return [place for place, _ in found.most_common(_LISTED)]
@@ -378,7 +379,7 @@ def _in_archives(names: Sequence[Sequence[str]], folders: Sequence[Path], requir
     listed = [spelled[0] for spelled in names]
     likely = {*_USUAL, *(name.partition("/")[0].lower() for name in listed if "/" in name)}
     for folder in folders:
-        for name in filter(is_archive, list_folder(folder, _ENTRIES)[0]):
+        for name in filter(is_archive, list_folder(folder, _ENTRIES).files):
             if required or name.lower().partition(".")[0] in likely or holds(folder / name, listed):
                 return f"name their folder with --image-root, or: {packed_images(folders)}"
     return ""

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from datapipe.index.images.header import is_image_extension
-from datapipe.pack.input.survey import walk
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.field_path import parse_source
 
 _FILES = 20_000
@@ -55,13 +54,12 @@ def named_by(raw: Path, columns: Mapping[str, Sequence[Any]]) -> str | None:
 def _images(base: Path) -> Iterator[str]:
     """Yield paths of images below a folder, among the first files there."""
     seen = found = 0
-    for folder, _, files in walk(base):
-        below = os.path.relpath(folder, base)
-        for name in sorted(files):
-            if is_image_extension(name.rpartition(".")[2].lower()):
-                found += 1
-                yield name if below == "." else f"{below}/{name}"
-        seen += len(files) + 1
+    for listing in Survey(base).walk():
+        below = os.path.relpath(listing.folder, base)
+        for name in listing.images:
+            yield name if below == "." else f"{below}/{name}"
+        found += len(listing.images)
+        seen += len(listing.files) + 1
         if seen >= _SEEN or found >= _FILES:
             return
 

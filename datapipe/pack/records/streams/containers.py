@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
-from datapipe.index.raw_data import RECORD_KINDS
+from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
 from datapipe.pack.records.streams.json_stream import read_json
@@ -30,13 +30,6 @@ _FIRST = 100
 def kind_of(path: Path) -> str:
     """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
     return kind_of_name(path.name)
-
-
-def kind_of_name(name: str) -> str:
-    """Return what `kind_of` says of a file of this name, without the cost of a `Path`."""
-    name = name.lower()
-    stem, _, ext = name.removesuffix(".gz").rpartition(".")
-    return RECORD_KINDS.get(ext, "") if stem else ""
 
 
 def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:

@@ -12,7 +12,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
-from datapipe.pack.input.survey import describe_files
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import image_name, is_image_struct, names_in
 from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
@@ -71,41 +71,42 @@ class RecordFiles:
             yield from read_file(path, name_below(self.raw, path))
 
 
-def find_records(raw: Path, options: ReadOptions, fits: Fits) -> tuple[Path, ...]:
-    """Return the files at `raw` whose first record fits; must be quick and not raise."""
+def find_records(survey: Survey, options: ReadOptions, fits: Fits) -> tuple[Path, ...]:
+    """Return the files whose first record fits; must be quick and not raise."""
+    raw = survey.raw
 
     def group_fits(group: RecordGroup) -> bool:
         with suppress(PackError):
-            record = _first_of(group.files)
+            record = _first_of(survey, group.files)
             return record is not None and fits(record)
         return False
 
     with suppress(PackError, OSError):
-        for level in levels(raw, options.include, _QUICK):
+        for level in levels(survey, options.include, _QUICK):
             if fitting := list(filter(group_fits, groups_of(raw, level)[:_PROBES])):
                 return tuple(path for group in fitting for path in group.files)
     return ()
 
 
-def is_unreadable(raw: Path, options: ReadOptions) -> bool:
-    """Return whether every file of records at `raw` is damaged."""
+def is_unreadable(survey: Survey, options: ReadOptions) -> bool:
+    """Return whether every file of records is damaged."""
     try:
-        paths = [p for level in levels(raw, options.include, _QUICK) for p in level[:_PROBES]]
+        paths = [p for level in levels(survey, options.include, _QUICK) for p in level[:_PROBES]]
     except OSError:
         return False
-    if raw.is_dir():  # other damaged files may be beside data of any kind
+    if survey.is_folder:  # other damaged files may be beside data of any kind
         paths = [path for path in paths if kind_of(path) == "parquet"]
     return bool(paths) and all(map(cannot_be_read, paths))
 
 
-def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
-    """Return the files at `raw` whose records fit, for reading.
+def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
+    """Return the files whose records fit, for reading.
 
     Of a folder, the files nearest to it count: those below are looked at only where none fits
     beside them. With `options.include`, all that match are taken.
 
     Args:
-        raw: a file or a folder.
+        survey: of a file or a folder.
         options: `include` and `image_root` are used.
         fits: whether a record is of the format.
         what: what a record must have, for messages.
@@ -113,17 +114,18 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
     Raises:
         PackError: no file fits, several do that are not one dataset, or one is damaged.
     """
+    raw = survey.raw
     # Records of a JSON file may differ: those of a file that was named are judged one by one.
-    judged_singly = raw.is_file() and kind_of(raw) == "json"
+    judged_singly = survey.is_file and kind_of(raw) == "json"
     seen: list[str] = []
     damaged: PackError | None = None
-    for level in levels(raw, options.include):
+    for level in levels(survey, options.include):
         fitting, others = [], []
         for group in groups_of(raw, level):
             try:
-                record = _first_of(group.files)
+                record = _first_of(survey, group.files)
             except PackError as error:
-                if raw.is_file():
+                if survey.is_file:
                     raise
                 if group.is_parquet:  # which file of many is damaged has to be said
                     damaged = damaged or error
@@ -147,7 +149,7 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
     matching = f" that matches --include {options.include!r}" if options.include else ""
     raise PackError(
         f"{raw}: no JSON, JSONL, CSV, TSV or Parquet file here{matching} holds records with "
-        f"{what} (found: {'; '.join(seen[:5]) or describe_files(raw)}); give the file itself"
+        f"{what} (found: {'; '.join(seen[:5]) or survey.describe()}); give the file itself"
     )
 
 
@@ -219,8 +221,9 @@ def _plain(value: Any, kept: list[bytes], drop_images: bool, left: int = _DEEPES
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _first_of(files: tuple[Path, ...]) -> dict[str, Any] | None:
-    return next((r for r in map(first_record, files) if r is not None), None)
+def _first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
+    records = (survey.look(first_record, path) for path in files)
+    return next((record for record in records if record is not None), None)
 
 
 def _first_paths(path: Path) -> Iterator[str]:

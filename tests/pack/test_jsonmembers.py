@@ -149,6 +149,18 @@ def test_another_encoding_is_refused_with_a_remedy():
         entries_of('{"images": ["größe"]}'.encode("latin-1"), 4)
 
 
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (WHOLE.encode("utf-16"), "iconv -f UTF-16"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
+    ],
+)
+def test_what_is_no_json_at_all_is_refused_with_a_remedy(content, remedy):
+    with pytest.raises(PackError, match=remedy):
+        entries_of(content)
+
+
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(PackError, match="cannot be read: No such file"):
         list(read_member_arrays(tmp_path / "none.json", NAMES))

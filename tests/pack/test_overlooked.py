@@ -240,7 +240,7 @@ def test_many_files_of_one_record_are_named_by_their_folder(images):
         path = images / "questions" / f"q{number}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"image": "0.jpg", "question": "What?", "answer": "A dog"}))
-    with pytest.raises(PackError, match=r"--include 'questions/\*.json' +5 records in 5 files"):
+    with pytest.raises(PackError, match=r"with a pattern such as 'questions/\*.json'"):
         list(read_all(choose_reader(images, "table"), images, ReadOptions()))
     options = ReadOptions(include="questions/*.json")
     assert len(list(read_all(choose_reader(images, "table"), images, options))) == 5

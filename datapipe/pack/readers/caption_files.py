@@ -28,7 +28,7 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.roots import PROBED, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.roots import PROBED, Spelling, are_near, spellings_of_names
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.locate import LOOK
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
@@ -193,11 +193,7 @@ class CaptionDictReader(CaptionReader):
             names = list(_first_members(path, _PROBES))
             if all(map(names_image, names)):
                 return True
-            probes = self.probes(path)
-            with suppress(PackError, OSError, ValueError):
-                images = find_images(path, survey.raw, options, probes, self.spellings(probes))
-                return all(map(images.has, names))
-            return False
+            return are_near(path, options.image_root, names, self.spellings(names))
 
         return list(filter(names_images, super().find(survey, options)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -127,8 +128,8 @@ def require_one(
             lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
-            f"take several of one kind with a pattern such as '*{groups[0].files[0].suffix}', or "
-            f"choose one with --include {first.pattern!r}"
+            f"take several of one kind with a pattern such as {_common_pattern(raw, groups)!r}, "
+            f"or choose one with --include {first.pattern!r}"
         )
     if options.include is None:
         for group in groups:
@@ -139,6 +140,13 @@ def require_one(
                     f"{group.pattern!r}"
                 )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
+
+
+def _common_pattern(raw: Path, groups: list[RecordGroup]) -> str:
+    """Return a pattern of all files with the extension of the first in the folder of all."""
+    files = [group.files[0] for group in groups]
+    folder = Path(os.path.commonpath([file.parent for file in files])).relative_to(raw).as_posix()
+    return ("" if folder == "." else f"{glob.escape(folder)}/") + f"*{files[0].suffix}"
 
 
 def _extent(group: RecordGroup) -> str:

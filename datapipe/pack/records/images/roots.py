@@ -12,6 +12,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -126,12 +127,11 @@ def find_images(
         raise PackError(f"--image-root {root}: no such folder")
     home = file.absolute().parent
     bases = [root] if root else [home, *([raw.absolute()] if raw.is_dir() else [])]
-    above = [] if root else [above for above in home.parents[:_ABOVE] if above != above.parent]
     names = [spelled for probe in probes if any(spelled := _spelled(probe, spellings))]
     tried, prefix = bases[:1], ""
     found = _holding(tried, names)
     if 2 * len(found.files) < len(names):
-        tried = _near([*bases, *above], file.name.partition(".")[0].rpartition("_")[2])
+        tried = _near(file, bases, is_given=root is not None)
         found = _holding(tried, names)
     if 2 * len(found.files) < len(names):
         found, prefix = _further(bases, names, found, is_given=root is not None)
@@ -152,6 +152,17 @@ def find_images(
         spellings=tuple(_without(prefix, spellings[number]) for number in order),
         respelled=any(file.respelled for file in found.files.values()),
     )
+
+
+def are_near(
+    file: Path, root: Path | None, images: Sequence[Any], spellings: Sequence[Spelling]
+) -> bool:
+    """Return whether `root`, or else folders near a file, hold all images that it may name."""
+    names = [_spelled(image, spellings) for image in images]
+    with suppress(PackError, ValueError):
+        near = _near(file, [root or file.absolute().parent], is_given=root is not None)
+        return len(_holding(near, names).files) == len(names)
+    return False
 
 
 def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
@@ -183,10 +194,15 @@ def _first(names: Sequence[Sequence[str]]) -> str:
 # --- folders ----------------------------------------------------------------------------------
 
 
-def _near(folders: Iterable[Path], split: str) -> list[Path]:
-    """Return some folders and the folders of images in them, such as `images/train`."""
+def _near(file: Path, bases: Sequence[Path], *, is_given: bool) -> list[Path]:
+    """Return `bases`, the folders above a file unless a root is given, and those of images in all.
+
+    Folders of images may be nested, such as `images/train`.
+    """
+    split = file.name.partition(".")[0].rpartition("_")[2]
+    above = () if is_given else file.absolute().parent.parents[:_ABOVE]
     near: dict[str, Path] = {}  # each once, however it is linked
-    for folder in folders:
+    for folder in (*bases, *(outer for outer in above if outer != outer.parent)):
         called = _called_images(folder, split)
         inner = [inner for outer in called for inner in _called_images(outer, split)]
         for found in (folder, *called, *inner):

@@ -71,7 +71,7 @@ class ArrayFiles:
         size: (height, width) of images; None where there are none.
         images: most images that may come.
         tokens: whether there are tokens.
-        noted: what `sync` returned, for going on there; empty begins anew.
+        noted: what `sync` returned, to continue there; empty for new files.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ArrayFiles:
         try:
             for name in names:
                 length, checksum = noted.get(name, (0, 0))
-                # The last offset is the number of the items that offsets are of.
+                # The last offset is the number of items in the other file.
                 end, _ = noted.get(_OFFSETS.get(name, ""), (0, 0))
                 self._files[name] = NpyFile(
                     folder / name, *_KINDS[name], length=length, end=end, crc32=checksum

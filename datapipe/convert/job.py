@@ -2,7 +2,7 @@
 
 Chunks of samples are made by threads, in any order, and are written in the order of the
 shards, so the bytes do not depend on the number of threads. After each shard all files are synced
-and their lengths noted; the same command goes on there.
+and their lengths noted; the same command continues there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def convert_dataset(
         text: tokens are written too, those of texts alone; other tokenizers still work.
         workers: threads; one per available CPU where None.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
-        space_check: refuse to start where the disk has not enough room.
+        space_check: refuse to start if the disk is too small.
         lock_check: refuse to start where files cannot be locked against a second conversion.
 
     Raises:

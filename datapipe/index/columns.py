@@ -175,7 +175,7 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
         files = CheckedFiles(folder, _FILES, about["checksums_crc32"], remedy=remedy)
         arrays = files.arrays()
     except IndexMismatch as error:
-        logger.warning("%s; making the columns anew", str(error).partition(";")[0])
+        logger.warning("%s; rebuilding the columns", str(error).partition(";")[0])
         shutil.rmtree(folder, ignore_errors=True)
         return None
     counts = [shard.samples for shard in manifest.shards]
@@ -195,7 +195,7 @@ def _about(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
 def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
     """Consolidate the Parquet indexes in `home` into `folder`; memory stays at one shard's index.
 
-    Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
+    Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     """
     with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}

@@ -285,7 +285,7 @@ def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
     if not path.exists():
         return False
     if compared and file_sha256(path) != shard.index_sha256:
-        logger.warning("%s is damaged; it is fetched anew", path)
+        logger.warning("%s is damaged; fetching it again", path)
         return False
     return True
 

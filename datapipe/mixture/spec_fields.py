@@ -35,7 +35,7 @@ class SpecFields:
     at: Located | None = None
 
     def extended(self, at: Located | None) -> SpecFields:
-        """Return the fields with those of an inner group or dataset; a preset begins anew."""
+        """Return the fields with those of an inner group or dataset; a preset replaces all."""
         if at is None:
             return self
         kind = self._kind()

@@ -34,8 +34,8 @@ def pack_lengths(
 ) -> tuple[Int64, Int64]:
     """Put samples into packs of at most `capacity` tokens.
 
-    Samples are taken in a random order. Packing starts anew every 65,536 samples, as a loader's
-    does, which leaves one pack of so many unfilled.
+    Samples are taken in a random order. Packing restarts every 65,536 samples, as in a
+    loader, which leaves the last pack of each of these blocks unfilled.
 
     Args:
         lengths: integers [n], tokens of each sample, at least 1.

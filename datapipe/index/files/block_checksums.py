@@ -124,7 +124,7 @@ class CheckedFiles:
 
 
 class CheckedColumn:
-    """Array in a file, mapped when needed, of which each block is compared when it is first read.
+    """Array in a file, mapped when needed; each block is compared when it is first read.
 
     Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
 

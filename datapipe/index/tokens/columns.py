@@ -95,7 +95,7 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
             try:
                 return map_tokens(folder, about)
             except IndexMismatch as error:
-                logger.warning("%s; counting tokens anew", str(error).partition(";")[0])
+                logger.warning("%s; counting tokens again", str(error).partition(";")[0])
                 shutil.rmtree(folder, ignore_errors=True)
     return None
 
@@ -112,7 +112,7 @@ def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
     Raises:
         IndexMismatch: the files are not those that were written.
     """
-    remedy = f"remove {folder}, and its tokens are counted anew"
+    remedy = f"remove {folder}, and its tokens are counted again"
     files = CheckedFiles(folder, FILES, about["checksums_crc32"], remedy=remedy)
     before, after = about["image_wrap"]
     return TokenColumns(

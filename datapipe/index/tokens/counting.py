@@ -53,7 +53,7 @@ def open_or_count(
     """Map the token columns of a dataset, counting them first where that was not done.
 
     One process counts, others that share the folder wait for it. If it dies, however it does, one
-    of them goes on with the shards that are missing. Shards that a dataset had before it grew are
+    of them continues with the shards that are missing. Shards that a dataset had before it grew are
     not counted again.
 
     Args:
@@ -156,7 +156,7 @@ def _publish(
 ) -> None:
     """Write the columns out of their parts into `folder`, which appears by rename.
 
-    Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
+    Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     Where locks do not reach from machine to machine, another process may have been quicker, and
     have taken the parts away; then this does nothing.
     """

@@ -62,7 +62,7 @@ def select_where(
     """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
     The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
-    compares its digests; a damaged one is found anew. Several processes may do all this at once.
+    compares checksums; a damaged one is found again. Several processes may do this at once.
 
     Args:
         where: None for all samples.

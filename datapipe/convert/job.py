@@ -19,7 +19,7 @@ import numpy as np
 
 from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
-from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
+from datapipe.convert.chunk import ArrayChunk, ConvertContext, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
@@ -134,6 +134,21 @@ def convert_dataset(
     return replace(report, reasons=reasons, examples=tuple(job.rejects.examples))
 
 
+def arrays_at(out: Path) -> Manifest | None:
+    """Return the manifest of finished arrays; None for a folder in which they can be made.
+
+    Raises:
+        PackError: the folder holds something else.
+    """
+    if not (out / MANIFEST).exists():
+        refuse_foreign(out)
+        return None
+    manifest = read_manifest(out)
+    if manifest.arrays is None:
+        raise PackError(f"{out} holds shards; give another folder for the arrays")
+    return manifest
+
+
 def report_of(
     manifest: Manifest, out: Path, *, started: float, finished_before: bool
 ) -> ConvertReport:
@@ -188,12 +203,8 @@ class _Conversion:
         Raises:
             PackError: the folder holds something else.
         """
-        if not (self.out / MANIFEST).exists():
-            refuse_foreign(self.out)
+        if (there := arrays_at(self.out)) is None:
             return None
-        there = read_manifest(self.out)
-        if there.arrays is None:
-            raise PackError(f"{self.out} holds shards; give another folder for the arrays")
         part = there.parts[-1]
         same_options(self.out, part.options, self.options)
         if part.inputs_sha256 != self.dataset.manifest.fingerprint:
@@ -254,7 +265,7 @@ class _Conversion:
         edges = self.dataset.columns.shard_sample.tolist()
         begun = edges[len(journal.parts)]
 
-        def make(chunk: tuple[int, range]) -> tuple[int, Made]:
+        def make(chunk: tuple[int, range]) -> tuple[int, ArrayChunk]:
             shard, samples = chunk
             return len(samples), make_chunk(recipe, shard, samples)
 
@@ -303,7 +314,7 @@ class _Conversion:
 
     def _images_of(
         self,
-        results: Iterable[tuple[int, Made]],
+        results: Iterable[tuple[int, ArrayChunk]],
         rows: PartRows,
         files: ArrayFiles,
         journal: ConvertJournal,
@@ -320,7 +331,7 @@ class _Conversion:
             if made.images is not None and has_images:
                 yield made.images, first
 
-    def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
+    def _refuse(self, made: ArrayChunk, journal: ConvertJournal, samples: int) -> None:
         columns = self.dataset.columns
         journal.inputs += samples
         for sample, error in made.refused:

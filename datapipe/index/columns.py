@@ -20,13 +20,7 @@ import pyarrow.compute as pc
 from datapipe.array_types import Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles, write_sums
-from datapipe.index.files.derived import (
-    cache_folder,
-    new_folder,
-    open_or_build,
-    read_about,
-    write_about,
-)
+from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
@@ -158,8 +152,9 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
         IndexMismatch: they cannot be made, or are damaged as soon as they are.
     """
     return open_or_build(
-        home / COLUMNS,
-        lambda: cache_folder() / manifest.fingerprint[:32] / COLUMNS,
+        home,
+        COLUMNS,
+        manifest.fingerprint,
         "columns",
         open_at=lambda folder: _open(folder, manifest),
         build=lambda folder: _build(home, folder, manifest),

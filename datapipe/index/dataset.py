@@ -21,7 +21,7 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns, open_columns
 from datapipe.index.dataset_part import DatasetPart, part_of
-from datapipe.index.files.derived import cache_folder
+from datapipe.index.files.derived import cached_home
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
@@ -257,7 +257,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
             ) from error
         raise
     manifest = parse_manifest(content, folder.url_of(MANIFEST))
-    home = cache_folder() / manifest.fingerprint[:32]
+    home = cached_home(manifest.fingerprint)
     # The index is read, and compared, only to make columns of it.
     compared = not (home / COLUMNS).exists()
     missing = [shard for shard in manifest.shards if not _is_here(home, shard, compared)]

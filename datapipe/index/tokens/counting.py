@@ -28,7 +28,7 @@ from datapipe.index.tokens.columns import (
     TokenColumns,
     map_tokens,
     open_tokens,
-    token_folders,
+    token_folder,
 )
 from datapipe.index.tokens.parts import VERSION, PartFiles, TextFailure, TokenPart
 
@@ -96,10 +96,10 @@ def open_or_count(
 
 def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, IO[bytes]]:
     """Return the folder that the columns go to, and the lock that holds it; it dies with us."""
-    beside, cached = token_folders(home, manifest, digest)
     return open_or_build(
-        beside,
-        lambda: cached,
+        home,
+        token_folder(digest),
+        manifest.fingerprint,
         "token counts",
         open_at=lambda _: None,
         build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),

@@ -74,7 +74,7 @@ def main() -> None:
         f"{f', dropout {layer.dropout}' * (layer.dropout > 0)}; rounds: {options.rounds}, "
         f"threads: {options.threads}"
     )
-    rehearsal = options.device == "cpu" or options.rehearse  # the aims are for a GPU
+    on_cpu = options.device == "cpu"  # the aims are for a GPU
     rows: list[Measured] = []
     mixed: list[Measured] = []
     for length in options.lengths:
@@ -93,13 +93,13 @@ def main() -> None:
                     "rows of one length": in_order(rows),
                     "captions and conversations": in_order(mixed),
                 },
-                **as_json(aims(rows), rehearsal=rehearsal),
+                **as_json([] if on_cpu else aims(rows), rehearsal=options.rehearse),
             }
             write_json(options.json, content)
     for settings in (rows, mixed):
         settings.sort(key=lambda at: at.length)
     print_tables(title, where, rows, mixed)
-    show(aims(rows), rehearsal=rehearsal)
+    show(aims(rows), rehearsal=on_cpu)
     if options.plot is not None:
         device = (
             f"{where['cpu']}, {where['cores']} cores" if options.device == "cpu" else where["gpu"]

@@ -254,7 +254,7 @@ def main() -> None:
                 print(said, file=sys.stderr, flush=True)
             results = whole_rounds(ladder, runs)
             content |= {"failed": failed, "results": results}
-            content |= as_json(aims(results), rehearsal=not gpu)
+            content |= as_json(aims(results) if gpu else [], rehearsal=False)
             if options.json:
                 write_json(options.json, content)
     if not results:

@@ -21,6 +21,7 @@ from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ArrayChunk, ConvertContext, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
+from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
@@ -249,14 +250,9 @@ class _Conversion:
 
     def _check_space(self) -> None:
         """Raise PackError if the disk has no room for the arrays."""
-        columns = self.dataset.columns
-        texts = int(columns.member_size.sum()) if self.spec is None else 0
-        images = 0
-        if self.spec is not None:
-            images = self.dataset.manifest.images * self.spec.height * self.spec.width * 3
-            texts = int(columns.text_bytes.sum())
         content = f"{self.dataset.manifest.images:,} images"
-        check_room(self.out, images + texts, content, "or a smaller --image-size")
+        size = array_bytes(self.dataset, self.spec)
+        check_room(self.out, size, content, "or a smaller --image-size")
 
     def _write(
         self, recipe: ConvertContext, files: ArrayFiles, journal: ConvertJournal, work: Path

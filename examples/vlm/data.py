@@ -7,8 +7,8 @@ from typing import Any
 
 import datapipe
 from datapipe import CacheSpec, ImageSpec, TextSpec
-from datapipe.quantities import take_bytes
 from examples.vlm.config import MODELS, ModelConfig
+from examples.vlm.memory import bytes_of
 from examples.vlm.ranks import Ranks
 from examples.vlm.resident import Resident
 from examples.vlm.texts import Vocabulary
@@ -144,5 +144,5 @@ def make_resident(
     meta = ("key", "dataset", "sample", "valid", "images_per_sample")
     every = ordered_loader(options, vocabulary, ranks, options.shards, samples=64, meta=meta)
     with every:
-        packed, limit = options.pack is not None, take_bytes(options.resident)
+        packed, limit = options.pack is not None, bytes_of(options.resident)
         return Resident(loader, every, ranks.device, packed=packed, limit=limit)

@@ -2,9 +2,9 @@
 
     python -m examples.vlm.generate CHECKPOINT SHARDS --generate 4 --new-tokens 64
 
-CHECKPOINT is what --save wrote; the model, its adapters and their sizes come from it. The other
-options are those of examples.vlm.train. Give those of the data (--tokenizer, --template, --native,
---max-length) as in training. Prompts are the samples up to their first answer, with their images.
+CHECKPOINT is what --save wrote; the model, its adapters and their sizes come from it. Give
+--tokenizer, --template, --native and --max-length as in training. Prompts are the samples up to
+their first answer, with their images.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from examples.vlm.checkpoint import find, load_model
 from examples.vlm.config import MODELS
 from examples.vlm.data import ordered_loader
 from examples.vlm.model import VLM
-from examples.vlm.options import parse
+from examples.vlm.options import in_options, parse_generate
 from examples.vlm.ranks import Ranks, joined
 from examples.vlm.sampling import write_samples
 from examples.vlm.techniques import Techniques
@@ -27,22 +27,15 @@ from examples.vlm.texts import Vocabulary
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, load the model and print its answers."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.vlm.generate",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("checkpoint", type=Path, help="what --save of examples.vlm.train wrote")
-    own, others = parser.parse_known_args(arguments)
-    options = parse(["--generate", "4", *others], __doc__ or "")
+    options = parse_generate(arguments, __doc__)
     try:
         with joined(options.device) as ranks:
-            answer(own.checkpoint, options, ranks)
+            answer(options, ranks)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
-        sys.exit(f"generate: {error}")
+        sys.exit(f"generate: {in_options(str(error))}")
 
 
-def answer(checkpoint: Path, options: argparse.Namespace, ranks: Ranks) -> None:
+def answer(options: argparse.Namespace, ranks: Ranks) -> None:
     """Print the answers of a saved model.
 
     Raises:
@@ -50,6 +43,7 @@ def answer(checkpoint: Path, options: argparse.Namespace, ranks: Ranks) -> None:
     """
     from examples.vlm.train import kernel_for, techniques_of
 
+    checkpoint: Path = options.checkpoint
     _, content = find(checkpoint)
     about = content["about"]
     options.model = about["model"]
@@ -59,7 +53,8 @@ def answer(checkpoint: Path, options: argparse.Namespace, ranks: Ranks) -> None:
             f"{checkpoint} is of a tokenizer of {about['vocabulary']:,} tokens, and this one has "
             f"{vocabulary.size:,}; give --tokenizer as in training"
         )
-    kernel = kernel_for(options.attention, techniques_of(options), ranks.device)
+    techniques = techniques_of(options)
+    kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
     model = VLM(config, vocabulary.size, vocabulary.image_id, kernel)
     Techniques(lora=about["lora"]).apply(model)
     load_model(checkpoint, model)

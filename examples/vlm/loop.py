@@ -22,7 +22,7 @@ from examples.vlm.memory import memory_report
 from examples.vlm.mesh import whole_loss
 from examples.vlm.model import VLM
 from examples.vlm.parallel import Exchange, whole
-from examples.vlm.peaks import peak_flops as find_peak
+from examples.vlm.peaks import Peak
 from examples.vlm.ranks import Ranks
 from examples.vlm.resident import Resident
 from examples.vlm.schedule import rate_at
@@ -111,12 +111,12 @@ def train(
     if warm_up < 0 or log_every < 1:
         raise ValueError(f"warm_up={warm_up}, log_every={log_every}: give 0 and 1, or more")
     techniques = run.techniques
+    warm_up = min(warm_up, steps - run.step - 1)  # at least one step is measured
     monitor = datapipe.Monitor(warmup=warm_up * techniques.accumulate)
-    start = run.step + min(warm_up, steps - run.step - 1)
-    peak = peak_flops or find_peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32)
+    peak = Peak(run.ranks.device, techniques.dtype, tf32=techniques.tf32, given=peak_flops)
     meter = Meter(run.model)
     datasets = sums_by_dataset(run.loader, run.ranks)
-    counts = Counts(run.ranks, start, meter, peak, datasets)
+    counts = Counts(run.ranks, run.step + warm_up, meter, peak, datasets)
     groups = groups_of(
         monitor(run.loader),
         count=techniques.accumulate,

@@ -17,7 +17,8 @@ from examples.vlm.by_dataset import DatasetFigures, DatasetSums
 from examples.vlm.compiling import Compiled
 from examples.vlm.evaluate import Evaluation
 from examples.vlm.flops import Meter
-from examples.vlm.memory import Phase, Phases
+from examples.vlm.peaks import Peak
+from examples.vlm.phases import Phase, Phases
 from examples.vlm.ranks import Ranks
 from examples.vlm.stages import Stages, verdict
 
@@ -30,13 +31,13 @@ class RankFigures(NamedTuple):
         loss: of its share of the last step, in nats a label; None without labels.
         norm: of its own gradients in that step, before the exchange; None where it was not noted.
             It is that of the step if all ranks had this rank's gradients.
-        wait_share: time it spent waiting for batches, of all since the warm-up.
+        wait_share: time it spent waiting for batches, of all since the warm-up; None before that.
     """
 
     rank: int
     loss: float | None
     norm: float | None
-    wait_share: float
+    wait_share: float | None
 
 
 class Line(NamedTuple):
@@ -46,7 +47,7 @@ class Line(NamedTuple):
         step: the last one.
         loss: in nats a label, of each step since the line before.
         tokens_per_s: over all ranks since the line before, without padding.
-        wait_share: time spent waiting for batches, of all since the warm-up.
+        wait_share: time spent waiting for batches, of all since the warm-up; None before that.
         norm: of the last step's gradients over all ranks, before clipping; None without `clip`.
         ranks: figures of each, if there are several.
         flops_per_s, mfu: since the line before, see `Report`.
@@ -56,7 +57,7 @@ class Line(NamedTuple):
     step: int
     loss: list[float]
     tokens_per_s: float
-    wait_share: float
+    wait_share: float | None
     norm: float | None = None
     ranks: tuple[RankFigures, ...] = ()
     flops_per_s: float = 0.0
@@ -75,16 +76,17 @@ class Report:
         seconds: they took.
         samples_per_s, tokens_per_s: without padding.
         fill: tokens that are no padding, of all that the model was given.
-        step_p50, step_p99: seconds of a step, on the GPU's clock where there is one.
-        wait_share: of the time, spent waiting for batches.
+        step_p50, step_p99: seconds of a step, on the GPU's clock where there is one; None if no
+            step was timed, since the first one and the warm-up are left out.
+        wait_share: of the time, spent waiting for batches; None likewise.
         gpu_busy: share of the time in which the GPU worked, by NVML where `pynvml` is installed,
             else of what lies between the first and the last step; None without one.
         flops_per_s: of the model's forward and backward passes, see `flops`.
-        mfu: they as a share of the peak of all devices; None where that is not known.
+        mfu: they as a share of the peak of all devices; None where that is not known, or lower.
         hfu: the same with what was computed twice.
         first_batch: seconds until it came.
         memory: bytes by use.
-        memory_phases: bytes before and after each pass of the last step, with --memory-phases.
+        memory_phases: bytes before and after each pass of a step, with --memory-phases.
         stages: seconds a step of each stage, with --profile.
         verdict: what held the loop back, in a sentence.
         compiled: what `torch.compile` took, the steps of the warm-up included.
@@ -100,9 +102,9 @@ class Report:
     samples_per_s: float
     tokens_per_s: float
     fill: float
-    step_p50: float
-    step_p99: float
-    wait_share: float
+    step_p50: float | None
+    step_p99: float | None
+    wait_share: float | None
     gpu_busy: float | None
     flops_per_s: float
     mfu: float | None
@@ -135,7 +137,7 @@ def with_costs(report: Report, phases: Phases | None, seen: Stages | None) -> Re
         memory = report.memory
         more = max(0, phases.most - memory["peak"])
         memory = memory | {"peak": memory["peak"] + more, "rest": memory["rest"] + more}
-        report = replace(report, memory=memory, memory_phases=phases.close())
+        report = replace(report, memory=memory, memory_phases=phases.found())
     if seen is None:
         return report
     stages = {name: seconds / seen.steps for name, seconds in seen.by_stage.items()}
@@ -151,7 +153,7 @@ class Counts:
         ranks: Ranks,
         start: int,
         meter: Meter,
-        peak: float | None,
+        peak: Peak,
         datasets: DatasetSums | None = None,
     ) -> None:
         self._ranks = ranks
@@ -209,14 +211,16 @@ class Counts:
         rate = (tokens - self._tokens_before) / (now - self._before)
         made = (flops - self._flops_before) / (now - self._before)
         self._before, self._tokens_before, self._flops_before = now, tokens, flops
-        waiting, norm = monitor.report().wait_share, None
+        seen, norm = monitor.report(), None
+        waiting = seen.wait_share if seen.turns else math.nan
         if own is not None:
             norm = known(own[2].item())
             if self._ranks.world_size > 1:
                 self._by_rank = by_rank(self._ranks, own, waiting)
         share = self._share(made)
         datasets = () if self._datasets is None else self._datasets.since_last()
-        return Line(self._step, losses, rate, waiting, norm, self._by_rank, made, share, datasets)
+        waited = known(waiting)
+        return Line(self._step, losses, rate, waited, norm, self._by_rank, made, share, datasets)
 
     def report(self, monitor: datapipe.Monitor, memory: dict[str, int]) -> Report:
         """Return the figures of the whole run."""
@@ -237,9 +241,9 @@ class Counts:
             samples_per_s=samples / seconds,
             tokens_per_s=tokens / seconds,
             fill=tokens / max(1, slots),
-            step_p50=step.p50,
-            step_p99=step.p99,
-            wait_share=seen.wait_share,
+            step_p50=step.p50 if step.count else None,
+            step_p99=step.p99 if step.count else None,
+            wait_share=seen.wait_share if seen.turns else None,
             gpu_busy=busy(seen),
             flops_per_s=flops / seconds,
             mfu=self._share(flops / seconds),
@@ -261,7 +265,7 @@ class Counts:
         return model, computed
 
     def _share(self, flops_per_s: float) -> float | None:
-        return flops_per_s / self._ranks.world_size / self._peak if self._peak else None
+        return self._peak.share(flops_per_s / self._ranks.world_size)
 
     def _collect(self) -> list[float]:
         """Losses since they were last asked for; waits for the device."""
@@ -282,7 +286,7 @@ def by_rank(ranks: Ranks, own: Tensor, waiting: float) -> tuple[RankFigures, ...
     """Gather the figures of every rank; all must call."""
     found = ranks.gather(torch.cat([own[:2].float(), own.new_tensor([waiting])]))
     return tuple(
-        RankFigures(rank, known(loss), known(norm), wait)
+        RankFigures(rank, known(loss), known(norm), known(wait))
         for rank, (loss, norm, wait) in enumerate(each.tolist() for each in found)
     )
 

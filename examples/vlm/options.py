@@ -1,8 +1,9 @@
-"""Command lines: that of `examples.vlm.train`, and that of the adapters for frameworks."""
+"""Command lines: of `examples.vlm.train` and `generate`, and of the adapters for frameworks."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -15,19 +16,23 @@ from examples.vlm.recompute import KNOWN
 from examples.vlm.schedule import Rule
 from examples.vlm.techniques import Optimizer, Precision
 
+_ADVICE = {
+    "overlong": "--overlong",
+    "max_length": "--max-length",
+    "batch_size": "--batch-size",
+    "max_images": "--max-images",
+    "num_workers": "--num-workers",
+    "on_error": "--on-error",
+    "CacheSpec(memory": "--cache",
+    "CacheSpec(disk": "--disk-cache",
+    "CacheSpec(device": "--device-cache",
+}
+"""Options for arguments that messages of datapipe name, alone or in their spec."""
+
 
 def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
-    """Options by name; `None` takes the command line's."""
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.vlm.train",
-        description=about,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _data(parser)
-    _model(parser)
-    _techniques(parser)
-    _ranks(parser)
-    _run(parser)
+    """Options of training by name; `None` takes the command line's."""
+    parser = _training(about)
     options = parser.parse_args(arguments)
     if options.steps < 1:
         parser.error(f"--steps must be at least 1, got {options.steps}")
@@ -36,6 +41,57 @@ def parse(arguments: list[str] | None, about: str) -> argparse.Namespace:
         # A sign of life comes each second.
         parser.error(f"--rank-timeout must be at least 3 seconds, got {options.rank_timeout}")
     return options
+
+
+def parse_generate(arguments: list[str] | None, about: str | None) -> argparse.Namespace:
+    """Options of `examples.vlm.generate`; those of training have their defaults."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.vlm.generate",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("checkpoint", type=Path, help="what --save of examples.vlm.train wrote")
+    _samples(parser)
+    _model(parser)
+    _answers(parser, samples=4)
+    given = parser.parse_args(arguments)
+    defaults = _training(None).parse_args([given.shards])
+    options = argparse.Namespace(**vars(defaults) | vars(given))
+    _check_pairs(parser, options)
+    return options
+
+
+def in_options(message: str) -> str:
+    """Name options of the command line where a message of datapipe names arguments.
+
+    Examples:
+        >>> in_options("give TextSpec(overlong='drop') or CacheSpec(memory=...)")
+        'give --overlong drop or --cache'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        spec, field, value = found[1] or "", found[2], found[3] or found[4] or ""
+        name = _ADVICE.get(f"{spec}{field}", _ADVICE.get(field))
+        return found[0] if name is None else f"{name} {value}".strip()
+
+    return re.sub(r"(\w+\()?\b(\w+)=(?:'(\w+)'|(\d+)\b|\.\.\.)(?(1)\))", option, message)
+
+
+def _training(about: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.vlm.train",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _samples(parser)
+    _batches(parser)
+    _model(parser)
+    _techniques(parser)
+    _ranks(parser)
+    _run(parser)
+    _answers(parser)
+    _costs(parser)
+    return parser
 
 
 def _check_pairs(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
@@ -78,17 +134,12 @@ def parse_short(arguments: list[str] | None, about: str | None) -> argparse.Name
     return options
 
 
-def _data(parser: argparse.ArgumentParser) -> None:
+def _samples(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("data").add_argument
     add("shards", help="what `datapipe pack` wrote, here or behind a URL")
     add("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json (default: bytes)")
     add("--template", default="chatml", help="chat template (default: %(default)s)")
-    add("--batch-size", type=int, metavar="N", help="samples, or packs, a step (default: 8, or 1)")
-    add("--pack", type=int, metavar="TOKENS", help="tokens of a pack (default: padded batches)")
-    add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
-    add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
-    add("--max-images", type=int, metavar="N", help="of a pack")
-    add("--multiple-of", type=int, metavar="N", help="pad samples of packs (default: --context)")
+    add("--native", action="store_true", help="images near their own size, not squares")
     add("--max-length", type=int, metavar="TOKENS", help="of a sample")
     add(
         "--overlong",
@@ -97,18 +148,27 @@ def _data(parser: argparse.ArgumentParser) -> None:
         help="what becomes of samples longer than that, or than a pack (default: an error)",
     )
     add("--num-workers", type=int, metavar="N", help="threads that load (default: the CPUs)")
+    add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
+
+
+def _batches(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("batches").add_argument
+    add("--batch-size", type=int, metavar="N", help="samples, or packs, a step (default: 8, or 1)")
+    add("--pack", type=int, metavar="TOKENS", help="tokens of a pack (default: padded batches)")
+    add("--buckets", type=int, metavar="N", help="length buckets of padded batches")
+    add("--static-shapes", action="store_true", help="packs of constant shapes, for --compile")
+    add("--max-images", type=int, metavar="N", help="of a pack")
+    add("--multiple-of", type=int, metavar="N", help="pad samples of packs (default: --context)")
     add("--prefetch", type=int, default=2, metavar="N", help="batches ahead (default: 2)")
     add("--cache", metavar="SIZE", help="decoded images kept in memory, such as 8GB")
     add("--disk-cache", metavar="FOLDER", help="decoded images, for all ranks of a host")
     add("--device-cache", metavar="SIZE", help="decoded images kept on the device")
     add("--resident", metavar="SIZE", help="all tokens and images of the data on the device")
-    add("--on-error", default="raise", choices=("raise", "skip"), help="for damaged samples")
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("model").add_argument
-    add("--model", default="tiny", choices=tuple(MODELS))
-    add("--native", action="store_true", help="images near their own size, not squares")
+    add("--precision", default="fp32", choices=get_args(Precision))
     add("--attention", default=AUTO, choices=(AUTO, *KERNELS))
     add(
         "--attention-table",
@@ -118,11 +178,26 @@ def _model(parser: argparse.ArgumentParser) -> None:
         help="of `python -m benchmarks.attention --json FILE`: the kernel by length",
     )
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
+    add("--seed", type=int, default=0, help="of random numbers (default: %(default)s)")
+
+
+def _answers(parser: argparse.ArgumentParser, samples: int = 0) -> None:
+    add = parser.add_argument_group("answers").add_argument
+    add(
+        "--generate",
+        type=int,
+        default=samples,
+        metavar="N",
+        help="let the model answer N samples (default: %(default)s)",
+    )
+    add("--new-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
+    add("--temperature", type=float, default=0.0, help="of answers (default: the likeliest)")
+    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
 
 
 def _techniques(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("techniques").add_argument
-    add("--precision", default="fp32", choices=get_args(Precision))
+    add("--model", default="tiny", choices=tuple(MODELS))
     add("--tf32", action="store_true", help="round factors of float32 products on a GPU")
     add("--deterministic", action="store_true", help="equal bits in equal runs on a GPU")
     add(
@@ -192,7 +267,6 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--lr-warmup", type=int, default=10, metavar="STEPS", help="until it is reached")
     add("--lr-steps", type=int, metavar="STEPS", help="until it has fallen (default: --steps)")
     add("--weight-decay", type=float, default=0.05)
-    add("--seed", type=int, default=0)
     add("--save", type=Path, metavar="PATH", help="write a checkpoint at the end")
     add("--save-every", type=int, default=0, metavar="STEPS", help="and on the way")
     add("--resume", type=Path, metavar="PATH", help="go on with a checkpoint")
@@ -200,16 +274,11 @@ def _run(parser: argparse.ArgumentParser) -> None:
     add("--log-every", type=int, default=10, metavar="STEPS")
     add("--evaluate", metavar="SHARDS", help="print the loss over a held-out dataset at the end")
     add("--evaluate-every", type=int, default=0, metavar="STEPS", help="and on the way")
-    add("--generate", type=int, default=0, metavar="N", help="let the model answer N samples")
-    add("--new-tokens", type=int, default=64, metavar="N", help="of an answer (default: 64)")
-    add("--temperature", type=float, default=0.0, help="of answers (default: the likeliest)")
-    add("--top-k", type=int, default=0, metavar="N", help="likeliest tokens to draw from (0: all)")
     add("--json", metavar="FILE", help="write what was measured (-: to standard output)")
     add("--profile", type=Path, metavar="PATH", help="profile steps 8 to 10 (.json, or a folder)")
     add("--profile-shapes", action="store_true", help="shapes of inputs in the trace")
     add("--profile-stacks", action="store_true", help="lines of source in the trace")
     add("--nvtx", action="store_true", help="ranges of stages and operators for Nsight Systems")
-    _costs(parser)
 
 
 def _costs(parser: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
@@ -136,6 +137,17 @@ def notice_after(place: Place) -> float:
     if place.step < 3:
         return SOON_AT_FIRST
     return max(SOON, 5 * place.seconds)
+
+
+def kill_silent(seen: list[Seen], machine: str, patience: float) -> None:
+    """End the processes of a machine that give no sign of life: stopped, or stuck in a call.
+
+    Python runs no handler of SIGTERM there, and torchrun waits for half a minute before it kills.
+    """
+    for rank in seen:
+        silent = rank.silent > patience and rank.place.stage != "finished"
+        if silent and rank.place.machine == machine and exists(rank.place.pid):
+            os.kill(rank.place.pid, signal.SIGKILL)
 
 
 def exists(pid: int) -> bool:

@@ -49,6 +49,11 @@ def read_recompute(text: str, layers: int, *, whole: bool = True) -> Recompute:
     if "," not in text:
         if not int(text):
             raise ValueError("recompute '0': give 1 or more; every N-th block is computed again")
+        if whole and int(text) > layers:
+            raise ValueError(
+                f"recompute {text!r}: there are {layers} blocks; give 1 to {layers} for every N-th "
+                "of them, or '0,' for the first alone"
+            )
         return Recompute(frozenset(range(0, layers, int(text))))
     chosen = frozenset(map(int, _numbers(text)))
     if not whole:

@@ -14,9 +14,11 @@ import argparse
 import json
 import os
 import sys
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 
@@ -35,11 +37,12 @@ from examples.vlm.generate import print_answers
 from examples.vlm.interrupt import interruptible
 from examples.vlm.loop import Run, train
 from examples.vlm.measures import Line, Report, spread, with_costs
-from examples.vlm.memory import Phases, bytes_of, table_of
+from examples.vlm.memory import bytes_of
 from examples.vlm.mesh import distribute, join_mesh
 from examples.vlm.model import VLM
-from examples.vlm.options import parse
+from examples.vlm.options import in_options, parse
 from examples.vlm.parallel import Parallel, connect, parallel_of
+from examples.vlm.phases import phases_of, table_of
 from examples.vlm.profiling import Profiling, profiled
 from examples.vlm.ranks import TIMEOUT, Ranks, joined
 from examples.vlm.resident import Resident
@@ -64,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
                 show(report, options)
     except (ValueError, OSError) as error:  # datapipe's own errors are such too
         rank = f"rank {os.environ['RANK']}: " if several else ""
-        sys.exit(f"train: {rank}{error}")
+        sys.exit(f"train: {rank}{in_options(str(error))}")
     except KeyboardInterrupt:
         if not several:
             raise
@@ -81,16 +84,44 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
     ranks.agree(vars(options))
     ranks = join_mesh(ranks, options)
     torch.manual_seed(options.seed + ranks.rank)
-    techniques = techniques_of(options)
     profiling = Profiling(
         path=options.profile,
         shapes=options.profile_shapes,
         stacks=options.profile_stacks,
         nvtx=options.nvtx,
     )
-    config, vocabulary = MODELS[options.model], Vocabulary.of(options.tokenizer)
+    vocabulary = Vocabulary.of(options.tokenizer)
+    # Loaders end before the ranks part, so that none of their threads is at work at exit.
+    with ExitStack() as opened:
+        loader = opened.enter_context(
+            make_loader(options, MODELS[options.model], vocabulary, ranks)
+        )
+        state = prepare(options, vocabulary, loader, ranks)
+        if watch is not None:
+            state.mark = watch.mark
+        held_out = None
+        if options.evaluate:
+            held_out = opened.enter_context(
+                ordered_loader(options, vocabulary, ranks, options.evaluate)
+            )
+        report = learn(options, vocabulary, state, held_out, profiling)
+    if options.generate and ranks.first:
+        shards = options.evaluate or options.shards
+        with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
+            print_answers(state.model, few, vocabulary, options)
+    return report
+
+
+def prepare(
+    options: argparse.Namespace, vocabulary: Vocabulary, loader: datapipe.Loader, ranks: Ranks
+) -> Run:
+    """Build a run, and bring it to where the one of --resume was saved.
+
+    Raises:
+        ValueError: options contradict each other, the machine or the checkpoint.
+    """
+    techniques, config = techniques_of(options), MODELS[options.model]
     kernel = kernel_for(options.attention, techniques, ranks.device, options.attention_table)
-    loader = make_loader(options, config, vocabulary, ranks)
     batches = make_resident(options, vocabulary, ranks, loader) if options.resident else loader
     if options.global_batch_size:
         techniques = replace(techniques, accumulate=loader.accumulation_steps)
@@ -104,16 +135,8 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
     if options.accumulate == "auto":
         accumulate_automatically(state)
     scale_rate(state, options)
-    if watch is not None:
-        state.mark = watch.mark
-    about = {
-        "model": options.model,
-        "vocabulary": vocabulary.size,
-        "lora": techniques.lora,
-        "states of the optimizer in bits": 8 if techniques.optimizer == "8bit" else 32,
-    }
     if options.resume:
-        state.step = load(options.resume, state.parts(), about, ranks)
+        state.step = load(options.resume, state.parts(), facts_of(options, vocabulary), ranks)
         if parallel.hook == "powersgd" and ranks.first:
             print(
                 f"PowerSGD starts anew: {parallel.powersgd_start} steps send whole gradients, and "
@@ -124,15 +147,35 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
         learning = sum(p.numel() for p in state.model.parameters() if p.requires_grad)
         whole = sum(p.numel() for p in state.model.parameters())
         print(f"{learning:,} of {whole:,} parameters learn; attention: {kernel}", file=sys.stderr)
+    return state
 
-    held_out = None
-    if options.evaluate:
-        held_out = ordered_loader(options, vocabulary, ranks, options.evaluate)
+
+def facts_of(options: argparse.Namespace, vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return what a checkpoint must have in common with the run that loads it."""
+    return {
+        "model": options.model,
+        "vocabulary": vocabulary.size,
+        "lora": options.lora,
+        "states of the optimizer in bits": 8 if options.optimizer == "8bit" else 32,
+    }
+
+
+def learn(
+    options: argparse.Namespace,
+    vocabulary: Vocabulary,
+    state: Run,
+    held_out: datapipe.Loader | None,
+    profiling: Profiling,
+) -> Report:
+    """Train, write checkpoints and measure, as the options say."""
+    ranks, facts = state.ranks, facts_of(options, vocabulary)
     # Ranks that stopped after different steps would wait for each other for ever.
     alone = ranks.world_size == 1
-    asked = profiling if ranks.first else Profiling()
-    phases = Phases(state.model, state.optimizer, ranks.device) if options.memory_phases else None
-    with interruptible(alone) as interrupted, profiled(asked, state.model) as profile:
+    with (
+        interruptible(alone) as interrupted,
+        phases_of(options.memory_phases, state.model, state.optimizer, ranks.device) as phases,
+        profiled(profiling if ranks.first else Profiling(), state.model) as profile,
+    ):
 
         def after_step() -> bool:
             profile.step()
@@ -144,7 +187,7 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
                     options.save,
                     state.parts(),
                     state.step,
-                    about,
+                    facts,
                     ranks,
                     sharded=state.exchange.divided,
                 )
@@ -157,14 +200,10 @@ def run(options: argparse.Namespace, ranks: Ranks, watch: Watch | None = None) -
             log=log_line,
             log_every=options.log_every,
             after_step=after_step,
-            evaluate=evaluation(state, held_out) if held_out else None,
+            evaluate=None if held_out is None else evaluation(state, held_out),
             evaluate_every=options.evaluate_every,
             peak_flops=options.peak_flops,
         )
-    if options.generate and ranks.first:
-        shards = options.evaluate or options.shards
-        with ordered_loader(options, vocabulary, ranks, shards, samples=options.generate) as few:
-            print_answers(state.model, few, vocabulary, options)
     return with_costs(report, phases, profile.stages)
 
 
@@ -284,7 +323,9 @@ def log_line(line: Line) -> None:
     if line.norm is not None:
         text += f"  norm {line.norm:.3g}"
     if line.tokens_per_s:  # not in the warm-up
-        text += f"  {line.tokens_per_s:8,.0f} tokens/s  waiting {line.wait_share:.1%}"
+        text += f"  {line.tokens_per_s:8,.0f} tokens/s"
+        if line.wait_share is not None:
+            text += f"  waiting {line.wait_share:.1%}"
         if line.mfu is not None:
             text += f"  MFU {line.mfu:.1%}"
     if line.ranks:
@@ -299,13 +340,18 @@ def show(report: Report, options: argparse.Namespace) -> None:
     memory = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in report.memory.items())
     phases = table_of(report.memory_phases) + "\n" if report.memory_phases else ""
     datasets = dataset_table(report.datasets) + "\n" if report.datasets else ""
-    mfu = "" if report.mfu is None else f", MFU {report.mfu:.1%}, HFU {report.hfu:.1%}"
+    shares = {"MFU": report.mfu, "HFU": report.hfu}
+    known = "".join(f", {name} {share:.1%}" for name, share in shares.items() if share is not None)
+    times = "no step was timed: give more --steps"
+    if report.step_p50 is not None and report.step_p99 is not None:
+        times = f"step {report.step_p50 * 1e3:,.0f} ms, P99 {report.step_p99 * 1e3:,.0f} ms"
+    if report.wait_share is not None:
+        times += f"; waiting {report.wait_share:.1%}"
     print(
         f"{report.steps} steps, loss {report.losses[0]:.3f} -> {report.losses[-1]:.3f}; "
         f"{report.samples_per_s:,.1f} samples/s, {report.tokens_per_s:,.0f} tokens/s "
-        f"({report.fill:.1%} of what was computed); step {report.step_p50 * 1e3:,.0f} ms, "
-        f"P99 {report.step_p99 * 1e3:,.0f} ms; waiting {report.wait_share:.1%}; "
-        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{mfu}\n"
+        f"({report.fill:.1%} of what was computed); {times}; "
+        f"{report.flops_per_s / 1e9:,.1f} GFLOP/s{known}\n"
         f"memory: {memory}\n{phases}{datasets}{report.verdict}",
         file=sys.stderr if options.json == "-" else sys.stdout,
     )

@@ -27,6 +27,7 @@ from examples.vlm.places import (
     Place,
     Seen,
     exists,
+    kill_silent,
     laggards,
     notice_after,
     parse,
@@ -68,6 +69,10 @@ class Watch:
         self._begun = self._moved = time.monotonic()
         self._count = self._beat = 0
         self._seen: dict[int, tuple[int, float]] = {}  # last sign of life, and when it came
+        here = ranks.rank - int(os.environ.get("LOCAL_RANK", "0"))
+        neighbours = range(here, here + int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        self._looked_at = range(ranks.world_size) if ranks.first else sorted({0, *neighbours})
+        self._latest: list[Seen] = []
         self._told = -1  # the count of a stop that was told of
         self._terminated = self._explained = False
         self._ended = threading.Event()
@@ -117,7 +122,9 @@ class Watch:
         """End the thread. Another rank may still be at work."""
         self._ended.set()
         os.write(self._write, b"\0")
-        self._thread.join(timeout=2 * BEAT)
+        # Calls of the store time out. At exit, a thread in one of them would abort the process:
+        # Python ends threads by unwinding frames of C++ that do not allow it.
+        self._thread.join()
         self._place.stage = "finished"
         with suppress(RuntimeError):  # the store is gone, with the first rank
             self._tell()
@@ -163,9 +170,9 @@ class Watch:
         self._store.set(f"rank/{self._ranks.rank}", self._place.dump())
 
     def _judge(self) -> None:
-        """Look at the others, or at the first rank alone, and end the run where one is lost."""
-        seen = self._others(range(self._ranks.world_size) if self._ranks.first else [0])
-        found = verdict(seen, self._limit)
+        """Judge all ranks, or the first one alone, and end the run where one is lost."""
+        self._latest = seen = self._others(self._looked_at)
+        found = verdict(seen if self._ranks.first else seen[:1], self._limit)
         if found is not None:
             self._claim(found)
         elif self._ranks.first:
@@ -232,6 +239,7 @@ class Watch:
             print(f"rank {self._ranks.rank} is here:\n{stacks()}", file=sys.stderr, flush=True)
         else:
             time.sleep(BEAT)  # torchrun ends the others with the first; let the named one speak
+        kill_silent(self._latest, self._place.machine, SILENT)
         os._exit(status)
 
 

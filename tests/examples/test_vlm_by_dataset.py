@@ -152,6 +152,12 @@ class Mixture:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return map(named, self._loader)
 
+    def __enter__(self) -> Mixture:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.close()
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 

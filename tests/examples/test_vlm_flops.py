@@ -11,10 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 import datapipe
 from datapipe import ImageSpec, TextSpec
+from examples.vlm import peaks
 from examples.vlm.flops import Formula, Meter, Sizes
 from examples.vlm.inputs import make_inputs
 from examples.vlm.model import VLM
-from examples.vlm.peaks import peak_flops
+from examples.vlm.peaks import Peak
 from examples.vlm.techniques import Techniques
 from examples.vlm.texts import Vocabulary
 
@@ -136,7 +137,32 @@ def test_a_run_tells_its_flops_and_their_share_of_the_peak(
     assert capfd.readouterr().err.count("MFU") == 4
 
 
+def test_a_peak_that_steps_exceed_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process had the CPU when it was measured first."""
+    measured = iter([1e10, 4e10, 3e10])
+    monkeypatch.setattr(peaks, "measure", lambda dtype: next(measured))
+    peak = Peak(torch.device("cpu"), torch.float32)
+    assert peak.share(5e9) == 0.5
+    assert peak.share(2e10) == 0.5
+    assert peak.share(5e10) is None
+    assert peak.flops == 4e10
+    given = Peak(torch.device("cpu"), torch.float32, given=1e10)
+    assert given.share(2e10) is None
+    assert given.share(2e10) is None
+    assert caplog.text.count("no MFU is shown; give the peak of a device as --peak-flops") == 2
+
+
+@pytest.mark.usefixtures("small_model")
+def test_no_share_of_a_peak_is_above_all_of_it(
+    shards: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = fit(shards, *PACKED, "--steps", 4, "--log-every", 2, "--peak-flops", 10)
+    assert (report.mfu, report.hfu) == (None, None)
+    assert report.flops_per_s > 10
+    assert "MFU" not in capfd.readouterr().err
+
+
 def test_the_peak_of_a_cpu_is_measured() -> None:
-    found = peak_flops(torch.device("cpu"), torch.float32)
-    assert found is not None
-    assert 1e8 < found < 1e14
+    assert 1e8 < peaks.measure(torch.float32) < 1e14

@@ -178,6 +178,18 @@ def test_a_run_and_its_checkpoint_write_the_same(
         program.main(["nowhere.pt", str(shards), "--device", "cpu"])
 
 
+def test_the_command_lists_its_own_options_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        program.main(["--help"])
+    listed = capfd.readouterr().out
+    wanted = ("CHECKPOINT", "--tokenizer", "--native", "--max-length", "--new-tokens", "--top-k")
+    assert all(option in listed for option in wanted)
+    assert "--steps" not in listed
+    with pytest.raises(SystemExit):
+        program.main(["run.pt", "shards", "--steps", "3"])
+    assert "unrecognized arguments: --steps" in capfd.readouterr().err
+
+
 def test_native_images_and_tables_of_kernels_serve_prompts(shards: Path) -> None:
     table = Table.read([Path("benchmarks/results/attention-cpu.json")])
     texts = []

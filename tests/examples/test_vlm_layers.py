@@ -53,7 +53,7 @@ def test_a_contiguous_part_of_the_projection_is_whole_heads() -> None:
         ("", NONE),
         ("all", Recompute(frozenset(range(5)))),
         ("2", Recompute(frozenset({0, 2, 4}))),
-        ("7", Recompute(frozenset({0}))),
+        ("5", Recompute(frozenset({0}))),
         ("0,3", Recompute(frozenset({0, 3}))),
         ("3,", Recompute(frozenset({3}))),
         ("sequential:2", Recompute(segments=2)),
@@ -63,6 +63,7 @@ def test_blocks_are_chosen_by_a_text(text: str, wanted: Recompute) -> None:
     assert read_recompute(text, 5) == wanted
     if "," in text:
         assert read_recompute(text, 5, whole=False) == NONE
+    assert read_recompute("7", 5, whole=False) == Recompute(frozenset({0}))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,7 @@ def test_blocks_are_chosen_by_a_text(text: str, wanted: Recompute) -> None:
         ("parts:2", "give all, N"),
         ("0", "give 1 or more"),
         ("1,5", "numbers from 0 to 4"),
+        ("99", "there are 5 blocks; give 1 to 5"),
         ("sequential:6", "5 blocks make 1 to 5 runs"),
         ("sequential:0", "5 blocks make 1 to 5 runs"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +10,79 @@ import pytest
 import torch
 
 from examples.vlm import train as program
-from examples.vlm.memory import Phase, Phases, read_memory, table_of
+from examples.vlm.allocations import Allocations
+from examples.vlm.measures import with_costs
+from examples.vlm.phases import Phase, Phases, phases_of, read_memory, table_of
 
 from .vlm_runs import PACKED, fit
 
+PHASES = (*PACKED, "--steps", 3, "--memory-phases")
+
+
+CPU = torch.device("cpu")
+MB = 10**6
+
 
 class Hungry(torch.nn.Linear):
-    """Keeps 64 MB from its forward to its backward pass."""
+    """Takes 32 MB in its forward pass, and keeps 64 MB to its backward pass."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = super().forward(x).expand(8_000_000, 2).contiguous()
-        return rows.square()
+        torch.zeros(8 * MB)
+        rows: torch.Tensor = super().forward(x).expand(8 * MB, 2).contiguous()
+        return rows.square().sum()
 
 
-def test_phases_follow_a_step() -> None:
-    model, cpu = Hungry(1, 2), torch.device("cpu")
+def test_phases_follow_a_step_on_the_cpu() -> None:
+    model = Hungry(1, 2)
     optimizer = torch.optim.SGD(model.parameters())
-    phases = Phases(model, optimizer, cpu)
-    for _ in range(2):
+    phases = Phases(model, optimizer, CPU)
+    for _ in range(4):
         optimizer.zero_grad()
-        model(torch.ones(1, 1)).sum().backward()
+        model(torch.ones(1, 1)).backward()
         optimizer.step()
     with torch.no_grad():
         model(torch.ones(1, 1))
-    found = phases.close()
-    assert [phase.name for phase in found] == list(Phases.ORDER)
-    resident = [phase.bytes["resident"] for phase in found]
-    assert resident[1] - resident[0] > 60_000_000
-    assert resident[1] - resident[2] > 60_000_000
+    phases.close()
+    found = {phase.name: phase.bytes for phase in phases.found()}
+    assert list(found) == list(Phases.ORDER)
+    before, forward, backward, step = found.values()
+    assert before == {"allocated": 16, "peak": 16}  # four parameters
+    assert forward["allocated"] == pytest.approx(64 * MB, rel=0.01)
+    assert forward["peak"] == pytest.approx(128 * MB, rel=0.01)  # with the squares
+    assert backward["allocated"] < MB
+    assert backward["peak"] > 127 * MB
+    assert step["peak"] < MB
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
 
 
-def test_each_phase_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_end_with_a_step_that_fails() -> None:
+    model = Hungry(1, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with (
+        pytest.raises(RuntimeError, match="shapes cannot be multiplied"),
+        phases_of(True, model, optimizer, CPU),
+    ):
+        model(torch.ones(1, 3))
+    with Allocations() as seen:  # no other profiler runs
+        kept = torch.zeros(MB)
+    assert seen.levels()[""] == (kept.nbytes, kept.nbytes)
+
+
+@pytest.mark.usefixtures("small_model")
+def test_phases_tell_what_recomputing_saves(shards: Path) -> None:
+    kept, again = (
+        {phase.name: phase.bytes for phase in fit(shards, *PHASES, *more).memory_phases}
+        for more in ((), ("--recompute",))
+    )
+    assert again["before forward"] == kept["before forward"]
+    forward = "after forward"
+    assert again[forward]["allocated"] < 0.6 * kept[forward]["allocated"]
+    assert again["after backward"]["peak"] < 0.8 * kept["after backward"]["peak"]
+    assert again["after step"]["allocated"] == kept["after step"]["allocated"]
+
+
+def test_each_phase_of_a_gpu_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
     before = model.weight.item()
@@ -52,12 +93,13 @@ def test_each_phase_is_read_where_it_says(monkeypatch: pytest.MonkeyPatch) -> No
         calls.append(f"{learnt} {moved}")
         return {"peak": len(calls)}
 
-    monkeypatch.setattr("examples.vlm.memory.read_memory", read)
-    phases = Phases(model, optimizer, torch.device("cpu"))
+    monkeypatch.setattr("examples.vlm.phases.read_memory", read)
+    phases = Phases(model, optimizer, torch.device("cuda"))
     model(torch.ones(1, 1)).sum().backward()
     optimizer.step()
     phases.close()
     assert calls == ["False False", "False False", "True False", "True True"]
+    assert phases.most == 4
 
 
 def test_fragmentation_is_what_is_reserved_and_not_allocated(
@@ -85,17 +127,18 @@ def test_watching_phases_leaves_the_peak_of_a_run_as_it_is(
     shards: Path, small_model: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU every phase begins the count of torch anew."""
-    peaks = iter([5, 70, 40, 6] * 2)
-    monkeypatch.setattr(
-        "examples.vlm.memory.read_memory", lambda device: {"resident": 1, "peak": next(peaks)}
-    )
-    monkeypatch.setattr(
-        "examples.vlm.loop.memory_report",
-        lambda model, optimizer, device: {"parameters": 1, "rest": 2, "peak": 3},
-    )
-    report = fit(shards, *PACKED, "--steps", 2, "--memory-phases")
-    assert report.memory == {"parameters": 1, "rest": 69, "peak": 70}
-    assert [phase.bytes["peak"] for phase in report.memory_phases] == [5, 70, 40, 6]
+    peaks = iter([5, 70, 40, 6])
+    monkeypatch.setattr("examples.vlm.phases.read_memory", lambda device: {"peak": next(peaks)})
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    with phases_of(True, model, optimizer, torch.device("cuda")) as phases:
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    report = fit(shards, *PACKED, "--steps", 2)
+    counted = replace(report, memory={"parameters": 1, "rest": 2, "peak": 3})
+    told = with_costs(counted, phases, None)
+    assert told.memory == {"parameters": 1, "rest": 69, "peak": 70}
+    assert [phase.bytes["peak"] for phase in told.memory_phases] == [5, 70, 40, 6]
 
 
 def test_a_run_tells_its_memory_by_phase(

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.autograd.profiler_util import FunctionEvent
 
 from examples.vlm.measures import Report
 from examples.vlm.profiling import Profiling, operators
-from examples.vlm.stages import NAMES, Stages, verdict
+from examples.vlm.stages import NAMES, Stages, stages_of, verdict
 from examples.vlm.vision import Projector, VisionEncoder
 
 from .vlm_runs import PACKED, fit
@@ -47,7 +48,11 @@ def slow(monkeypatch: pytest.MonkeyPatch, part: type) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [(), pytest.param(("--recompute", "--precision", "bf16"), marks=pytest.mark.campaign)],
+    [
+        (),
+        ("--profile-stacks",),
+        pytest.param(("--recompute", "--precision", "bf16"), marks=pytest.mark.campaign),
+    ],
     ids=str,
 )
 def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
@@ -66,6 +71,36 @@ def test_the_backward_pass_belongs_to_the_stage_that_it_is_of(
         assert ("The encoder takes" in report.verdict) == (name == "vision")
         assert min(report.stages[stage] for stage in ("language", "loss", "optimizer")) > 0
         assert report.stages["exchange"] == 0
+
+
+def test_calls_of_python_in_a_trace_with_stacks_belong_to_their_own_stage() -> None:
+    """They all have the number 0, so numbers do not tell them apart."""
+    events: list[FunctionEvent] = []
+
+    def add(parent: FunctionEvent | None, name: str, span: tuple[int, int], **more: int) -> Any:
+        numbered = {"id": 0, "thread": 1} | more
+        event = FunctionEvent(name=name, start_us=span[0], end_us=span[1], **numbered)  # type: ignore[no-untyped-call]
+        if parent is not None:
+            parent.append_cpu_child(event)  # type: ignore[no-untyped-call]
+            event.set_cpu_parent(parent)  # type: ignore[no-untyped-call]
+        events.append(event)
+        return event
+
+    step = add(None, "ProfilerStep#8", (0, 100), id=1)
+    language = add(step, "stage:language", (0, 80), id=2)
+    forward = add(language, "layers.py(40): forward", (1, 79))
+    projector = add(forward, "stage:projector", (2, 3), id=3)
+    add(projector, "vision.py(30): forward", (2, 3))
+    add(forward, "aten::mm", (10, 70), id=4, sequence_nr=7)
+    node = add(step, "autograd::engine::evaluate_function: Mm", (85, 95), id=5, sequence_nr=7)
+    add(add(node, "autograd.py(9): backward", (86, 94)), "aten::mm", (87, 93), id=6)
+
+    found = stages_of(events).by_stage
+    assert {name: round(1e6 * seconds) for name, seconds in found.items() if seconds} == {
+        "language": 79 + 10,
+        "projector": 1,
+        "other": 10,
+    }
 
 
 def test_a_range_of_the_gpu_is_not_counted_beside_its_kernels(

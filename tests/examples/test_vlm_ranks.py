@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from examples.vlm.hooks import Norms
 from examples.vlm.measures import RankFigures, spread
 from examples.vlm.options import parse
 from examples.vlm.parallel import Parallel, bucket_of, parallel_of
-from examples.vlm.places import Place, Seen, notice_after, verdict
+from examples.vlm.places import Place, Seen, kill_silent, notice_after, verdict
 from examples.vlm.places import parse as parse_place
 from examples.vlm.ranks import SETTINGS, Ranks, differences
 from examples.vlm.watch import broke, stacks
@@ -64,6 +66,33 @@ def test_a_rank_without_signs_is_told_from_one_that_is_gone() -> None:
     assert gone is not None
     assert gone.startswith("rank 1 (host1, process 101) is gone, last seen waiting for data")
     assert verdict([rank(0, EXCHANGE, 9, 1), rank(1, "finished", 12, 99, gone=True)], 30) is None
+
+
+def test_processes_that_are_stopped_are_killed_on_this_machine_alone() -> None:
+    """SIGTERM of torchrun reaches no stopped process, and it waits for half a minute."""
+    sleepers = [subprocess.Popen(["sleep", "600"]) for _ in range(4)]
+    try:
+        places = [
+            Place("host", sleeper.pid, machine, stage=stage)
+            for sleeper, machine, stage in zip(
+                sleepers,
+                ("here", "here", "there", "here"),
+                (DATA, DATA, DATA, "finished"),
+                strict=True,
+            )
+        ]
+        sleepers[0].send_signal(signal.SIGSTOP)
+        seen = [
+            Seen(number, place, silent=0.5 if number == 1 else 9.0, gone=False)
+            for number, place in enumerate(places)
+        ]
+        kill_silent(seen, "here", 3.0)
+        assert sleepers[0].wait(timeout=60) == -signal.SIGKILL
+        assert [sleeper.poll() for sleeper in sleepers[1:]] == [None] * 3
+    finally:
+        for sleeper in sleepers:
+            sleeper.kill()
+            sleeper.wait()
 
 
 def test_notices_come_after_more_than_the_usual_time() -> None:

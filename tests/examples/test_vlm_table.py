@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import attention
 from examples.vlm import train as program
 from examples.vlm.attention import Segments, Table, choose_by, prepare
 
@@ -115,6 +116,22 @@ def test_a_table_that_says_nothing_of_this_run_is_refused(
 def test_a_missing_table_is_named() -> None:
     with pytest.raises(ValueError, match=r"nowhere.json: there is no table; write it"):
         Table.read([Path("nowhere.json")])
+
+
+def test_a_table_that_the_benchmark_writes_on_a_cpu_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.json"
+    line = ["--device", "cpu", "--lengths", 16, "--rounds", 1, "--tokens", 32, "--heads", 1]
+    line += ["--size", 8, "--threads", 1, "--kernels", "split", "plain", "--json", path]
+    monkeypatch.setattr("sys.argv", ["attention", *map(str, line)])
+    attention.main()
+    assert set(choose_by(Table.read([path]), CPU, torch.float32).kernels) == {"split", "plain"}
+    assert json.loads(path.read_text())["aims"] == []
+    monkeypatch.setattr("sys.argv", ["attention", *map(str, line), "--rehearse"])
+    attention.main()
+    with pytest.raises(ValueError, match="figures of a rehearsal mean nothing"):
+        Table.read([path])
 
 
 def test_the_documented_table_is_one() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from examples.vlm import train as program
 from examples.vlm.measures import busy
+from examples.vlm.options import in_options
 from examples.vlm.schedule import rate_at
 
 from .vlm_runs import PACKED, fit
@@ -58,6 +59,34 @@ def test_what_was_measured_is_of_what_follows_the_warm_up(shards: Path) -> None:
     assert packed.tokens_per_s == pytest.approx(
         packed.fill * 300 * packed.measured / packed.seconds
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (
+            "give TextSpec(overlong='drop') or max_length=9",
+            "give --overlong drop or --max-length 9",
+        ),
+        ("of a batch; give CacheSpec(memory=...)", "of a batch; give --cache"),
+        ("keep CacheSpec(plan=...), 'a=b' and x = 3", "keep CacheSpec(plan=...), 'a=b' and x = 3"),
+    ],
+)
+def test_advice_names_options_of_the_program(message: str, wanted: str) -> None:
+    assert in_options(message) == wanted
+
+
+def test_a_run_shorter_than_the_warm_up_has_times_of_its_last_steps(
+    shards: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = fit(shards, *PACKED, "--steps", 5, "--warm-up", 5)
+    assert report.measured == 1
+    assert report.step_p50 is not None
+    assert 0 < report.step_p50 <= report.seconds
+    out, err = main(capfd, shards, "--device", "cpu", *PACKED, "--steps", 1)
+    assert "no step was timed: give more --steps" in out
+    assert "0 ms" not in out
+    assert "waiting" not in out + err
 
 
 def test_how_busy_a_gpu_is_comes_from_whoever_knows_best() -> None:
@@ -109,6 +138,7 @@ def test_the_command_line_prints_and_writes_what_it_measured(
         (("SHARDS", "--attention", "varlen"), "varlen has no kernel for the CPU"),
         (("SHARDS", "--accumulate", "2", "--accumulate-tokens", "9"), "give one of them"),
         (("SHARDS", "--pack", "40"), "do not fit"),
+        (("SHARDS", "--pack", "40"), "; give --overlong drop to leave such samples out"),
         (("SHARDS", "--profile", "nowhere/trace.json"), "there is no folder nowhere"),
         (("SHARDS", "--pack", "300", "--json", "SHARDS"), "Is a directory"),
         (("SHARDS", "--pack", "300", "--save", "SHARDS"), "Is a directory"),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.array_types import UInt8
-from datapipe.convert.chunk import Made
+from datapipe.convert.chunk import ArrayChunk
 from datapipe.index.files.block_checksums import SUMS
 from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 _JOURNAL = "convert.jsonl"
 _REJECTS = "convert-rejects.jsonl"
 
-Noted = dict[str, tuple[int, int]]
+ArrayEnds = dict[str, tuple[int, int]]
 """Of each file: its items, and the checksum of their bytes."""
 
 _NOT_KNOWN_HERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -71,7 +71,7 @@ class ArrayFiles:
         size: (height, width) of images; None where there are none.
         images: most images that may come.
         tokens: whether there are tokens.
-        noted: what `sync` returned, for going on there; empty begins anew.
+        noted: what `sync` returned, to continue there; empty for new files.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ArrayFiles:
         size: tuple[int, int] | None,
         images: int,
         tokens: bool,
-        noted: Noted,
+        noted: ArrayEnds,
     ) -> None:
         self._row = None if size is None else (*size, 3)
         names = (TEXTS, *(() if size is None else _OF_IMAGES), *(_OF_TOKENS if tokens else ()))
@@ -90,7 +90,7 @@ class ArrayFiles:
         try:
             for name in names:
                 length, checksum = noted.get(name, (0, 0))
-                # The last offset is the number of the items that offsets are of.
+                # The last offset is the number of items in the other file.
                 end, _ = noted.get(_OFFSETS.get(name, ""), (0, 0))
                 self._files[name] = NpyFile(
                     folder / name, *_KINDS[name], length=length, end=end, crc32=checksum
@@ -123,7 +123,7 @@ class ArrayFiles:
         while done < len(data):  # one write takes at most 2 GiB
             done += os.pwrite(self._images, data[done:], start + done)
 
-    def append(self, made: Made, counts: Sequence[int]) -> None:
+    def append(self, made: ArrayChunk, counts: Sequence[int]) -> None:
         """Add the samples of a chunk, apart from pixels; `counts` are their images."""
         files = self._files
         files[TEXTS].append(np.frombuffer(made.text, np.uint8))
@@ -136,7 +136,7 @@ class ArrayFiles:
                 files[name].append(np.concatenate([np.zeros(0, np.int32), *values]))
             files[TOKEN_OFFSETS].append_ends(np.array([len(t) for t in made.tokens], np.int64))
 
-    def sync(self) -> Noted:
+    def sync(self) -> ArrayEnds:
         """Make all of it durable; return how far each file goes."""
         for file in self._files.values():
             file.sync()
@@ -204,7 +204,7 @@ class ConvertJournal:
     def __init__(self, work: Path, options: dict[str, Any], out: Path) -> None:
         self._work = work
         self.parts: list[Shard] = []
-        self.noted: Noted = {}
+        self.noted: ArrayEnds = {}
         self.inputs = self.rejected = rejects_crc32 = rejects_bytes = 0
         path = work / _JOURNAL
         content = path.read_bytes() if path.exists() else b""
@@ -243,7 +243,7 @@ class ConvertJournal:
         self._files.sync_rejects()
         return (self._work / _REJECTS).read_bytes()
 
-    def commit(self, part: Shard, noted: Noted) -> None:
+    def commit(self, part: Shard, noted: ArrayEnds) -> None:
         """Note durably that a shard is done."""
         entry = {
             "part": asdict(part),

@@ -42,7 +42,7 @@ class ConvertContext:
 
 
 @dataclass(slots=True)
-class Made:
+class ArrayChunk:
     """The samples of a chunk, as arrays will hold them.
 
     Attributes:
@@ -69,9 +69,9 @@ class Made:
         return b"".join(data for texts in self.texts for _, data in texts)
 
 
-def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> Made:
+def make_chunk(recipe: ConvertContext, shard: int, samples: Sequence[int]) -> ArrayChunk:
     """Read, decode and encode some samples of one shard."""
-    columns, made = recipe.columns, Made()
+    columns, made = recipe.columns, ArrayChunk()
     first, last = columns.sample_image[samples[0]], columns.sample_image[samples[-1] + 1]
     if recipe.transform is not None:
         spec = recipe.transform.spec
@@ -107,7 +107,7 @@ def _make_sample(
     sample: int,
     wanted: Sequence[Member],
     contents: Sequence[memoryview],
-    made: Made,
+    made: ArrayChunk,
 ) -> tuple[SampleText, list[tuple[Member, bytes]]]:
     columns = recipe.columns
     images = int(columns.sample_image[sample + 1] - columns.sample_image[sample])
@@ -136,7 +136,9 @@ def _make_sample(
     return SampleText(parts.caption, parts.record, images), texts
 
 
-def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, made: Made) -> None:
+def _place(
+    recipe: ConvertContext, sample: int, number: int, data: memoryview, made: ArrayChunk
+) -> None:
     """Decode an image behind those that `made` holds."""
     assert recipe.transform is not None
     assert made.images is not None
@@ -153,7 +155,7 @@ def _place(recipe: ConvertContext, sample: int, number: int, data: memoryview, m
     made.placements.append((placed.scale_x, placed.scale_y, placed.left, placed.top))
 
 
-def _encode(encoder: TextEncoder, texts: list[SampleText], made: Made) -> None:
+def _encode(encoder: TextEncoder, texts: list[SampleText], made: ArrayChunk) -> None:
     """Add tokens and labels of texts; a text that is refused has none, as its counts say later."""
     nothing = np.zeros(0, np.int32)
     for result in encoder.encode(texts):
@@ -176,7 +178,7 @@ class PartRows:
         self._rows = Rows()
         self.text_bytes = 0
 
-    def add(self, made: Made, offset: int) -> None:
+    def add(self, made: ArrayChunk, offset: int) -> None:
         """Add samples whose texts begin at `offset`."""
         for sample, texts in zip(made.samples, made.texts, strict=True):
             key, source, text_bytes, *sizes = (

@@ -2,7 +2,7 @@
 
 Chunks of samples are made by threads, in any order, and are written in the order of the
 shards, so the bytes do not depend on the number of threads. After each shard all files are synced
-and their lengths noted; the same command goes on there.
+and their lengths noted; the same command continues there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
-from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
+from datapipe.convert.chunk import ArrayChunk, ConvertContext, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
 from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
@@ -94,7 +94,7 @@ def convert_dataset(
         text: tokens are written too, those of texts alone; other tokenizers still work.
         workers: threads; one per available CPU where None.
         max_rejects: how many samples may be refused, a number or a share such as "5%".
-        space_check: refuse to start where the disk has not enough room.
+        space_check: refuse to start if the disk is too small.
         lock_check: refuse to start where files cannot be locked against a second conversion.
 
     Raises:
@@ -133,6 +133,21 @@ def convert_dataset(
     report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
     reasons = dict(job.rejects.reasons.most_common())
     return replace(report, reasons=reasons, examples=tuple(job.rejects.examples))
+
+
+def arrays_at(out: Path) -> Manifest | None:
+    """Return the manifest of finished arrays; None for a folder in which they can be made.
+
+    Raises:
+        PackError: the folder holds something else.
+    """
+    if not (out / MANIFEST).exists():
+        refuse_foreign(out)
+        return None
+    manifest = read_manifest(out)
+    if manifest.arrays is None:
+        raise PackError(f"{out} holds shards; give another folder for the arrays")
+    return manifest
 
 
 def report_of(
@@ -189,12 +204,8 @@ class _Conversion:
         Raises:
             PackError: the folder holds something else.
         """
-        if not (self.out / MANIFEST).exists():
-            refuse_foreign(self.out)
+        if (there := arrays_at(self.out)) is None:
             return None
-        there = read_manifest(self.out)
-        if there.arrays is None:
-            raise PackError(f"{self.out} holds shards; give another folder for the arrays")
         part = there.parts[-1]
         same_options(self.out, part.options, self.options)
         if part.inputs_sha256 != self.dataset.manifest.fingerprint:
@@ -250,7 +261,7 @@ class _Conversion:
         edges = self.dataset.columns.shard_sample.tolist()
         begun = edges[len(journal.parts)]
 
-        def make(chunk: tuple[int, range]) -> tuple[int, Made]:
+        def make(chunk: tuple[int, range]) -> tuple[int, ArrayChunk]:
             shard, samples = chunk
             return len(samples), make_chunk(recipe, shard, samples)
 
@@ -299,7 +310,7 @@ class _Conversion:
 
     def _images_of(
         self,
-        results: Iterable[tuple[int, Made]],
+        results: Iterable[tuple[int, ArrayChunk]],
         rows: PartRows,
         files: ArrayFiles,
         journal: ConvertJournal,
@@ -316,7 +327,7 @@ class _Conversion:
             if made.images is not None and has_images:
                 yield made.images, first
 
-    def _refuse(self, made: Made, journal: ConvertJournal, samples: int) -> None:
+    def _refuse(self, made: ArrayChunk, journal: ConvertJournal, samples: int) -> None:
         columns = self.dataset.columns
         journal.inputs += samples
         for sample, error in made.refused:

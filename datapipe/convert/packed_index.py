@@ -7,14 +7,14 @@ from dataclasses import replace
 from os import PathLike
 from typing import Any
 
-from datapipe.convert.job import conversion_options, convert_dataset, report_of
+from datapipe.convert.job import arrays_at, conversion_options, convert_dataset, report_of
 from datapipe.convert.report import ConvertReport
 from datapipe.cpus import PackWorkers
 from datapipe.declared import Word, checked
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PackError
-from datapipe.index.manifest import MANIFEST, UNFINISHED, read_manifest
-from datapipe.pack.journal import refuse_foreign, same_options
+from datapipe.index.manifest import UNFINISHED
+from datapipe.pack.journal import same_options
 from datapipe.pack.pack_dataset import pack_dataset
 from datapipe.pack.url_upload import local_path
 from datapipe.text.spec import TextSpec
@@ -65,16 +65,12 @@ def pack_arrays(
         "lock_check": lock_check,
     }
     expected = conversion_options(image, text)
-    if (out / MANIFEST).exists():
-        there = read_manifest(out)
-        if there.arrays is None:
-            raise PackError(f"{out} holds shards; give another folder for the arrays")
+    if (there := arrays_at(out)) is not None:
         pack_dataset(raw, out, **common, **options)  # refuses what is not of the same raw data
         if not there.images:
             expected["image"] = {}  # as conversions of texts alone note it
         same_options(out, there.parts[-1].options, expected)
         return report_of(there, out, started=started, finished_before=True)
-    refuse_foreign(out)
     shards = out / UNFINISHED / _SHARDS
     packed = pack_dataset(raw, shards, **common, **options)
     made = convert_dataset(shards, out, image=image, text=text, **common)

@@ -20,13 +20,7 @@ import pyarrow.compute as pc
 from datapipe.array_types import Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles, write_sums
-from datapipe.index.files.derived import (
-    cache_folder,
-    new_folder,
-    open_or_build,
-    read_about,
-    write_about,
-)
+from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest
 from datapipe.index.parquet import checked_index
@@ -158,8 +152,9 @@ def open_columns(home: Path, manifest: Manifest) -> Columns:
         IndexMismatch: they cannot be made, or are damaged as soon as they are.
     """
     return open_or_build(
-        home / COLUMNS,
-        lambda: cache_folder() / manifest.fingerprint[:32] / COLUMNS,
+        home,
+        COLUMNS,
+        manifest.fingerprint,
         "columns",
         open_at=lambda folder: _open(folder, manifest),
         build=lambda folder: _build(home, folder, manifest),
@@ -175,7 +170,7 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
         files = CheckedFiles(folder, _FILES, about["checksums_crc32"], remedy=remedy)
         arrays = files.arrays()
     except IndexMismatch as error:
-        logger.warning("%s; making the columns anew", str(error).partition(";")[0])
+        logger.warning("%s; rebuilding the columns", str(error).partition(";")[0])
         shutil.rmtree(folder, ignore_errors=True)
         return None
     counts = [shard.samples for shard in manifest.shards]
@@ -195,7 +190,7 @@ def _about(folder: Path, manifest: Manifest) -> dict[str, Any] | None:
 def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
     """Consolidate the Parquet indexes in `home` into `folder`; memory stays at one shard's index.
 
-    Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
+    Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     """
     with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}

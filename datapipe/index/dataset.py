@@ -21,7 +21,7 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch, StoreError
 from datapipe.index.columns import COLUMNS, Columns, open_columns
 from datapipe.index.dataset_part import DatasetPart, part_of
-from datapipe.index.files.derived import cache_folder
+from datapipe.index.files.derived import cached_home
 from datapipe.index.manifest import (
     MANIFEST,
     Manifest,
@@ -188,15 +188,11 @@ def _foreign(path: str | os.PathLike[str]) -> Tars:
 def check_shards(root: Path, manifest: Manifest) -> None:
     """Raise `IndexMismatch` for a shard, or array, that is missing or has another size."""
     if manifest.arrays is not None:
-        sizes = dict(manifest.arrays.files)
-        remedy = "restore it, or convert the shards again into a new folder"
+        kind, sizes = "file", dict(manifest.arrays.files)
     else:
-        sizes = {shard.name: shard.bytes for shard in manifest.shards}
-        remedy = "restore it, or pack the raw data again into a new folder"
-    kind = "shard" if manifest.arrays is None else "file"
-    _check_sizes(
-        root, sizes, f"its index says {{}}; the {kind} changed after it was indexed", remedy
-    )
+        kind, sizes = "shard", {shard.name: shard.bytes for shard in manifest.shards}
+    said = f"its index says {{}}; the {kind} changed after it was indexed"
+    _check_sizes(root, sizes, said, _remedy(manifest, str(root)))
 
 
 def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: str) -> None:
@@ -208,13 +204,18 @@ def _check_index(home: Path, manifest: Manifest, sizes: tuple[int, ...], name: s
         sizes: of each shard's index file.
         name: of the dataset, in a shell.
     """
-    remedy = "restore it, or pack the raw data again into a new folder"
-    if manifest.foreign:
-        remedy = f"restore it, or index again with `datapipe index --force {quote(name)}`"
-    elif manifest.arrays is not None:
-        remedy = "restore it, or convert the shards again into a new folder"
     named = zip((shard.index for shard in manifest.shards), sizes, strict=True)
-    _check_sizes(home, dict(named), "it had {}; it was cut or replaced", remedy)
+    said = "it had {}; it was cut or replaced"
+    _check_sizes(home, dict(named), said, _remedy(manifest, name))
+
+
+def _remedy(manifest: Manifest, name: str) -> str:
+    """Return what to do about a file that is missing or was changed."""
+    if manifest.foreign:
+        return f"restore it, or index again with `datapipe index --force {quote(name)}`"
+    if manifest.arrays is not None:
+        return "restore it, or convert the shards again into a new folder"
+    return "restore it, or pack the raw data again into a new folder"
 
 
 def _check_sizes(folder: Path, sizes: Mapping[str, int], said: str, remedy: str) -> None:
@@ -257,7 +258,7 @@ def mirror_index(folder: RemoteFolder) -> tuple[Path, Manifest]:
             ) from error
         raise
     manifest = parse_manifest(content, folder.url_of(MANIFEST))
-    home = cache_folder() / manifest.fingerprint[:32]
+    home = cached_home(manifest.fingerprint)
     # The index is read, and compared, only to make columns of it.
     compared = not (home / COLUMNS).exists()
     missing = [shard for shard in manifest.shards if not _is_here(home, shard, compared)]
@@ -285,7 +286,7 @@ def _is_here(home: Path, shard: Shard, compared: bool) -> bool:
     if not path.exists():
         return False
     if compared and file_sha256(path) != shard.index_sha256:
-        logger.warning("%s is damaged; it is fetched anew", path)
+        logger.warning("%s is damaged; fetching it again", path)
         return False
     return True
 

@@ -37,6 +37,11 @@ SCHEMA = pa.schema(
     metadata={"datapipe": "1"},
 )
 
+_REMEDY = (
+    "restore it, or rebuild it: `datapipe index --force` for shards that someone else wrote, a new "
+    "pack for others"
+)
+
 
 # Arrays are made of buffers: `pa.array` checks for objects of pandas, and importing pandas takes
 # half a second wherever it is installed.
@@ -119,16 +124,11 @@ def read_index(path: Path, *, sha256: str | None = None) -> pa.Table:
         content = path.read_bytes()
         if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
             raise IndexMismatch(
-                f"{path} is not the index that dataset.json was written for; restore it, or make "
-                "the index anew: `datapipe index --force` for shards that someone else wrote, a "
-                "new pack for others"
+                f"{path} is not the index that dataset.json was written for; {_REMEDY}"
             )
         table = pq.read_table(pa.BufferReader(content))
     except FileNotFoundError:
-        raise IndexMismatch(
-            f"{path}: index of the shard is missing; restore it, or make it anew: `datapipe index "
-            "--force` for shards that someone else wrote, a new pack for others"
-        ) from None
+        raise IndexMismatch(f"{path}: index of the shard is missing; {_REMEDY}") from None
     except (pa.ArrowException, OSError) as error:
         raise IndexMismatch(f"{path}: index of the shard is damaged: {error}") from error
     if not table.schema.equals(SCHEMA):

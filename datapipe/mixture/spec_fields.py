@@ -24,28 +24,29 @@ class SpecFields:
 
     Attributes:
         name: the option that gives them.
-        spec: the spec that was given as an object, or None.
-        given: fields that were given by name.
+        given: fields by name; all of them if the spec was given as an object.
         at: location of the innermost spec, for messages; None if none was given.
     """
 
     name: Literal["text", "image"]
-    spec: Any = None
     given: Mapping[str, Located] = field(default_factory=dict)
     at: Located | None = None
 
     def extended(self, at: Located | None) -> SpecFields:
-        """Return the fields with those of an inner group or dataset; a preset begins anew."""
+        """Return the fields with those of an inner group or dataset; a preset replaces all."""
         if at is None:
             return self
         kind = self._kind()
         if isinstance(at.value, kind):
-            return SpecFields(self.name, at.value, {}, at)
+            given = {
+                item.name: replace(at, value=getattr(at.value, item.name)) for item in fields(kind)
+            }
+            return SpecFields(self.name, given, at)
         known = [item.name for item in fields(kind)]
         own = at.mapping(known if self.name == "text" else [_PRESET, *known], self.name)
         if _PRESET in own:
-            return SpecFields(self.name, None, own, at)
-        return replace(self, given={**self.given, **own}, at=at)
+            return SpecFields(self.name, own, at)
+        return SpecFields(self.name, {**self.given, **own}, at)
 
     def make(self, folder: str | None) -> Any:
         """Return the spec of a dataset; None if none was given.
@@ -60,7 +61,7 @@ class SpecFields:
             return None
         values = {name: item.plain() for name, item in self.given.items()}
         if self.name == "text":
-            if self.spec is None and "tokenizer" not in values:
+            if "tokenizer" not in values:
                 self.at.refuse(
                     "text without a tokenizer; add tokenizer: tokenizer.json here, or to the text: "
                     "of the whole mixture"
@@ -75,8 +76,6 @@ class SpecFields:
             values["dtype"] = getattr(torch, values["dtype"])
         kind = self._kind()
         try:
-            if self.spec is not None:
-                return replace(self.spec, **values)
             return (
                 kind.preset(values.pop(_PRESET), **values) if _PRESET in values else kind(**values)
             )

@@ -37,7 +37,7 @@ def check_space(
         The inputs, complete.
 
     Raises:
-        PackError: the disk has not enough room.
+        PackError: the disk is too small.
     """
     first: list[Input] = []
     held = 0
@@ -60,7 +60,7 @@ def check_room(out: Path, size: int, content: str, remedy: str) -> None:
     """Compare the size of the output with the free space; print both for a person.
 
     Raises:
-        PackError: the disk has not enough room.
+        PackError: the disk is too small.
     """
     free = shutil.disk_usage(out).free
     if size > free:

@@ -59,7 +59,7 @@ class Source:
         measure: Callable[[Int64], Sizes] | None = None,
         shards: npt.ArrayLike | None = None,
     ) -> Source:
-        """Return one dataset, of which each epoch is a pass. Samples have no passes here.
+        """Return one dataset; each epoch is a pass over it. Samples do not count passes here.
 
         Args:
             count: number of samples that take part.

@@ -34,8 +34,8 @@ def pack_lengths(
 ) -> tuple[Int64, Int64]:
     """Put samples into packs of at most `capacity` tokens.
 
-    Samples are taken in a random order. Packing starts anew every 65,536 samples, as a loader's
-    does, which leaves one pack of so many unfilled.
+    Samples are taken in a random order. Packing restarts every 65,536 samples, as in a
+    loader, which leaves the last pack of each of these blocks unfilled.
 
     Args:
         lengths: integers [n], tokens of each sample, at least 1.
@@ -67,7 +67,9 @@ def pack_lengths(
     orders, counts = [], []
     for start in range(0, len(tokens), BLOCK):
         block = indices[start : start + BLOCK]
-        order, offsets = _pack(tokens[block], carried[block], capacity, window, max_images)
+        order, offsets = pack_units(
+            tokens[block], capacity, window=window, images=carried[block], max_images=max_images
+        )
         orders.append(block[order])
         counts.append(np.diff(offsets))
     if not orders:
@@ -89,27 +91,16 @@ def pack_units(
     tokens, carried = _checked(lengths, images, capacity=capacity, **limits)
     if not len(tokens):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
-    return _pack(tokens, carried, capacity, window, max_images, max_samples)
-
-
-def _pack(
-    tokens: Int64,
-    images: Int64,
-    capacity: int,
-    window: int,
-    max_images: int | None,
-    max_samples: int | None = None,
-) -> tuple[Int64, Int64]:
     from datapipe.plan.packing_kernel import UNLIMITED, pack  # imports numba
 
     return pack(
         tokens,
-        images,
+        carried,
         # What no pack can use costs memory for nothing.
-        min(int(capacity), int(tokens.sum())),
-        min(int(window), len(tokens)),
-        UNLIMITED if max_images is None else int(max_images),
-        UNLIMITED if max_samples is None else int(max_samples),
+        min(capacity, int(tokens.sum())),
+        min(window, len(tokens)),
+        UNLIMITED if max_images is None else max_images,
+        UNLIMITED if max_samples is None else max_samples,
     )
 
 

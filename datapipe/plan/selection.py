@@ -60,10 +60,10 @@ class Selection:
         if bits.dtype != np.uint8 or bits.shape != (-(-size // 8),):
             raise PlanError(
                 f"a bitmap of {size:,} samples is uint8 [{-(-size // 8):,}], and this one is "
-                f"{bits.dtype} {list(bits.shape)}; select the samples anew"
+                f"{bits.dtype} {list(bits.shape)}; select the samples again"
             )
         if size % 8 and bits[-1] >> (size % 8):
-            raise PlanError(f"the bitmap selects samples past its {size:,}; select them anew")
+            raise PlanError(f"the bitmap selects samples past its {size:,}; select them again")
         # A plain array over a map: indexing numpy's memmap subclass costs several times more.
         self._bits = np.asarray(bits)
         self._ranks = build_directory(self._bits)

@@ -165,7 +165,7 @@ def walk(
 ) -> Iterator[Step]:
     """Yield the steps from a position to the end of the epoch, each of the next `share` units.
 
-    A step of which everything is excluded is skipped.
+    A step is skipped if everything in it is excluded.
 
     Examples:
         >>> from datapipe.plan import EpochPlan, PlanOptions, Source

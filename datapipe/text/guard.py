@@ -60,11 +60,11 @@ class Guard:
         self.size = largest + 1
         """One more than the largest id."""
         self.is_special: Bools = np.zeros(self.size, np.bool_)
-        """bool [size], which ids are of guarded and counted tokens."""
+        """bool [size], True for ids of guarded and counted tokens."""
         for content, (number, _) in self._added.items():
             self.is_special[number] = content not in self._uncounted
         self.count = lru_cache(_CACHED)(self._count)
-        """How many guarded and counted tokens a template's text spells."""
+        """Function that counts the guarded and counted tokens of a template's text."""
         self._lock = Lock()
         self._apart: tuple[Tokenizer, Int32] | None = None
 
@@ -116,7 +116,7 @@ class Guard:
                 for content, (_, token) in self._added.items()
             ]
         )
-        # Ids of added tokens are given out anew when a tokenizer is read, so they are told by name.
+        # Added tokens get new ids when a tokenizer is read, so they are matched by name.
         own = {alias: content for content, alias in self._alias.items()}
         ids = self._vocabulary.tokenizer.get_vocab()
         theirs = tokenizer.get_vocab()

@@ -144,7 +144,7 @@ class ChatTemplate:
             for call in tree.find_all(nodes.CallBlock)
             if isinstance(call.call, nodes.Call)
         )
-        """Whether it says by `{% generation %}` what the assistant wrote."""
+        """True if it marks what the assistant wrote by `{% generation %}`."""
 
     def render(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         """Return the text of a conversation, and the beginning of an assistant's turn if `prompt`.

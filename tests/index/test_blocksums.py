@@ -91,6 +91,25 @@ def test_damage_of_large_files_is_found_when_it_is_touched(files, tmp_path, larg
             touch()
 
 
+def test_values_at_random_of_a_large_column_are_read_by_position(
+    files, tmp_path, large, monkeypatch
+):
+    monkeypatch.setattr(block_checksums, "_LARGE", 0)
+    a = files().array("a.npy")
+    assert a.by_position
+    edge = (BLOCK - HEADER) // 8 - 1  # the value after it is in the next block
+    numbers = np.array([edge, 3, len(A) - 2, edge, edge + 1, 0])
+    for _ in range(2):
+        assert gather(a, numbers).tolist() == A[numbers].tolist()
+        assert gather_counts(a, numbers).tolist() == [1] * len(numbers)
+    assert gather(a, numbers[:0]).tolist() == []
+    with pytest.raises(IndexError):
+        gather(a, np.array([len(A) + BLOCK]))
+    flip(tmp_path / "a.npy", BLOCK + 9)
+    with pytest.raises(IndexMismatch, match="between bytes 8,192 and 16,384"):
+        gather(a, np.array([edge + 3]))
+
+
 @pytest.mark.parametrize("name", ["a.npy", SUMS])
 def test_files_that_are_cut_or_gone_are_named(files, tmp_path, name):
     (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-8])

@@ -118,4 +118,4 @@ def test_a_damaged_copy_of_the_index_is_fetched_again(tmp_path, raw, url, monkey
     shutil.rmtree(index.parent / "columns")
     assert_same_batches(make_loader(url, batch_size=2, image=None), expected)
     assert index.read_bytes() == content
-    assert f"{index} is damaged; it is fetched anew" in caplog.text
+    assert f"{index} is damaged; fetching it again" in caplog.text

@@ -31,9 +31,7 @@ SUMS = "checksums.npy"
 BLOCK = 1 << 13
 """Bytes of a block. Larger blocks slow reads at random down, smaller ones need more checksums."""
 
-LARGE = 256 << 20
-"""Bytes of a column up to which it may stay in memory whole."""
-
+_LARGE = 256 << 20  # bytes of a column up to which it may stay in memory whole
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
 _WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
 _AT_ONCE = 512  # blocks that are read together
@@ -124,7 +122,7 @@ class CheckedFiles:
 
 
 class CheckedColumn:
-    """Array in a file, mapped when needed, of which each block is compared when it is first read.
+    """Array in a file, mapped when needed; each block is compared when it is first read.
 
     Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
 
@@ -142,7 +140,7 @@ class CheckedColumn:
         self.shape = (max(0, size - HEADER) // self._item, *row)
         self._size = size
         self.compared = np.zeros(len(sums), bool)
-        self.by_position = not row and size > LARGE // _datasets.get()
+        self.by_position = not row and size > _LARGE // _datasets.get()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the file itself, and compares what it touches.

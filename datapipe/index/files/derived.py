@@ -49,19 +49,26 @@ def cache_folder() -> Path:
     return own  # it cannot be written; the error of the write names it
 
 
+def cached_home(fingerprint: str) -> Path:
+    """Return the folder in the cache folder for what is derived of a dataset."""
+    return cache_folder() / fingerprint[:32]
+
+
 def open_or_build(
-    folder: Path,
-    elsewhere: Callable[[], Path],
+    home: Path,
+    name: str,
+    fingerprint: str,
     content: str,
     *,
     open_at: Callable[[Path], T | None],
     build: Callable[[Path], T],
 ) -> T:
-    """Open derived files, or build them: in `folder`, or elsewhere if that cannot be written.
+    """Open derived files, or build them: in `home`, or in the cache if that cannot be written.
 
     Args:
-        folder: beside the dataset.
-        elsewhere: returns the folder in the cache folder.
+        home: folder of the dataset's index.
+        name: of the folder of the files, relative to `home`.
+        fingerprint: of the dataset.
         content: of the folder, for a warning.
         open_at: returns None where there is nothing that can be used.
         build: makes the files in a folder and returns them opened.
@@ -69,6 +76,7 @@ def open_or_build(
     Raises:
         DatapipeError: neither folder can be written.
     """
+    folder = home / name
     if (found := open_at(folder)) is not None:
         return found
     try:
@@ -76,7 +84,7 @@ def open_or_build(
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-    cached = elsewhere()
+    cached = cached_home(fingerprint) / name
     if (found := open_at(cached)) is not None:
         return found
     logger.warning("%s cannot be written; its %s go to %s", folder.parent, content, cached)

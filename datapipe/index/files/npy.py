@@ -40,7 +40,7 @@ class NpyFile:
         path: of the file.
         dtype: of its values, in NumPy's notation.
         row: shape of an item.
-        length: items to keep of what the file holds; 0 begins anew.
+        length: items to keep of what the file holds; 0 for a new file.
         end: the last of these items in a file of offsets.
         crc32: checksum of these items; it is kept up to date. None for no checksum.
     """

@@ -1,7 +1,7 @@
 """Formats of raw images beside those that shards hold, and what packing makes of each.
 
 A shard holds what every loader decodes without further packages (`header.FORMATS`). Everything
-else that Pillow or pillow-heif opens is encoded anew while packing, so that no training machine
+else that Pillow or pillow-heif opens is re-encoded while packing, so that no training machine
 meets a format that it cannot read. What neither opens is rejected by name.
 """
 
@@ -18,7 +18,7 @@ class RawFormat:
     Attributes:
         name: as messages call it.
         extensions: in lower case.
-        becomes: "kept" as it is; encoded anew as "png", without loss, or as "jpg"; "" if rejected.
+        becomes: "kept" as it is; re-encoded as "png", without loss, or as "jpg"; "" if rejected.
         plugin: what Pillow calls it; "HEIF" is read by pillow-heif.
         marks: what its files begin with; none if only the extension tells it.
     """

@@ -108,7 +108,7 @@ class ImageInfo:
 def is_image_extension(ext: str) -> bool:
     """Return whether an extension such as `jpg`, `1.jpg` or `left.HEIC` names a raw image.
 
-    Raw images may be encoded anew while they are packed; see `is_stored_image` for those in shards.
+    Packing may re-encode raw images; see `is_stored_image` for those in shards.
     """
     ext = ext.rpartition(".")[2].lower()
     return ext in EXTENSIONS or ext in PACKED
@@ -138,7 +138,7 @@ def probe(data: bytes | memoryview, *, complete: bool = True) -> ImageInfo:
 
     Raises:
         DecodeError: `data` is no image of a known format.
-        NeedMoreData: only with `complete=False`, when the header goes on past `data`.
+        NeedMoreData: only with `complete=False`, when the header continues after `data`.
     """
     if data[:2] == b"\xff\xd8":
         try:

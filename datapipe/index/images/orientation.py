@@ -20,7 +20,7 @@ from PIL import Image, PngImagePlugin
 Data = bytes | memoryview
 
 XMP_IN_JPEG = b"http://ns.adobe.com/xap/1.0/\0"
-"""What an APP1 segment of JPEG begins with that holds an XMP packet."""
+"""First bytes of an APP1 segment of JPEG that holds an XMP packet."""
 
 PNG_KEYWORDS = (b"XML:com.adobe.xmp", b"Raw profile type exif", b"exif", b"xmp")
 """Keywords of the text chunks of PNG that `exif_transpose` looks at."""
@@ -56,7 +56,7 @@ def orientation(exif: Data | None, xmp: Data | None = None) -> int:
 
 
 def orientation_of_info(info: Mapping[Any, Any]) -> int:
-    """Return the orientation, 1 to 8, of an image of which Pillow knows `info`."""
+    """Return the orientation, 1 to 8, from the `info` that Pillow has of an image."""
     exif, xmp = info.get("exif"), info.get("xmp")
     if isinstance(exif, bytes | None) and isinstance(xmp, bytes | None):
         return orientation(exif, xmp)

@@ -37,7 +37,7 @@ class Content(NamedTuple):
         form: extension that an image of another name would have, such as "jpg".
         medium: "a video", "an image (TGA)" and the like, if no loader reads it; "" of a text with
             another use, such as a class number.
-        converted: True for an image that packing encodes anew, and that is not read in place.
+        converted: True for an image that packing re-encodes, and that is not read in place.
     """
 
     ext: str

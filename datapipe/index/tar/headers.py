@@ -18,7 +18,7 @@ from datapipe.index.files.crc32 import crc32
 
 BLOCK = 512
 WHOLE = 1 << 20
-"""`window` of a `TarScanner` for tars of which every byte is read."""
+"""`window` of a `TarScanner` for tars that are read whole."""
 # One read brings a member's header and, for texts and most image headers, what stands behind it.
 _WINDOW = 16 * 1024
 _MOST_DIGITS = 20  # of a size; Python refuses to read numbers of thousands of them
@@ -90,7 +90,7 @@ class TarScanner:
         return self._window[:size]
 
     def checksum(self, member: TarMember) -> int:
-        """Return the crc32 of a member's data, of which all is read.
+        """Return the crc32 of a member's data; reads all of it.
 
         Raises:
             StoreError: the file was cut off since it was opened.

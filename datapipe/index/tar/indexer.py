@@ -105,7 +105,7 @@ def index_shards(
             manifest = read_manifest(home)
             if not manifest.foreign:
                 raise IndexMismatch(
-                    f"{folder} was packed by datapipe and has its index; to make it anew, run "
+                    f"{folder} was packed by datapipe and has its index; to rebuild it, run "
                     "`datapipe pack` into another folder"
                 )
         if not tars.shards:
@@ -329,7 +329,7 @@ def _why_left_out(contents: Sequence[Content], record: Any, *, has_images: bool)
     converted = next((content for content in contents if content.converted), None)
     if converted:
         return (
-            f"`{converted.ext}` is {converted.medium}, which is encoded anew when the tars are "
+            f"`{converted.ext}` is {converted.medium}, which is re-encoded when the tars are "
             "packed; run `datapipe pack`"
         )
     exts = [content.ext for content in contents]

@@ -17,7 +17,7 @@ from typing import Any
 from datapipe.array_types import Int32, Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles
-from datapipe.index.files.derived import cache_folder, read_about
+from datapipe.index.files.derived import cached_home, read_about
 from datapipe.index.manifest import Manifest
 from datapipe.index.tokens.parts import VERSION
 
@@ -89,21 +89,21 @@ def open_tokens(home: Path, manifest: Manifest, digest: str) -> TokenColumns | N
     Returns:
         None where they were not counted yet, or were for another content, or are damaged.
     """
-    for folder in token_folders(home, manifest, digest):
+    name = token_folder(digest)
+    for folder in (home / name, cached_home(manifest.fingerprint) / name):
         about = read_about(folder / ABOUT, VERSION)
         if about and (about["digest"], about["fingerprint"]) == (digest, manifest.fingerprint):
             try:
                 return map_tokens(folder, about)
             except IndexMismatch as error:
-                logger.warning("%s; counting tokens anew", str(error).partition(";")[0])
+                logger.warning("%s; counting tokens again", str(error).partition(";")[0])
                 shutil.rmtree(folder, ignore_errors=True)
     return None
 
 
-def token_folders(home: Path, manifest: Manifest, digest: str) -> tuple[Path, Path]:
-    """Return where columns may be: beside the index, or where that cannot be written, cached."""
-    name = f"tokens-{digest[:16]}"
-    return home / name, cache_folder() / manifest.fingerprint[:32] / name
+def token_folder(digest: str) -> str:
+    """Return the name of the folder of the columns of a tokenizer and template."""
+    return f"tokens-{digest[:16]}"
 
 
 def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
@@ -112,7 +112,7 @@ def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
     Raises:
         IndexMismatch: the files are not those that were written.
     """
-    remedy = f"remove {folder}, and its tokens are counted anew"
+    remedy = f"remove {folder}, and its tokens are counted again"
     files = CheckedFiles(folder, FILES, about["checksums_crc32"], remedy=remedy)
     before, after = about["image_wrap"]
     return TokenColumns(

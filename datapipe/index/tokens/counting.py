@@ -28,7 +28,7 @@ from datapipe.index.tokens.columns import (
     TokenColumns,
     map_tokens,
     open_tokens,
-    token_folders,
+    token_folder,
 )
 from datapipe.index.tokens.parts import VERSION, PartFiles, TextFailure, TokenPart
 
@@ -53,7 +53,7 @@ def open_or_count(
     """Map the token columns of a dataset, counting them first where that was not done.
 
     One process counts, others that share the folder wait for it. If it dies, however it does, one
-    of them goes on with the shards that are missing. Shards that a dataset had before it grew are
+    of them continues with the shards that are missing. Shards that a dataset had before it grew are
     not counted again.
 
     Args:
@@ -96,10 +96,10 @@ def open_or_count(
 
 def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, IO[bytes]]:
     """Return the folder that the columns go to, and the lock that holds it; it dies with us."""
-    beside, cached = token_folders(home, manifest, digest)
     return open_or_build(
-        beside,
-        lambda: cached,
+        home,
+        token_folder(digest),
+        manifest.fingerprint,
         "token counts",
         open_at=lambda _: None,
         build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
@@ -156,7 +156,7 @@ def _publish(
 ) -> None:
     """Write the columns out of their parts into `folder`, which appears by rename.
 
-    Nothing waits for the disk: what a power cut leaves has not the sizes noted, and is made anew.
+    Nothing waits for the disk: what a power cut leaves differs in size, and is rebuilt.
     Where locks do not reach from machine to machine, another process may have been quicker, and
     have taken the parts away; then this does nothing.
     """

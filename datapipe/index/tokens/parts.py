@@ -1,6 +1,6 @@
 """Token counts of the samples of one shard, and the files that keep them until all are there.
 
-A file is named after the shard's index, so an interrupted count goes on with the shards that are
+A file is named after the shard's index, so an interrupted count continues with the shards that are
 missing, and one of a dataset that has grown counts the new ones.
 """
 
@@ -130,7 +130,7 @@ class PartFiles:
             return None
         body, total = content[:-4], content[-4:]
         if len(body) != len(content) - 4 or crc32(body) != int.from_bytes(total, "little"):
-            logger.warning("%s is damaged; the tokens of its shard are counted anew", path)
+            logger.warning("%s is damaged; the tokens of its shard are counted again", path)
             return None
         try:
             with np.load(io.BytesIO(body), allow_pickle=False) as file:

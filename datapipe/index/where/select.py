@@ -16,13 +16,7 @@ import numpy as np
 from datapipe.array_types import Bools, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.files.derived import (
-    cache_folder,
-    new_folder,
-    open_or_build,
-    read_about,
-    write_about,
-)
+from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
 from datapipe.index.files.npy import NpyFile, map_plain
 from datapipe.index.where.evaluate import evaluate, holds
 from datapipe.index.where.syntax import Where, clip
@@ -62,7 +56,7 @@ def select_where(
     """Find the samples that both `where` and `keep` let take part, or open what was found before.
 
     The answer is in `folder`, or in the user's cache folder if that cannot be written. Opening it
-    compares its digests; a damaged one is found anew. Several processes may do all this at once.
+    compares checksums; a damaged one is found again. Several processes may do this at once.
 
     Args:
         where: None for all samples.
@@ -83,8 +77,9 @@ def select_where(
     asked = json.dumps([_VERSION, fingerprint, where and str(where), identity])
     name = sha256(asked.encode()).hexdigest()[:32]
     return open_or_build(
-        folder / name,
-        lambda: cache_folder() / fingerprint[:32] / folder.name / name,
+        folder.parent,
+        f"{folder.name}/{name}",
+        fingerprint,
         "selections",
         open_at=_open,
         build=lambda home: _build(home, scan),

@@ -28,8 +28,8 @@ from torch import nn
 
 import datapipe
 from benchmarks.common import machine, write_json
-from datapipe.monitor.step_sample import StepRecorder
-from datapipe.monitor.syncs import RECORDED_EVERY
+from datapipe.monitor.recorder import StepRecorder
+from datapipe.monitor.session import RECORDED
 
 BAR = 0.005
 """Share of a step that a monitor may cost."""
@@ -80,7 +80,7 @@ def main() -> None:
     recorded = measure_recorded()
     print(
         f"\na recorded step of {recorded['operators']:,} operators: {recorded['extra_ms']:.0f} ms "
-        f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED_EVERY:,}: "
+        f"more than its {recorded['step_ms']:.0f} ms of CPU time, one in {RECORDED[1]:,}: "
         f"{recorded['share']:.2%} of all steps"
     )
     if options.json is not None:
@@ -130,28 +130,27 @@ def measure_recorded(rounds: int = 15) -> dict[str, float]:
     layers = (nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()) for _ in range(60))
     model, inputs = nn.Sequential(*layers), torch.randn(64, 64)
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
-    recorder, operators = StepRecorder(), 0
+    recorder = StepRecorder()
     took: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * rounds + 4):
         recorded = number % 2 == 1
         before = time.process_time()
         if recorded:
-            recorder.begin()
+            recorder.begin(turn=number, waited=0.0)
         model(inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        sample = recorder.end(turn=number, waited=0.0, counts=True)
+        recorder.end(counts=True)
         if number >= 4:
             took[recorded].append(time.process_time() - before)
-        if sample is not None:
-            operators = sum(operator.calls for operator in sample.operators)
     torch.set_num_threads(threads)
+    operators = sum(operator.calls for operator in recorder.samples[-1].operators)
     step, slow = (statistics.median(took[recorded]) for recorded in (False, True))
     return {
         "operators": operators,
         "step_ms": 1e3 * step,
         "extra_ms": 1e3 * (slow - step),
-        "share": (slow - step) / (RECORDED_EVERY * step),
+        "share": (slow - step) / (RECORDED[1] * step),
     }
 
 

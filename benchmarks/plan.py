@@ -27,12 +27,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.common import machine, write_json
-from datapipe.plan import packing_reference
 from datapipe.plan.groups import lay_out, text_cost
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
+from datapipe.plan.packing_kernel import UNLIMITED
 from datapipe.plan.packing_kernel import pack as compiled_pack
-from datapipe.plan.packing_reference import UNLIMITED
 from datapipe.plan.ragged import edges
 
 Int64 = npt.NDArray[np.int64]
@@ -148,7 +147,7 @@ def limits(samples: int, rounds: int) -> Iterator[Row]:
 
 
 def speed(samples: int, rounds: int) -> Iterator[Row]:
-    """CPU seconds: `pack_lengths` over all samples; its packer and the twin over one block."""
+    """CPU seconds: `pack_lengths` over all samples; its kernel over one block."""
     for tokens in IMAGE_TOKENS:
         for capacity in CAPACITIES:
             lengths, images, _ = vlm_lengths(samples, tokens)
@@ -161,7 +160,6 @@ def speed(samples: int, rounds: int) -> Iterator[Row]:
                 counts = np.zeros_like(lengths) if carried is None else carried
                 arguments = (lengths[:BLOCK], counts[:BLOCK], capacity, 256, UNLIMITED, UNLIMITED)
                 kernel = min(_seconds(partial(compiled_pack, *arguments)) for _ in range(rounds))
-                twin = min(_seconds(partial(packing_reference.pack, *arguments)) for _ in range(2))
                 yield {
                     "lengths": tokens,
                     "capacity": capacity,
@@ -171,7 +169,6 @@ def speed(samples: int, rounds: int) -> Iterator[Row]:
                     "s, least": round(seconds[0], 3),
                     "s, most": round(seconds[-1], 3),
                     "kernel, ms a block": round(1000 * kernel, 1),
-                    "twin, ms a block": round(1000 * twin),
                 }
 
 

@@ -61,8 +61,6 @@ def planning(capacity: int, image_tokens: int) -> Iterator[dict[str, object]]:
 
 def _walk(folder: Path | None, *, capacity: int, image_tokens: int) -> Walked:
     """Go through an epoch as a rank does."""
-    import datapipe.plan.packing_kernel  # noqa: F401  # else the first block is packed without it
-
     sizes = draw(_BLOCKS * BLOCK, capacity, image_tokens)
     options = PlanOptions(shuffle=True, seed=0, pack=capacity, group=RANKS)
     source = Source.of_dataset(len(sizes.tokens), options, measure=sizes.__getitem__)

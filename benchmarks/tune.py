@@ -17,7 +17,6 @@ start, and takes the least.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import statistics
 import subprocess
@@ -37,9 +36,10 @@ from benchmarks.data import packed, photographs
 from benchmarks.textbook import WORKERS, textbook
 from benchmarks.tuneloaders import known
 from datapipe import ImageSpec, make_loader, tune_workers
-from datapipe.profile.measure.usage import UsageMeter
-from datapipe.tune.effects import Observation, fit, inner_noise
-from datapipe.tune.setting import Setting
+from datapipe.tune.job import tune
+from datapipe.tune.machine import ThisMachine
+from datapipe.tune.setting import Setting, grid
+from datapipe.tune.sweep import Goal
 from datapipe.tune.trial import Aim, Trial, run_trial
 from tests.tune.cases import hundred
 from tests.tune.synthetic import SETTINGS, Case, Clock, Loader, is_right, true_rate
@@ -96,15 +96,10 @@ def synthetic() -> dict[str, list[Answer]]:
 
 def _sweep(case: Case, settings: Settings) -> Answer:
     clock = Clock()
-    result = tune_workers(
-        _Maker(case, clock),
-        num_workers={workers for workers, _ in settings},
-        prefetch_factor={ahead for _, ahead in settings if ahead is not None},
-        budget=case.budget,
-        seed=case.seed,
-        clock=clock,
-        sleep=clock.sleep,
+    tried = grid(
+        {workers for workers, _ in settings}, {ahead for _, ahead in settings if ahead is not None}
     )
+    result = tune(_Maker(case, clock), tried, Goal(budget=case.budget), clock)
     chosen = result.num_workers, result.prefetch_factor
     return _answer("tune_workers", case, *chosen, result.seconds, settings, case.budget)
 
@@ -260,31 +255,26 @@ def real(name: str, samples: int, budget: float, rounds: int) -> list[Answer]:
 def _truth(
     make: Callable[..., Any], chosen: set[tuple[int, int | None]], rounds: int
 ) -> dict[tuple[int, int | None], float]:
-    """Batches a second of what was chosen and of its rivals, interleaved, in some rounds."""
+    """Rates of what was chosen and of its rivals, over the mean of each interleaved round."""
     pairs = sorted(chosen | {(workers, 2) for workers in (1, 2, 4, 8)})
     settings = {pair: Setting(num_workers=pair[0], prefetch_factor=pair[1]) for pair in pairs}
-    seen = []
+    rates: dict[tuple[int, int | None], list[float]] = {pair: [] for pair in pairs}
     for number in range(rounds):
         turn = number % len(pairs)
         for pair in pairs[turn:] + pairs[:turn]:
             trial = min(_undisturbed(make, settings[pair]), key=_others)
-            seen.append(
-                Observation(
-                    setting=trial.setting,
-                    round=number,
-                    log_rate=math.log(trial.rate),
-                    noise=inner_noise(trial.cycles),
-                    others=_others(trial),
-                )
-            )
+            rates[pair].append(trial.rate)
             print(
                 f"round {number + 1} of {rounds}: {trial.setting}: {trial.rate:.1f}/s, others take "
                 f"{_others(trial):.0%} of the cores",
                 file=sys.stderr,
                 flush=True,
             )
-    effects = fit(seen)
-    return {pair: effects.interval(setting)[0] for pair, setting in settings.items()}
+    levels = [statistics.fmean(each) for each in zip(*rates.values(), strict=True)]
+    return {
+        pair: statistics.median(rate / level for rate, level in zip(each, levels, strict=True))
+        for pair, each in rates.items()
+    }
 
 
 def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
@@ -293,10 +283,9 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
         trial = run_trial(
             make,
             setting,
-            Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS),
+            Aim(seconds=_SECONDS, deadline=time.perf_counter() + 20 * _SECONDS, probe=True),
+            ThisMachine(),
             round=0,
-            clock=time.perf_counter,
-            watcher=UsageMeter(),
         )
         yield trial
         if _others(trial) < _DISTURBED:
@@ -305,8 +294,9 @@ def _undisturbed(make: Callable[..., Any], setting: Setting) -> Iterator[Trial]:
 
 def _others(trial: Trial) -> float:
     """Share of the cores' time that other processes took."""
-    assert trial.usage is not None
-    return trial.usage.others / (trial.usage.cores * trial.usage.seconds)
+    assert trial.figures is not None
+    assert trial.figures.usage is not None
+    return trial.figures.usage.others_share
 
 
 def main() -> None:

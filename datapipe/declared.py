@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache, partial, reduce, wraps
-from inspect import unwrap
+from inspect import signature, unwrap
 from itertools import islice
 from math import inf, isfinite
 from pathlib import Path
@@ -116,19 +116,15 @@ def checked(error: type[DatapipeError]) -> Callable[[Callable[P, R]], Callable[P
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        names = function.__code__.co_varnames[: function.__code__.co_argcount]
+        known = signature(function)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             rules = _rules_of(function)
-            values = list(args)
-            for index, (name, value) in enumerate(zip(names, args, strict=False)):
-                if name in rules:
-                    values[index] = rules[name].check(name, value, error)
-            for name, value in kwargs.items():
-                if name in rules:
-                    kwargs[name] = rules[name].check(name, value, error)
-            return function(*values, **kwargs)  # type: ignore[arg-type]
+            given = known.bind(*args, **kwargs)
+            for name in given.arguments.keys() & rules.keys():
+                given.arguments[name] = rules[name].check(name, given.arguments[name], error)
+            return function(*given.args, **given.kwargs)
 
         return call
 
@@ -205,14 +201,11 @@ def declared_types(declared: Any) -> dict[str, Any]:
         annotations = {field.name: field.type for field in fields(declared)}
         return _evaluated(annotations, vars(sys.modules[declared.__module__]))
     function = unwrap(declared)
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    hints = function.__annotations__
-    return _evaluated({n: hints[n] for n in names if n in hints}, function.__globals__)
+    return _evaluated(function.__annotations__, function.__globals__)
 
 
 def _evaluated(annotations: Mapping[str, Any], scope: dict[str, Any]) -> dict[str, Any]:
-    hints = {}
+    hints: dict[str, Any] = {}
     for name, annotation in annotations.items():
         with suppress(NameError):  # of type checkers alone
             hints[name] = eval(annotation, scope) if isinstance(annotation, str) else annotation
@@ -315,25 +308,19 @@ def _tuple(args: tuple[Any, ...]) -> _Rule:
         if not several or not (open_end or len(value) == len(rules)):
             raise Refused
         rules_now = rules * len(value) if open_end else rules
-        converted = tuple(r.take(v) if r else v for r, v in zip(rules_now, value, strict=True))
-        # A value that needs no conversion stays the same object.
-        return (
-            value
-            if type(value) is tuple and all(map(operator.is_, converted, value))
-            else converted
-        )
+        return tuple(r.take(v) if r else v for r, v in zip(rules_now, value, strict=True))
 
     return _Rule(take, f"a tuple of {whats[0]} each" if open_end else f"({', '.join(whats)})")
 
 
 def _several(kind: Any, rule: _Rule | None) -> _Rule:
+    is_sized = kind is not collections.abc.Iterable
+
     def take(value: Any) -> Any:
         has = partial(hasattr, type(value))
         if isinstance(value, str | bytes | bytearray | Mapping) or _ndim(value) == 0:
             raise Refused
-        if not (has("__iter__") or has("__getitem__")):
-            raise Refused
-        if kind is not collections.abc.Iterable and not has("__len__"):
+        if not (has("__iter__") or has("__getitem__")) or (is_sized and not has("__len__")):
             raise Refused
         if rule is None:
             return value

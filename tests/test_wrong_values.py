@@ -31,9 +31,7 @@ MADE_BY_US = {"ConvertReport", "Loader", "Loader.count", "PackReport", "TuneResu
 OF_FUNCTIONS = {"clock", "sleep", "watch", "on_trial", "train", "step", "say"}
 """Arguments that any function is right for."""
 
-JUDGED_LATER = {
-    *(("batched.fit_batch", "images"), ("pack_dataset", "max_pixels"), ("tune_workers", "make")),
-}
+JUDGED_LATER = {("pack_dataset", "max_pixels"), ("tune_workers", "make")}
 """Right by their type; what comes of them is refused in other words."""
 
 OF_TIME = {"budget", "seconds", "step_time"}
@@ -120,7 +118,7 @@ def public() -> dict[str, Callable[..., Any]]:
                 and f"{name}.{method}" not in MADE_BY_US
                 and (inspect.isfunction(member) or isinstance(member, classmethod))
             }
-    for name in ("fit_batch", "normalize_batch", "resize_batch"):
+    for name in ("normalize_batch", "resize_batch"):
         found[f"batched.{name}"] = getattr(batched, name)
     found["plan.pack_lengths"] = datapipe.plan.pack_lengths
     found["plan.PlanOptions"] = datapipe.plan.PlanOptions
@@ -182,7 +180,6 @@ def given_for(name: str, shards: Path, where: Path) -> dict[str, Any]:
         "Monitor.save": {"path": where / "page.html"},
         "Loader.set_epoch": {"epoch": 1},
         "Loader.load_state_dict": {"state": make().state_dict()},
-        "batched.fit_batch": {"images": list(pixels), "height": 4, "width": 4},
         "batched.resize_batch": {"images": pixels, "height": 4, "width": 4},
         "batched.normalize_batch": {"images": pixels, "mean_std": None, "dtype": torch.float32},
         "plan.pack_lengths": {"lengths": [3, 4, 5], "capacity": 10},

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from benchmarks.common import Absent
 from datapipe import DaliOptions, ImageSpec
-from datapipe.decode.batched import fit_batch, normalize_batch
+from datapipe.decode.batched import normalize_batch, resize_batch
 from datapipe.decode.dali.graph import decoder_options
 from datapipe.decode.transform import make_transform
 from datapipe.errors import PlanError
+from datapipe.loader.device.copy_stream import resolve_device
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 
 SIDE = 336
@@ -183,7 +184,8 @@ class TorchvisionDecoder:
             except RuntimeError as error:
                 # A build without nvJPEG is found out only here.
                 raise Absent(f"torchvision cannot: {str(error).splitlines()[0]}") from error
-            yield normalize_batch(fit_batch(images, SIDE, SIDE), MEAN_STD, torch.float32)
+            fitted = torch.cat([resize_batch(image[None], SIDE, SIDE) for image in images])
+            yield normalize_batch(fitted, MEAN_STD, torch.float32)
 
     def close(self) -> None:
         pass
@@ -198,7 +200,7 @@ class Dali:
         try:
             self._decoder = DaliDecoder(
                 SPEC,
-                device="mixed" if device.type == "cuda" else "cpu",
+                device=resolve_device(device),
                 batch_size=setting.batch,
                 threads=setting.threads,
                 options=setting.options,
@@ -245,7 +247,7 @@ class DaliLimit:
         )
         how = {"device": "mixed" if mixed else "cpu"}
         if mixed and not defaults:
-            how = decoder_options("mixed", setting.options)
+            how = decoder_options(device, setting.options)
         with self._pipeline:
             images = fn.external_source(
                 source=lambda: next(self._feed), dtype=types.UINT8, ndim=1, no_copy=True

@@ -148,8 +148,8 @@ def _share(part: float, whole: float) -> str:
 
 
 def _left_out(plan: DatasetPlan) -> str:
-    counts = plan.left_out.to_dict()
-    return ", ".join(f"{count:,} {_SHORT[reason]}" for reason, count in counts.items() if count)
+    counts = ((plan.left_out[reason], short) for reason, short in _SHORT.items())
+    return ", ".join(f"{count:,} {short}" for count, short in counts if count)
 
 
 def phase_lines(phases: Sequence[Phase]) -> list[str]:

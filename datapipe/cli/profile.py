@@ -63,7 +63,7 @@ def profile(
         if trace is not None:
             from datapipe.report.trace import write_trace
 
-            write_trace(trace, found.events)
+            write_trace(trace, found.forecast.run.events)
         if report is not None:
             from datapipe.profile.page import write_report
 

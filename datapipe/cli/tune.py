@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,13 +24,12 @@ from datapipe.cli.values import (
 )
 from datapipe.declared import check_value
 from datapipe.errors import PlanError
-from datapipe.progress import is_watched
+from datapipe.progress import Progress
 from datapipe.quantities import Bytes
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from datapipe.tune.result import SweepProgress, TuneResult
+    from datapipe.tune.result import TuneResult
+    from datapipe.tune.trial import Trial
 
 _KINDS = {"workers": ("threads", "processes"), "decoder": ("auto", "cpu", "dali")}
 
@@ -125,7 +122,14 @@ def tune_workers(
             if num_workers is None
             else parse_numbers(num_workers, "--num-workers")
         )
-        with _watching() as tell:
+        with Progress(
+            "tuning", unit="trial", total=round(1000 * options["budget"]), total_unit="ms"
+        ) as bar:
+
+            def tell(trial: Trial) -> None:
+                note = f"{trial.setting}: {trial.rate:,.1f} batches/s"
+                bar.advance(of_total=round(1000 * trial.total), note=note)
+
             result = datapipe.tune_workers(make, **options, on_trial=tell)
         name = target or shards or ""
         command = " ".join([shlex.quote(name), *flags.given()])
@@ -196,57 +200,3 @@ def _print(result: TuneResult, name: str, *, profile: str | None, as_json: bool)
     for line in aligned(settings_table(result.settings), left=(-1,)):
         print(shown(line))
     print(f"{len(result.trials)} trials in {result.seconds:.0f} s")
-
-
-@contextmanager
-def _watching() -> Iterator[Callable[[SweepProgress], None]]:
-    """Show the progress of a sweep on stderr: a table on a terminal, lines elsewhere."""
-    if not is_watched(sys.stderr):
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.live import Live
-
-    # Drawn after trials and not beside them, which it would disturb.
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield lambda progress: live.update(_table(progress), refresh=True)
-
-
-class _Lines:
-    """A line for each setting that is settled, and for each round's end."""
-
-    def __init__(self) -> None:
-        self._printed: set[str] = set()
-        self._round = -1
-
-    def __call__(self, progress: SweepProgress) -> None:
-        lines = [f"{row.setting}: {row.out}" for row in progress.settings if row.out]
-        last = progress.last
-        if last is not None and not last.paced and last.round > self._round:
-            self._round = last.round
-            if self._round:
-                lines.append(f"round {self._round} done")
-        for line in lines:
-            if line not in self._printed:
-                self._printed.add(line)
-                when = f"{progress.spent:.0f} of {progress.budget:.0f} s"
-                print(f"{when}: {line}", file=sys.stderr, flush=True)
-
-
-def _table(progress: SweepProgress) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from datapipe.tune.report import settings_table
-
-    rows = progress.settings
-    title = f"{progress.spent:.0f} of {progress.budget:.0f} s"
-    table = Table(title=title, title_justify="left")
-    names, cells = settings_table(rows)
-    for at, name in enumerate(names):
-        table.add_column(name, justify="left" if at + 1 == len(names) else "right")
-    rates = [row.rate for row in rows if row.rate is not None and not row.out]
-    for row, line in zip(rows, cells, strict=True):
-        style = "dim" if row.out else "bold" if rates and row.rate == max(rates) else ""
-        table.add_row(*map(escape, line), style=style)
-    return table

@@ -19,7 +19,7 @@ import numpy as np
 from datapipe.array_types import UInt8
 from datapipe.convert.chunk import Made
 from datapipe.index.files.block_checksums import SUMS
-from datapipe.index.files.crc32 import crc32, prefix_sums
+from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
 from datapipe.index.files.npy import HEADER, NpyFile, header
 from datapipe.index.files.sealed_json import unseal_lines
@@ -205,7 +205,7 @@ class ConvertJournal:
         self._work = work
         self.parts: list[Shard] = []
         self.noted: Noted = {}
-        self.inputs = self.rejected = self._rejects_crc32 = rejects_bytes = 0
+        self.inputs = self.rejected = rejects_crc32 = rejects_bytes = 0
         path = work / _JOURNAL
         content = path.read_bytes() if path.exists() else b""
         entries, ends = unseal_lines(content)
@@ -223,34 +223,34 @@ class ConvertJournal:
             self.parts.append(Shard(**entry["part"]))
             self.noted = entry["noted"]
             self.inputs, self.rejected = entry["inputs"], entry["rejected"]
-            rejects_bytes, self._rejects_crc32 = entry["rejects"]
+            rejects_bytes, rejects_crc32 = entry["rejects"]
         self._files = JournalFiles(
-            *(work / _REJECTS, rejects_bytes),
-            *(path, ends[done] if entries else 0),
+            work / _REJECTS,
+            path,
+            rejects_size=rejects_bytes,
+            rejects_crc32=rejects_crc32,
+            journal_size=ends[done] if entries else 0,
             head=None if entries else {"options": options},
         )
 
     def reject(self, reject: Reject) -> None:
         """Write one refused sample down."""
-        data = reject.line()
-        self._files.rejects.write(data)
-        self._rejects_crc32 = crc32(data, self._rejects_crc32)
+        self._files.reject(reject.line())
         self.rejected += 1
 
     def rejects(self) -> bytes:
         """Return all lines of refused samples."""
-        self._files.rejects.flush()
+        self._files.sync_rejects()
         return (self._work / _REJECTS).read_bytes()
 
     def commit(self, part: Shard, noted: Noted) -> None:
         """Note durably that a shard is done."""
-        self._files.sync_rejects()
         entry = {
             "part": asdict(part),
             "noted": noted,
             "inputs": self.inputs,
             "rejected": self.rejected,
-            "rejects": [self._files.rejects.tell(), self._rejects_crc32],
+            "rejects": [self._files.rejects_size, self._files.rejects_crc32],
         }
         self._files.note(entry)
         self.parts.append(part)

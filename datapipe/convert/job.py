@@ -7,10 +7,7 @@ and their lengths noted; the same command goes on there.
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -24,6 +21,7 @@ from datapipe.array_types import UInt8
 from datapipe.convert.array_files import ArrayFiles, ConvertJournal, take_back
 from datapipe.convert.chunk import ConvertContext, Made, PartRows, make_chunk
 from datapipe.convert.report import ConvertReport
+from datapipe.convert.sizes import array_bytes
 from datapipe.cpus import PackWorkers, available_cpus
 from datapipe.declared import Word, checked
 from datapipe.decode.array_spec import array_spec, image_identity
@@ -54,8 +52,10 @@ from datapipe.pack.journal import (
     working_folder,
 )
 from datapipe.pack.options import MaxRejects, parse_max_rejects
+from datapipe.pack.rejects import RejectCounts
+from datapipe.pack.space import check_room
 from datapipe.pack.writers.shards import writing
-from datapipe.progress import Progress, is_watched, readable_size
+from datapipe.progress import Progress
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.arrays import CHECKED, TEXTS
 from datapipe.store.open import open_store
@@ -65,8 +65,6 @@ from datapipe.torch_threads import default_kept, work_alone
 from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 16  # samples that a thread takes at a time
-_EXAMPLES = 10
-_WORTH_SAYING = 10 << 30  # bytes from which on the size is said where no terminal shows progress
 
 
 @checked(PackError)
@@ -133,7 +131,8 @@ def convert_dataset(
     )
     done = job.finished()
     report = report_of(done or job.run(), out, started=started, finished_before=done is not None)
-    return replace(report, reasons=dict(job.reasons.most_common()), examples=tuple(job.examples))
+    reasons = dict(job.rejects.reasons.most_common())
+    return replace(report, reasons=reasons, examples=tuple(job.rejects.examples))
 
 
 def report_of(
@@ -178,8 +177,7 @@ class _Conversion:
     max_rejects: MaxRejects
     space_check: bool
     lock_check: bool
-    reasons: Counter[str] = field(default_factory=Counter)
-    examples: list[Reject] = field(default_factory=list)
+    rejects: RejectCounts = field(default_factory=RejectCounts)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -215,6 +213,7 @@ class _Conversion:
         with working_folder(self.out, lock_check=self.lock_check) as work, writing(self.out):
             take_back(self.out, work)
             journal = ConvertJournal(work, {"source": source.fingerprint, **self.options}, self.out)
+            self.rejects.number = journal.rejected
             if self.space_check and not journal.parts:
                 self._check_space()
             files = ArrayFiles(
@@ -239,24 +238,10 @@ class _Conversion:
                 journal.close()
 
     def _check_space(self) -> None:
-        """Print how large the arrays will be; raise PackError if the disk lacks the room."""
-        columns = self.dataset.columns
-        texts = int(columns.member_size.sum()) if self.spec is None else 0
-        images = 0
-        if self.spec is not None:
-            images = self.dataset.manifest.images * self.spec.height * self.spec.width * 3
-            texts = int(columns.text_bytes.sum())
-        size = images + texts
-        free = shutil.disk_usage(self.out).free
-        about = f"{self.dataset.manifest.images:,} images, {readable_size(size)}"
-        if size > free:
-            raise PackError(
-                f"{self.out}: {about} are needed, {readable_size(free)} are free; make room, give "
-                "a folder on a larger disk, or a smaller --image-size (--no-space-check to try "
-                "all the same)"
-            )
-        if size > _WORTH_SAYING or is_watched(sys.stderr):
-            print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
+        """Raise PackError if the disk has no room for the arrays."""
+        content = f"{self.dataset.manifest.images:,} images"
+        size = array_bytes(self.dataset, self.spec)
+        check_room(self.out, size, content, "or a smaller --image-size")
 
     def _write(
         self, recipe: ConvertContext, files: ArrayFiles, journal: ConvertJournal, work: Path
@@ -291,7 +276,8 @@ class _Conversion:
                     made = makers.run(chunks)
                 for _ in writers.run(self._images_of(made, rows, files, journal, progress)):
                     pass
-                self._judge(journal, at_end=shard + 1 == len(source.shards))
+                at_end = shard + 1 == len(source.shards)
+                self.rejects.check(self.max_rejects, journal.inputs, at_end=at_end)
                 table = rows.table()
                 name = f"part-{shard:06d}.parquet"
                 digest = write_index(work / name, table)
@@ -338,22 +324,8 @@ class _Conversion:
             file = error.member or columns.key(sample)
             reject = Reject(source, error.reason, type(error).__name__, file)
             journal.reject(reject)
-            self.reasons[f"{reject.error}: {reject.reason}"] += 1
-            if len(self.examples) < _EXAMPLES:
-                self.examples.append(reject)
-        self._judge(journal, at_end=False)
-
-    def _judge(self, journal: ConvertJournal, *, at_end: bool) -> None:
-        if not self.max_rejects.exceeded(journal.rejected, journal.inputs, at_end=at_end):
-            return
-        examples = "".join(
-            f"\n  {item.source}: {item.file}: {item.reason}" for item in self.examples
-        )
-        raise PackError(
-            f"{journal.rejected:,} of {journal.inputs:,} samples cannot be used, more than "
-            f"--max-rejects {self.max_rejects} allows; for example{examples}\n"
-            "Allow more, or mend the shards."
-        )
+            self.rejects.add(reject)
+        self.rejects.check(self.max_rejects, journal.inputs)
 
     def _publish(self, journal: ConvertJournal, names: list[str], work: Path) -> Manifest:
         """Put everything in place, the manifest last."""
@@ -370,7 +342,7 @@ class _Conversion:
                     shards=len(journal.parts),
                     inputs=source.samples,
                     inputs_sha256=source.fingerprint,
-                    rejected=journal.rejected,
+                    rejected=self.rejects.number,
                     rejects_bytes=len(rejects),
                     options=self.options,
                 ),

@@ -1,14 +1,13 @@
 """Resizing and normalisation of whole batches on their device.
 
 For training loops that decode elsewhere: on the GPU, or with another library. `normalize_batch`
-gives the bits of the kernels that the loader uses on the CPU. On the CPU, `resize_batch` and
-`fit_batch` run these kernels. On a GPU they are matrix products, whose values differ by a grey
-level in at most one of a hundred, and by two in very few, in the middle between two levels.
+gives the bits of the kernels that the loader uses on the CPU. On the CPU, `resize_batch` runs these
+kernels. On a GPU it is two matrix products, whose values differ by a grey level in at most one of a
+hundred, and by two in very few, in the middle between two levels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from datapipe.declared import Count, Say, Within, checked
 from datapipe.decode.normalize import Triple
-from datapipe.decode.resize import Filter, fit_by_products, resize
+from datapipe.decode.resize import Filter, resize, resize_by_products
 from datapipe.errors import PlanError
 
 _Above = Annotated[float, Within(above=0)]
@@ -50,7 +49,7 @@ def normalize_batch(
     Raises:
         PlanError: `images` has another dtype or shape, or the options contradict each other.
     """
-    _check_pixels(images, "images")
+    _check_pixels(images)
     if images.ndim < 3 or images.shape[1] != 3 or (channels_last and images.ndim != 4):
         raise PlanError(
             f"images of shape {tuple(images.shape)}: give [N, 3, H, W]; channels_last takes "
@@ -91,50 +90,14 @@ def resize_batch(
     Raises:
         PlanError: `images` has another dtype or shape, or the options are impossible.
     """
-    _check_pixels(images, "images")
+    _check_pixels(images)
     if images.ndim != 4 or images.shape[1] != 3 or 0 in images.shape[2:]:
         raise PlanError(f"images of shape {tuple(images.shape)}: give [N, 3, H, W] with pixels")
     if images.shape[2:] == (height, width):
         return images
     if images.device.type == "cpu":
-        return _by_kernels(images, height, width, filter)
-    return fit_by_products(images, height, width, filter)
-
-
-@checked(PlanError)
-def fit_batch(
-    images: Sequence[Tensor], height: Count, width: Count, filter: Filter = "bilinear"
-) -> Tensor:
-    """Stretch images of many sizes to one size, as one batch.
-
-    Each image costs one kernel, a copy; the number of the others does not grow with the batch.
-
-    Args:
-        images: uint8 [3, h, w] each, on one device.
-        height, width: in pixels, at least 1.
-        filter: "bilinear" or "bicubic", as Pillow means them.
-
-    Returns:
-        uint8 [N, 3, height, width] on the device of `images`.
-
-    Raises:
-        PlanError: there are no images, one has another dtype or shape or is on another device, or
-            the options are impossible.
-    """
-    if not len(images):
-        raise PlanError("no images: without one it is not known which device the batch belongs on")
-    device = images[0].device
-    for number, image in enumerate(images):
-        _check_pixels(image, f"image {number}")
-        if image.ndim != 3 or image.shape[0] != 3 or 0 in image.shape:
-            raise PlanError(f"image {number} of shape {tuple(image.shape)}: give [3, h, w]")
-        if image.device != device:
-            raise PlanError(
-                f"image {number} is on {image.device}, the first one on {device}; put them on one"
-            )
-    if device.type == "cpu":
-        return _by_kernels(images, height, width, filter)
-    return fit_by_products(images, height, width, filter)
+        return torch.stack([resize(image, height, width, filter) for image in images])
+    return resize_by_products(images, height, width, filter)
 
 
 def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
@@ -154,9 +117,9 @@ def zero_outside(pixels: Tensor, sizes: Tensor) -> Tensor:
     return pixels.masked_fill_(rows[:, None, :, None] | columns[:, None, None, :], 0)
 
 
-def _check_pixels(images: Tensor, name: str) -> None:
+def _check_pixels(images: Tensor) -> None:
     if images.dtype != torch.uint8:
-        raise PlanError(f"{name}: {images.dtype} values; give torch.uint8, from 0 to 255")
+        raise PlanError(f"images: {images.dtype} values; give torch.uint8, from 0 to 255")
 
 
 @lru_cache(maxsize=64)
@@ -175,13 +138,3 @@ def _factors(
         values = torch.tensor([scale, shift], dtype=torch.float32, device="cpu").to(device)
         both = values.view(2, 3, *(1 for _ in range(dims)))
         return both[0], both[1]
-
-
-def _by_kernels(
-    images: Sequence[Tensor] | Tensor, height: int, width: int, filter: Filter
-) -> Tensor:
-    """Resize one image after the other, with the kernel that the loader uses on the CPU."""
-    out = torch.empty((len(images), 3, height, width), dtype=torch.uint8, device="cpu")
-    for image, resized in zip(images, out, strict=True):
-        resized.copy_(resize(image, height, width, filter))
-    return out

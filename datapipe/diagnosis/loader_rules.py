@@ -203,14 +203,11 @@ def _of_waiting(seen: LoaderFigures) -> Limit | None:
         return None
     figures = {"share": share, "busy_in_stage": busy, "others_busy": rest}
     who = "workers wait" if seen.workers else "the loop's own thread waits"
-    return _waits(name, f"{who} {share * (1 - busy):.0%}", figures)
-
-
-def _waits(name: str, who: str, figures: dict[str, float]) -> Limit:
+    reason = f"{who} {share * (1 - busy):.0%} of "
     if name == "read":
-        reason = f"{who} of their time for storage"
-        return Limit(stage="read", resource="storage", reason=reason, figures=figures)
-    reason = f"{who} of the time there, without using a core"
+        reason += "their time for storage"
+        return Limit(stage=name, resource="storage", reason=reason, figures=figures)
+    reason += "the time there, without using a core"
     return Limit(stage=name, resource="wait", reason=reason, figures=figures)
 
 
@@ -235,16 +232,9 @@ def _of_cores(seen: LoaderFigures, usage: Usage) -> Limit | None:
 
 def _of_rest(seen: LoaderFigures, usage: Usage) -> Limit:
     """Conclude as far as possible where nothing is exhausted."""
-    team, seconds = max(1, seen.workers), max(usage.seconds, 1e-9)
-    stages = seen.all_stages
-    waits = {name: max(stage.seconds - stage.cpu, 0.0) for name, stage in stages.items()}
-    name, share = _largest(waits)
-    blocked = share * sum(waits.values()) / (team * seconds)
-    if blocked >= _MOSTLY and seen.threaded is None:
-        return _waits(name, f"workers wait {blocked:.0%}", {"blocked": blocked})
-    rate = (usage.read or 0) / seconds
-    idle = usage.cpu < _MOSTLY * min(team, usage.cores) * seconds
-    if not stages and idle and rate >= _READ_RATE:
+    rate = ratio(usage.read or 0, usage.seconds)
+    idle = usage.cpu < _MOSTLY * min(max(1, seen.workers), usage.cores) * usage.seconds
+    if not seen.all_stages and idle and rate >= _READ_RATE:
         reason = f"cores are idle while {rate / 1e6:,.0f} MB/s come from storage"
         return Limit(stage="read", resource="storage", reason=reason)
     name, share = _largest(_seconds(seen.stages))

@@ -26,11 +26,10 @@ Kind = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Blocked:
-    """A line of the loop that waited for the device or for other ranks, in the turns probed."""
+    """A line of the loop that waited for the device, in the turns probed."""
 
     where: str  # file and line of the caller, outside of torch
     call: str  # such as `Tensor.item`
-    kind: Literal["synchronisation", "communication"]
     count: int  # calls
     seconds: float  # of all of them
     turns: int  # number of probed turns that made the call
@@ -64,16 +63,17 @@ class LoopFigures:
     idle: float | None = None
     device_transfer: float | None = None  # transfers on the device, likewise
     busy: float | None = None  # share of time that the GPU was busy, by NVML; None if it is unknown
-    # blocked in calls that wait for the device; None if nothing was probed
+    # blocked in calls that wait for the device; None if neither a probe nor the GPU's events tell
     synchronisation: float | None = None
     synchronisation_outside: float = 0.0  # the part of it outside of the step
-    communication: float = 0.0  # in collectives that Python called
     # in collectives that were recorded: while nothing else ran, and while other work did
     exchange: float = 0.0
-    hidden: float = 0.0
+    beside: float = 0.0
+    operators: float | None = None  # of a step, in torch's operators; None if none was recorded
     ranks: RankTimes | None = None  # the same steps on other ranks
     roofline: StepRoofline | None = None  # of a step
     lines: tuple[Blocked, ...] = ()  # that were blocked, longest first
+    waiter: str = ""  # operator that waited the most, without a probe
     marked: bool = True  # whether the loop marks its steps
     limit: Limit | None = None  # of a datapipe loader
     hints: tuple[str, ...] = ()  # on another loader
@@ -87,8 +87,8 @@ class LoopFigures:
     @property
     def exchanging(self) -> float:
         """Loss by exchange with other ranks, without waiting for slower ones."""
-        seen = max(self.communication, self.exchange)
-        return seen if self.ranks is None else max(0.0, seen - self.ranks.waiting)
+        waiting = 0.0 if self.ranks is None else self.ranks.waiting
+        return max(0.0, self.exchange - waiting)
 
     @property
     def straggling(self) -> float:

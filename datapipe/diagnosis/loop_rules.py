@@ -28,8 +28,8 @@ COMMUNICATION_LIMIT = 0.2
 """Share of time in collectives, not hidden, from which on a loop is communication-bound."""
 STRAGGLER_LIMIT = 0.1
 """Share of time that ranks wait for a slower one, from which on a loop is straggler-bound."""
-MEMORY_LIMIT = 0.5
-"""Share of time in operators that memory limits, from which on a step is memory-bound."""
+MOSTLY = 0.5
+"""Share from which on a cause explains a figure, such as memory the time of a step."""
 SYNCHRONISATION_LIMIT = 0.1
 """Share of time blocked in calls such as `.item()` from which on a loop is synchronisation-bound,
 if the device is not known to be busy meanwhile."""
@@ -42,10 +42,11 @@ ENOUGH_SAMPLES = 10_000
 ENOUGH = 3
 """Turns without which there is no verdict."""
 
+_NOTICEABLE = 0.005  # least share that a sentence names
 _DEVIATIONS = 4  # standard deviations that no share is off by chance
-_MOSTLY = 0.5  # share from which on a cause is the cause
 
 _TUNE = "let the loader find its settings: `datapipe tune-workers SHARDS`"
+_PROBE = "name the lines that wait for the device: `Monitor(probe=True)`"
 
 
 class _Loss(NamedTuple):
@@ -76,8 +77,15 @@ def _judge_time(figures: LoopFigures) -> Verdict:
         return max(found, key=lambda loss: loss.share).judge(figures)
     if figures.busy is not None and figures.busy < GPU_TARGET:
         return _of_host(figures)
-    if figures.roofline is not None and figures.roofline.memory >= MEMORY_LIMIT:
-        return _of_memory(figures, figures.roofline)
+    on_cpu = figures.busy is None and figures.idle is None
+    if on_cpu and figures.operators is not None and figures.operators < MOSTLY:
+        return _of_python(figures.operators)
+    roofline = figures.roofline
+    if roofline is not None and roofline.memory >= MOSTLY:
+        return _of_memory(roofline)
+    explained = 1.0 if roofline is None else roofline.memory + roofline.arithmetic
+    if on_cpu and roofline is not None and explained < MOSTLY:
+        return _of_nothing(figures, roofline)
     return _of_compute(figures)
 
 
@@ -153,12 +161,15 @@ def _of_transfer(figures: LoopFigures) -> Verdict:
 
 
 def _of_communication(figures: LoopFigures) -> Verdict:
-    sentence = (
-        f"communication-bound: {figures.exchanging:.0%} of the time goes into exchange with other "
-        f"ranks{_at(figures, 'communication')}"
-    )
-    if figures.hidden:
-        sentence += f"; beside it, {figures.hidden:.0%} is hidden behind compute"
+    share, beside = f"{figures.exchanging:.0%}", figures.beside
+    if figures.busy is None and beside >= _NOTICEABLE:
+        # The collectives take processors from the operators, so how much they hide is not known.
+        share += f" to {min(figures.exchanging + beside, 1.0):.0%}"
+    sentence = f"communication-bound: {share} of the time goes into exchange with other ranks"
+    if figures.busy is not None and beside >= _NOTICEABLE:
+        sentence += f"; beside it, {beside:.0%} is hidden behind compute"
+    elif beside >= _NOTICEABLE:
+        sentence += f", {beside:.0%} of it while operators ran on the same processors"
     actions = [
         "exchange less often: accumulate gradients, with `no_sync()` in all but the last batch",
         "exchange in larger parts: DDP's `bucket_cap_mb`; with FSDP, shard larger blocks",
@@ -204,7 +215,7 @@ def _of_straggler(figures: LoopFigures) -> Verdict:
         f"straggler-bound: for {figures.straggling:.0%} of the time this rank waits for rank "
         f"{ranks.slowest}, "
     )
-    if ranks.for_data >= _MOSTLY:
+    if ranks.for_data >= MOSTLY:
         return _verdict(
             "straggler",
             f"{sentence}which gets its batches {late} later",
@@ -217,7 +228,7 @@ def _of_straggler(figures: LoopFigures) -> Verdict:
 def _of_synchronisation(figures: LoopFigures) -> Verdict:
     sentence = (
         f"synchronisation-bound: for {figures.synchronisation:.0%} of the time Python waits for "
-        f"values from the device{_at(figures, 'synchronisation')}"
+        f"values from the device{_at(figures)}"
     )
     actions = [
         "keep such values on the device (`loss.detach()`, summed there), and read them every "
@@ -225,6 +236,8 @@ def _of_synchronisation(figures: LoopFigures) -> Verdict:
         "replace `if tensor:` and masks by `torch.where`, and `.cpu()` by "
         "`.to('cpu', non_blocking=True)` that is read a step later",
     ]
+    if not figures.lines:
+        actions.append(_PROBE)
     # Waiting for a device that is always busy costs nothing.
     unknown = figures.busy is None and figures.idle is not None
     if unknown:
@@ -240,6 +253,7 @@ def _of_loop(figures: LoopFigures) -> Verdict:
         "transfers and waiting",
         "if that is training too, put it into `with monitor.step():`",
         "write logs, checkpoints and pictures less often, or in a thread beside the loop",
+        *([_PROBE] if figures.idle is not None and not figures.lines else []),
     )
 
 
@@ -257,17 +271,40 @@ def _of_host(figures: LoopFigures) -> Verdict:
     )
 
 
-def _of_memory(figures: LoopFigures, roofline: StepRoofline) -> Verdict:
+def _of_python(operators: float) -> Verdict:
+    return _verdict(
+        "host",
+        f"host-bound: torch's operators take {operators:.0%} of a step; Python, other libraries or "
+        "waiting take the rest",
+        "look at what the step does beside its operators: `monitor.trace('trace.json')`, py-spy",
+        "give torch more at once: a larger batch, `torch.compile(model)`",
+        level="warn",
+    )
+
+
+def _of_memory(roofline: StepRoofline) -> Verdict:
     longest = f", mostly {roofline.longest}" if roofline.longest else ""
     return _verdict(
         "memory",
-        f"memory-bound: {roofline.memory:.0%} of the time goes into operators that memory limits"
-        f"{longest}, and {roofline.arithmetic:.0%} into those that arithmetic limits; "
+        f"memory-bound: {roofline.memory:.0%} of a step is what its operators need to move their "
+        f"bytes{longest}, and {roofline.arithmetic:.0%} what others need for their FLOPs; "
         f"{_peak(roofline)}",
         "let operators pass values on without memory: `torch.compile(model)`, fused optimizers, "
         "`scaled_dot_product_attention`",
         "move fewer bytes: bfloat16 (`torch.autocast`), no copies between layouts",
         "recompute less: fewer checkpointed blocks, if memory allows it",
+        level="warn",
+    )
+
+
+def _of_nothing(figures: LoopFigures, roofline: StepRoofline) -> Verdict:
+    return _verdict(
+        "unknown",
+        f"nothing that was measured explains most of a step: {_waiting(figures)}, and "
+        f"{_peak(roofline)}",
+        "let fewer and larger operators do the work: a larger batch, `torch.compile(model)`",
+        "look for other processes on the same processors",
+        "look at the operators one by one: `monitor.trace('trace.json')`",
         level="warn",
     )
 
@@ -280,9 +317,13 @@ def _peak(roofline: StepRoofline) -> str:
     )
 
 
-def _of_compute(figures: LoopFigures) -> Verdict:
+def _waiting(figures: LoopFigures) -> str:
     waiting = f"{figures.waiting:.1%}" if figures.waiting < 0.1 else f"{figures.waiting:.0%}"
-    sentence = f"compute-bound: waiting for batches takes {waiting} of the time"
+    return f"waiting for batches takes {waiting} of the time"
+
+
+def _of_compute(figures: LoopFigures) -> Verdict:
+    sentence = f"compute-bound: {_waiting(figures)}"
     if figures.busy is not None:
         sentence += f", and the GPU is busy {figures.busy:.0%} of it"
     if figures.waiting > WAIT_TARGET:
@@ -300,10 +341,11 @@ def _of_compute(figures: LoopFigures) -> Verdict:
     return _verdict("compute", sentence, action, level="good")
 
 
-def _at(figures: LoopFigures, kind: str) -> str:
-    """Name the line that most of the time is spent in."""
-    lines = [line for line in figures.lines if line.kind == kind]
-    most = max((line.turns for line in lines), default=0)
+def _at(figures: LoopFigures) -> str:
+    """Name the line that most of the time is spent in, or the operator."""
+    most = max((line.turns for line in figures.lines), default=0)
     # A line that was met once may be work of every hundredth turn.
-    lines = [line for line in lines if line.turns >= most / 2]
-    return f", mostly in {lines[0].call} at {lines[0].where}" if lines else ""
+    for line in figures.lines:
+        if line.turns >= most / 2:
+            return f", mostly in {line.call} at {line.where}"
+    return f", mostly in {figures.waiter}" if figures.waiter else ""

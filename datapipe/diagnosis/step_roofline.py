@@ -1,8 +1,8 @@
-"""Roofline of a step: the time that its operators are limited by memory, and by arithmetic.
+"""Roofline of a step: the time that memory and arithmetic explain.
 
 After Williams, Waterman and Patterson ("Roofline: an insightful visual performance model for
-multicore architectures", CACM 52(4), 2009): an operator is limited by memory if moving its bytes at
-the machine's bandwidth takes longer than its FLOPs at the machine's rate.
+multicore architectures", CACM 52(4), 2009): an operator takes at least as long as moving its bytes
+at the machine's bandwidth, and as its FLOPs at the machine's rate. The longer of the two limits it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Peaks:
 class StepRoofline:
     """A step on the roofline of its machine. Shares are of the step's time, 0 to 1."""
 
-    memory: float  # share of time in operators that memory limits
-    arithmetic: float  # in operators that arithmetic limits
+    memory: float  # share that operators limited by memory would take at the peaks
+    arithmetic: float  # share that operators limited by arithmetic would take
     flops: int  # of the step
     bytes: int
     at_peak: float  # seconds that the FLOPs take at the peak
@@ -50,26 +50,40 @@ class StepRoofline:
     longest: str = ""  # operator limited by memory that takes the most time
 
 
+def fastest(operators: Sequence[Operator]) -> dict[str, float]:
+    """Return the most FLOP/s that an operator of each dtype reached."""
+    rates: dict[str, float] = {}
+    for operator in operators:
+        if operator.flops and operator.seconds:
+            rate = operator.flops / operator.seconds
+            rates[operator.dtype] = max(rate, rates.get(operator.dtype, 0.0))
+    return rates
+
+
 def place(operators: Sequence[Operator], peaks: Peaks, seconds: float) -> StepRoofline:
-    """Place the operators of a step of so many seconds on a roofline."""
-    slow = {"memory": 0.0, "arithmetic": 0.0}
+    """Place the operators of a step of so many seconds on a roofline.
+
+    No operator takes longer at the peaks than it took: bytes in caches move faster.
+    """
+    limits = {"memory": 0.0, "arithmetic": 0.0}
     times: dict[str, float] = {}
     at_peak = moved = 0.0
     for operator in operators:
-        computing = operator.flops / peaks.rate(operator.dtype)
-        moving = operator.bytes / peaks.bandwidth
+        computing = min(operator.flops / peaks.rate(operator.dtype), operator.seconds)
+        moving = min(operator.bytes / peaks.bandwidth, operator.seconds)
         at_peak, moved = at_peak + computing, moved + moving
-        limit = "arithmetic" if computing > moving else "memory"
-        slow[limit] += operator.seconds
-        if limit == "memory":
+        limits["arithmetic" if computing >= moving else "memory"] += max(computing, moving)
+        if moving > computing:
             times[operator.name] = times.get(operator.name, 0.0) + operator.seconds
+    # Operators of several threads may take longer together than their step.
+    scale = 1 / max(seconds, sum(limits.values()))
     return StepRoofline(
-        memory=slow["memory"] / seconds,
-        arithmetic=slow["arithmetic"] / seconds,
+        memory=limits["memory"] * scale,
+        arithmetic=limits["arithmetic"] * scale,
         flops=sum(operator.flops for operator in operators),
         bytes=sum(operator.bytes for operator in operators),
-        at_peak=at_peak,
-        moved=moved,
+        at_peak=min(at_peak, seconds),
+        moved=min(moved, seconds),
         seconds=seconds,
         longest=max(times, key=lambda name: times[name], default=""),
     )

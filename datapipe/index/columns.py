@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datapipe.array_types import Int8, Int32, Int64, UInt8, UInt16, UInt32
+from datapipe.array_types import Int32, Int64, UInt8, UInt16, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import CheckedFiles, write_sums
 from datapipe.index.files.derived import (
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 _ABOUT = "columns.json"
-_VERSION = 5
+_VERSION = 6
 _MOST_EXTENSIONS = np.iinfo(np.uint16).max
 
 DTYPES: dict[str, str] = {
@@ -53,10 +53,10 @@ DTYPES: dict[str, str] = {
     "member_ext": "<u2",
     "image_width": "<i4",
     "image_height": "<i4",
-    "image_orientation": "|i1",
 }
 """Every column and its dtype, in NumPy's notation. `Columns` says what they hold."""
 
+_FILES = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
 _OFFSETS = ("sample_member", "sample_image", "sample_key", "sample_source")
 
 
@@ -76,7 +76,6 @@ class Columns:
         member_crc32: uint32 [M].
         member_ext: uint16 [M], into `extensions`.
         image_width, image_height: int32 [I], pixels of the upright image.
-        image_orientation: int8 [I], 1 to 8, as EXIF numbers them; by it the image was set upright.
         index_bytes: size of each shard's index file.
     """
 
@@ -95,7 +94,6 @@ class Columns:
     member_ext: UInt16
     image_width: Int32
     image_height: Int32
-    image_orientation: Int8
     index_bytes: tuple[int, ...]
 
     def key(self, sample: int) -> str:
@@ -172,11 +170,10 @@ def _open(folder: Path, manifest: Manifest) -> Columns | None:
     """Return the columns in `folder`; None where they are missing, stale or damaged."""
     if (about := _about(folder, manifest)) is None:
         return None
-    dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
-    remedy = f"remove {folder}, and it is made anew"
+    remedy = f"remove {folder}, and it is built again"
     try:
-        files = CheckedFiles(folder, dtypes, about["checksums_crc32"], remedy=remedy)
-        arrays: dict[str, Any] = {name: files.array(f"{name}.npy") for name in DTYPES}
+        files = CheckedFiles(folder, _FILES, about["checksums_crc32"], remedy=remedy)
+        arrays = files.arrays()
     except IndexMismatch as error:
         logger.warning("%s; making the columns anew", str(error).partition(";")[0])
         shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +200,7 @@ def _build(home: Path, folder: Path, manifest: Manifest) -> Columns:
     with new_folder(folder, lambda: _about(folder, manifest) is not None) as temporary:
         about = {"version": _VERSION, "fingerprint": manifest.fingerprint}
         about |= _consolidate(home, temporary, manifest)
-        about["checksums_crc32"] = write_sums(temporary, [f"{name}.npy" for name in DTYPES])
+        about["checksums_crc32"] = write_sums(temporary, _FILES)
         write_about(temporary / _ABOUT, about)
     if (columns := _open(folder, manifest)) is None:
         raise IndexMismatch(
@@ -229,12 +226,8 @@ def _consolidate(home: Path, folder: Path, manifest: Manifest) -> dict[str, Any]
                 )
             values: dict[str, Any] = {f"member_{name}": column for name, column in flat.items()}
             values["text_bytes"] = table["text_bytes"]
-            for column, name in (
-                ("image_width", "image_width"),
-                ("image_height", "image_height"),
-                ("image_orientation", "orientation"),
-            ):
-                values[column] = pc.list_flatten(table[name])
+            for name in ("image_width", "image_height"):
+                values[name] = pc.list_flatten(table[name])
             for name, column in values.items():
                 files[name].append(column.to_numpy())
             for name in ("key", "source"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,53 +18,38 @@ if TYPE_CHECKING:
     from datapipe.index.dataset import Dataset
 
 
+@dataclass(eq=False, kw_only=True)
 class DatasetPart:
     """One dataset of a mixture. It is opened when it is first needed, in any thread or process.
 
     A dataset alone is the only part of a mixture of one, see `part_of`.
 
-    Args:
+    Attributes:
         name: in the mixture.
         open_it: opens it, as one of so many.
-        of: datasets of the mixture, which share the limits of memory of one.
         counts, fingerprint: that it had when the mixture was opened.
-        is_remote: whether its shards are behind a URL.
+        of: datasets of the mixture, which share the limits of memory of one.
+        is_remote: True if its shards are behind a URL.
         arrays: None where there are shards.
-        is_named: whether messages name it; false for a dataset alone.
+        is_named: True if messages name it; false for a dataset alone.
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_it: Callable[[int], Dataset],
-        counts: ColumnCounts,
-        fingerprint: str,
-        *,
-        of: int,
-        is_remote: bool,
-        arrays: Arrays | None = None,
-        is_named: bool = True,
-    ) -> None:
-        self.name = name
-        self.counts = counts
-        self.fingerprint = fingerprint
-        self.is_remote = is_remote
-        self.arrays = arrays
-        self.of = of
-        self.is_named = is_named
-        self._open_it = open_it
+    name: str
+    open_it: Callable[[int], Dataset]
+    counts: ColumnCounts
+    fingerprint: str
+    of: int
+    is_remote: bool
+    arrays: Arrays | None = None
+    is_named: bool = True
+
+    def __post_init__(self) -> None:
         self._dataset: Dataset | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(
-            DatasetPart,
-            of=self.of,
-            is_remote=self.is_remote,
-            arrays=self.arrays,
-            is_named=self.is_named,
-        )
-        return make, (self.name, self._open_it, self.counts, self.fingerprint)
+        options = {item.name: getattr(self, item.name) for item in fields(self)}
+        return partial(DatasetPart, **options), ()
 
     @property
     def prefix(self) -> str:
@@ -79,7 +65,7 @@ class DatasetPart:
         if self._dataset is None:
             with self._lock:
                 if self._dataset is None:
-                    self._dataset = self._checked(self._open_it(self.of))
+                    self._dataset = self._checked(self.open_it(self.of))
         return self._dataset
 
     def unchanged(self) -> Dataset:
@@ -94,7 +80,7 @@ class DatasetPart:
 
     def alone(self) -> Dataset:
         """Open the dataset to look at all of it, as if it were the only one."""
-        return self._checked(self._open_it(1))
+        return self._checked(self.open_it(1))
 
     def columns(self) -> Columns:
         """Return its columns, as `dataset` does."""
@@ -112,10 +98,10 @@ class DatasetPart:
 def part_of(dataset: Dataset) -> DatasetPart:
     """Return a dataset alone as the part of a mixture of one."""
     return DatasetPart(
-        dataset.name,
-        partial(_itself, dataset),
-        ColumnCounts.of(dataset.columns),
-        dataset.fingerprint,
+        name=dataset.name,
+        open_it=partial(_itself, dataset),
+        counts=ColumnCounts.of(dataset.columns),
+        fingerprint=dataset.fingerprint,
         of=1,
         is_remote=isinstance(dataset.folder, RemoteFolder),
         arrays=dataset.manifest.arrays,

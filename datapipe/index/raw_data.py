@@ -10,7 +10,10 @@ from shlex import quote
 from datapipe.index.images.header import is_image_name
 from datapipe.index.manifest import MANIFEST
 
-_RECORDS = frozenset({"json", "jsonl", "jsonlines", "ndjson", "csv", "tsv", "parquet"})
+RECORD_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") | {
+    kind: kind for kind in ("csv", "tsv", "parquet")
+}
+"""Kinds of files that hold records, by the extensions of their names."""
 _COMPRESSED_TARS = (".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tgz")
 _ARCHIVES = frozenset({"zip", "7z", "rar"})
 _LOOKED_AT = 2000  # entries of a folder and those below
@@ -47,7 +50,7 @@ def _about_file(path: Path) -> str:
             f"{path} is an archive; unpack it, and pack the folder with `datapipe pack FOLDER "
             "shards/`"
         )
-    if ext in _RECORDS:
+    if ext in RECORD_KINDS:
         return pack_first(path, "records")
     if ext in ("yaml", "yml"):
         return (
@@ -94,7 +97,7 @@ def _raw_files(path: Path) -> list[str]:
     found = []
     for name in islice(files, _LOOKED_AT):
         ext = name.lower().removesuffix(".gz").rpartition(".")[2]
-        if is_image_name(name) or ext in _RECORDS:
+        if is_image_name(name) or ext in RECORD_KINDS:
             found.append(name)
     return found
 

@@ -22,81 +22,35 @@ from datapipe.loader.batch.image_context import ImageContext
 from datapipe.loader.batch.stored_text import StoredTexts
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, check_texts
 from datapipe.loader.device.device_cache import DeviceCache
+from datapipe.loader.image_path import ImagePath
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
-from datapipe.loader.schedule.run_options import LoaderOptions
+from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.sample_source import TextRule
-from datapipe.loader.work import ImagePath, Work
-from datapipe.plan.options import PlanOptions
+from datapipe.loader.work import Work
 from datapipe.store.open import open_arrays, open_store
 
 
 def make_context(
-    dataset: Dataset,
-    origin: Origin,
-    plan: PlanOptions,
-    options: LoaderOptions,
-    *,
-    work: Work,
-    path: ImagePath,
+    dataset: Dataset, schedule: Schedule, path: ImagePath
 ) -> tuple[BatchContext, DeviceCache | None]:
     """Make the context of the batches, and the cache of images on the device.
-
-    Args:
-        origin: of the samples.
 
     Raises:
         PlanError: a cache cannot keep what is asked for.
     """
-    prefetcher = path.prefetcher
+    work, options, made = path.work, schedule.options, path.made
+    kinds = None if made is None else ImageKinds.of(schedule.origin, dataset)
     kept = rows = cache = images = device_cache = None
-    forms = None if path.made is None else ImageKinds.of(origin, dataset)
     if work.cache is not None:
-        specs = {"": path.made}
-        if forms is not None:
-            each = zip(forms.names, forms.transforms, strict=True)
-            specs = {name: form.spec for name, form in each}
         kept = kept_transform(
             work.cache,
-            specs,
+            {} if kinds is None else kinds.specs,
             decoder=path.decoder is not None,
             transform=work.transform is not None,
         )
-        rows = make_device_rows(
-            work.cache,
-            dataset,
-            image=path.made,
-            kept=kept,
-            device=None if prefetcher is None else prefetcher.device,
-        )
-    stored = _stored_images(origin)
-    if stored is not None and path.made is not None:
-        kept = make_transform(array_spec(stored))
-        KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
-    if forms is not None:
-        assert path.made is not None
-        most = None
-        if work.static_shapes:
-            most = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
-        elif work.batch.sample_rows is not None:
-            most = work.batch.sample_rows * (work.batch.batch_size or 1)
-        on_gpu = prefetcher is not None and prefetcher.device.type == "cuda"
-        pin = (work.device.pin_memory and can_pin()) or on_gpu
-        images = ImageContext(
-            transforms=forms.transforms,
-            kinds=forms.kinds,
-            columns=dataset.columns,
-            # Prepared batches, the one in use, the one before it and one on its way to a device.
-            pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
-            seed=plan.seed,
-            rows=most,
-            geometry=GEOMETRY in options.meta,
-            decoder=path.decoder,
-            kept=kept,
-        )
-        if rows is not None:
-            device_cache = DeviceCache(rows, images, path.made.flip)
-    if work.cache is not None:
+        device = None if path.prefetcher is None else path.prefetcher.device
+        rows = make_device_rows(work.cache, dataset, image=made, kept=kept, device=device)
         cache = make_cache(
             work.cache,
             dataset,
@@ -106,6 +60,14 @@ def make_context(
             processes=options.in_processes,
             device=rows,
         )
+    stored = _stored_images(schedule.origin)
+    if stored is not None and made is not None:
+        kept = make_transform(array_spec(stored))
+        KERNEL.load_soon()  # there is nothing to decode that would hide how long torch takes
+    if kinds is not None and made is not None:
+        images = _image_context(dataset, schedule, path, kinds, kept)
+        if rows is not None:
+            device_cache = DeviceCache(rows, images, made.flip)
     store = open_store(dataset)
     context = BatchContext(
         dataset=dataset,
@@ -113,9 +75,9 @@ def make_context(
         arrays=open_arrays(dataset, store, images=images is not None),
         images=images,
         transform=work.transform,
-        tokens=_token_context(dataset, origin, plan, options, work=work),
+        tokens=_token_context(dataset, schedule, work),
         meta=options.meta,
-        seed=plan.seed,
+        seed=schedule.plan.seed,
         verify=options.verify,
         cache=cache,
         on_error=options.on_error,
@@ -125,15 +87,44 @@ def make_context(
     return context, device_cache
 
 
+def _image_context(
+    dataset: Dataset,
+    schedule: Schedule,
+    path: ImagePath,
+    kinds: ImageKinds,
+    kept: ImageTransform | None,
+) -> ImageContext:
+    work, plan, options = path.work, schedule.plan, schedule.options
+    most = None
+    if work.static_shapes:
+        most = (plan.max_patches or plan.max_images or 0) * options.units_per_rank
+    elif work.batch.sample_rows is not None:
+        most = work.batch.sample_rows * (work.batch.batch_size or 1)
+    on_gpu = path.prefetcher is not None and path.prefetcher.device.type == "cuda"
+    pin = (work.device.pin_memory and can_pin()) or on_gpu
+    return ImageContext(
+        transforms=kinds.transforms,
+        kinds=kinds.kinds,
+        columns=dataset.columns,
+        # Prepared batches, the one in use, the one before it and one on its way to a device.
+        pool=BufferPool(keep=options.prefetch_factor + 3, pin=pin),
+        seed=plan.seed,
+        rows=most,
+        geometry=GEOMETRY in options.meta,
+        decoder=path.decoder,
+        kept=kept,
+    )
+
+
 def _stored_images(origin: Origin) -> ImageSpec | None:
     """Return the spec of images in arrays, which all parts share; None if there are none."""
     held = [part.data.arrays for part in origin.parts]
     return next((spec_of(arrays.image) for arrays in held if arrays and arrays.image), None)
 
 
-def _token_context(
-    dataset: Dataset, origin: Origin, plan: PlanOptions, options: LoaderOptions, *, work: Work
-) -> TokenContext | None:
+def _token_context(dataset: Dataset, schedule: Schedule, work: Work) -> TokenContext | None:
+    origin, plan = schedule.origin, schedule.plan
+    units_per_rank = schedule.options.units_per_rank
     texts = tuple(
         _text_kind(part, part.rule, first)
         for part, first in zip(origin.parts, origin.edges[:-1].tolist(), strict=True)
@@ -146,8 +137,8 @@ def _token_context(
     if work.static_shapes:
         assert plan.pack is not None
         assert plan.max_samples is not None
-        total = plan.pack * options.units_per_rank
-        segments = plan.max_samples * options.units_per_rank + 1  # the last one is the rest
+        total = plan.pack * units_per_rank
+        segments = plan.max_samples * units_per_rank + 1  # the last one is the rest
     return TokenContext(
         texts=texts,
         kinds=dataset.kinds if len(texts) > 1 else None,
@@ -183,6 +174,11 @@ class ImageKinds:
     transforms: tuple[ImageTransform, ...]
     kinds: Callable[[Int64], Int64] | None
     names: tuple[str, ...]
+
+    @property
+    def specs(self) -> dict[str, ImageSpec]:
+        """Spec of each transform, by the name of a part that has it."""
+        return {name: form.spec for name, form in zip(self.names, self.transforms, strict=True)}
 
     @staticmethod
     def of(origin: Origin, dataset: Dataset) -> ImageKinds:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from datapipe.cache.stats import HitLog, TierStats
 from datapipe.declared import Natural, checked
 from datapipe.errors import DatapipeError, PlanError, StateMismatch
 from datapipe.index.dataset import Dataset
-from datapipe.loader.batch.context import BatchContext
+from datapipe.loader.batch.context import BatchContext, StepJob
 from datapipe.loader.by_index import BatchesByIndex, refuse_batches
 from datapipe.loader.device.device_cache import DeviceCache
 from datapipe.loader.device.prefetcher import DevicePrefetcher
@@ -22,12 +23,11 @@ from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.iterator import LoaderIterator
 from datapipe.loader.metrics.meter import Meter
 from datapipe.loader.metrics.stage_clock import ClockOptions
-from datapipe.loader.schedule.exclude import SeenIn
 from datapipe.loader.schedule.plan_view import PlanView
 from datapipe.loader.schedule.resume import resume, warn_of_uneven_steps
 from datapipe.loader.schedule.run_schedule import Schedule
 from datapipe.loader.schedule.skips import Skips
-from datapipe.loader.schedule.state import History, Run, dump_state, saved_group
+from datapipe.loader.schedule.state import History, Run, dump_state
 from datapipe.loader.workers.job_source import Executor, FinishedJob, JobSource
 from datapipe.plan.steps import Position
 
@@ -40,6 +40,7 @@ class LoaderComponents:
     prefetcher: DevicePrefetcher | None  # copies batches to a device; None if they stay
     schedule: Schedule
     start: Run  # of the next run
+    steps: Callable[[], Iterator[StepJob]]  # yields the steps of the next run
     find_tuning_key: Callable[[], str]  # names the settings that `tune_workers` keeps
 
 
@@ -72,8 +73,6 @@ class Loader:
         context: BatchContext,
         prefetcher: DevicePrefetcher | None,
         device_cache: DeviceCache | None,
-        excluded_plans: Sequence[SeenIn],
-        group_given: bool,
         ranks_found: bool,
         find_tuning_key: Callable[[], str],
     ) -> None:
@@ -83,9 +82,7 @@ class Loader:
         self._find_tuning_key = find_tuning_key
         self._prefetcher = prefetcher
         self._device_cache = device_cache
-        self._excluded_plans = excluded_plans
-        self._group_given = group_given
-        self._ranks_found = ranks_found  # in the process group, or for want of one
+        self._ranks_found = ranks_found  # in the process group if there is one, and not given
         self._schedule = schedule
         self._context = context
         self._jobs = JobSource(context, options, device_cache=device_cache, blocks=schedule.blocks)
@@ -112,7 +109,7 @@ class Loader:
         Raises:
             EndlessError: epochs follow each other without end. It is a `TypeError` too.
         """
-        self._check_exclusion()
+        self._schedule.check_exclusion()
         # The next run begins there: after `max_steps`, within an epoch.
         return self._schedule.count(Run.at(self._run.position) if self._finished else self._run)
 
@@ -130,7 +127,7 @@ class Loader:
         self._check_process()
         if self._ranks_found:
             check_ranks_hold(self.options.rank, self.options.world_size)
-        self._check_exclusion()
+        self._schedule.check_exclusion()
         self._end_iterator()
         resumes = self._resumes
         if self._finished:
@@ -249,24 +246,20 @@ class Loader:
             StateMismatch: the state belongs to another dataset, other plan options or a newer
                 version.
         """
-        options = self._schedule.plan
-        group = saved_group(state)
-        if group is not None and not self._group_given:
-            options = replace(options, group=group)
-        schedule = replace(self._schedule, plan=options)
-        run, schedule = resume(schedule, state)
-        self._schedule = schedule
+        run, self._schedule = resume(self._schedule, state)
         self._end_iterator()
         self._start_at(run)
         self._resumes = True
 
     def components(self) -> LoaderComponents:
         """Return the parts that batches are made with. Internal: they change with the loader."""
+        start = Run.at(self._run.start)
         return LoaderComponents(
             context=self._context,
             prefetcher=self._prefetcher,
             schedule=self._schedule,
-            start=Run.at(self._run.start),
+            start=start,
+            steps=partial(self._jobs.steps, start, self._schedule),
             find_tuning_key=self._find_tuning_key,
         )
 
@@ -332,10 +325,6 @@ class Loader:
         elif epoch > last and self._run.steps and not self._finished:
             # The trainer cut its epoch short: the rest of the plan's epoch comes next.
             self._resumes = True
-
-    def _check_exclusion(self) -> None:
-        for plan in self._excluded_plans:
-            plan.check(self._schedule.order())
 
     def _begin(self, run: Run) -> Executor:
         """Start workers on the steps of a run."""

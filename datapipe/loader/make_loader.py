@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -17,10 +15,11 @@ from datapipe.declared import Count, Word, checked
 from datapipe.decode.dali.options import DaliOptions
 from datapipe.decode.spec import ImageSpec
 from datapipe.errors import PlanError
-from datapipe.loader.array_work import on_arrays
+from datapipe.loader.array_work import work_on
 from datapipe.loader.batch.user_transform import UserTransform
 from datapipe.loader.distributed import check_agreement, default_workers, resolve_ranks
 from datapipe.loader.factories import make_context
+from datapipe.loader.image_path import choose_path
 from datapipe.loader.interrupts import short_interrupts
 from datapipe.loader.loader import Loader
 from datapipe.loader.schedule.exclude import parse_exclude
@@ -44,14 +43,11 @@ from datapipe.mixture.given import image_of, mixture_of, text_of
 from datapipe.mixture.spec import Mixture
 from datapipe.plan.options import Shuffle
 from datapipe.quantities import take_bytes
-from datapipe.remote.folder import RemoteOptions
 from datapipe.text.spec import TextSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-
-logger = logging.getLogger(__name__)
 
 _DEFAULT_IMAGE = ImageSpec()
 
@@ -182,28 +178,26 @@ def make_loader(
     """
     mixture = mixture_of(path)
     image = image_of(mixture, image, given=image is not _DEFAULT_IMAGE)
-    packs = as_spec(PackSpec, pack) if pack is not None else None
-    batch = as_spec(BatchSpec, batch_size)
-    to, worker = as_spec(DeviceSpec, device), as_spec(WorkerSpec, workers)
-    if not isinstance(cache, CacheSpec | None):
-        cache = as_spec(CacheSpec, cache)
+    packs = None if pack is None else as_spec(PackSpec, pack)
+    batch, worker = as_spec(BatchSpec, batch_size), as_spec(WorkerSpec, workers)
     run, remote = as_spec(RunSpec, run), as_spec(RemoteSpec, remote)
-    names = (meta,) if isinstance(meta, str) else tuple(meta)
+    if cache is not None:
+        cache = as_spec(CacheSpec, cache)
+    meta = (meta,) if isinstance(meta, str) else tuple(meta)
+    ranks_found = rank is None
+    rank, world_size = resolve_ranks(rank, world_size, mesh)
     work = Work(
         image=image,
         text=text_of(mixture, text, image),
         transform=transform,
         where=where,
         decoder=decoder,
-        device=to,
+        device=as_spec(DeviceSpec, device),
         cache=cache if cache is not None and cache.keeps_samples else None,
         static_shapes=packs is not None and packs.static_shapes,
         batch=batch,
     )
-    work.check_shapes()
-    work.check_names(names, train_tokens=run.train_tokens is not None)
-    ranks_found = rank is None
-    rank, world_size = resolve_ranks(rank, world_size, mesh)
+    work.check(meta, train_tokens=run.train_tokens is not None)
     plan, units_per_rank = resolve_plan(
         work.text,
         packs,
@@ -219,7 +213,7 @@ def make_loader(
     )
     options = LoaderOptions(
         units_per_rank=units_per_rank,
-        meta=names,
+        meta=meta,
         verify=verify,
         num_workers=given_or(num_workers, default_workers()),
         prefetch_factor=given_or(prefetch_factor, DEFAULT_PREFETCH),
@@ -227,68 +221,42 @@ def make_loader(
         rank=rank,
         world_size=world_size,
         read_ahead=take_bytes(remote.read_ahead),
-        epochs=epochs,
         pad_to=batch.pad_to,
         multiple_of=batch.multiple_of,
+        epochs=epochs,
         **worker.loader_options(),
         **vars(run),
     )
-    opened = OpenedMixture(mixture, _options_of(remote))
+    opened = OpenedMixture(mixture, remote.folder_options())
     dataset = opened.dataset
-    own = opened.own_images
-    if any(own) and decoder == "auto":
-        work = replace(work, decoder="cpu")  # DALI makes images of one kind
-    work = on_arrays(work, dataset, own, image_given=image is not _DEFAULT_IMAGE)
+    work = work_on(dataset, work, opened.own_images, image_given=image is not _DEFAULT_IMAGE)
     find_key = partial(tuning_key, dataset.fingerprint, work.described(plan, options))
     options = with_tuned(
         options, find_key, num_workers=num_workers, prefetch_factor=prefetch_factor
     )
-    image_path = work.choose_path(options)
-    origin = opened.origin(
-        text,
-        plan,
-        share=options.global_batch_size or options.share,
-        pad_to=batch.pad_to,
-        where=where,
-        image=lambda own: work.fitting_own(own, image_path),
-        on_error=on_error,
-    )
-    for warning in origin.warnings:
-        logger.warning("%s", warning)
-    if plan.drop_last and plan.unit == "sample" and origin.source.count < options.share:
-        raise PlanError(
-            f"drop_last leaves no step: {origin.source.count} samples are fewer than batch_size "
-            f"{options.units_per_rank} times world_size {options.world_size}"
-        )
-    exclusion, excluded_plans = parse_exclude(exclude, origin)
+    images = choose_path(work, options)
+    origin = opened.origin(text, where, plan, options, images.transform)
+    exclusion, seen_in = parse_exclude(exclude, origin)
     schedule = Schedule(
         fingerprint=dataset.fingerprint,
         origin=origin,
         plan=plan,
         options=options,
         exclusion=exclusion,
+        seen_in=seen_in,
+        group_given=group is not None,
         plan_cache=None if cache is None or cache.plan is None else Path(cache.plan),
     )
+    schedule.check()
     if ranks_found:
         check_agreement(schedule.digest(), mesh)
-    context, device_cache = make_context(dataset, origin, plan, options, work=work, path=image_path)
-    loader = Loader(
+    context, device_cache = make_context(dataset, schedule, images)
+    return Loader(
         dataset,
         schedule,
         context=context,
-        prefetcher=image_path.prefetcher,
+        prefetcher=images.prefetcher,
         device_cache=device_cache,
-        excluded_plans=excluded_plans,
-        group_given=group is not None,
         ranks_found=ranks_found and mesh is None,
         find_tuning_key=find_key,
     )
-    for seen in excluded_plans:
-        # A state that is loaded next may bring the group with it.
-        seen.check(schedule.order(), but=None if group is not None else "group")
-    return loader
-
-
-def _options_of(remote: RemoteSpec) -> RemoteOptions:
-    storage = dict(remote.storage_options or {})
-    return RemoteOptions(concurrency=remote.concurrency, storage_options=storage)

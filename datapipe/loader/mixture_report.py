@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datapipe.loader.schedule.left_out import LeftOut
+from datapipe.loader.schedule.left_out import REASONS, LeftOut
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.summary import DatasetSums
@@ -135,7 +135,7 @@ def _figures(plan: DatasetPlan, total: DatasetPlan) -> dict[str, Any]:
         "run_drawn": plan.run_drawn,
         "run_tokens": plan.run_tokens,
         "passes": plan.passes,
-        "left_out": plan.left_out.to_dict(),
+        "left_out": {reason: plan.left_out[reason] for reason in REASONS},
     }
 
 

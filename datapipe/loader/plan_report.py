@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from datapipe.errors import PlanError
@@ -15,7 +15,7 @@ from datapipe.loader.mixture_report import (
     phase_starts,
     plan_datasets,
 )
-from datapipe.loader.schedule.left_out import Lengths, look_at_lengths
+from datapipe.loader.schedule.left_out import REASONS, Lengths, look_at_lengths
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
 from datapipe.plan.options import PlanOptions
@@ -66,10 +66,10 @@ class PlanReport:
         }
 
     def _left_out(self) -> dict[str, int]:
-        found = {**self.lengths.left_out.to_dict(), "last_step": self.last_samples}
+        found = {reason: self.lengths.left_out[reason] for reason in REASONS}
         if self.mixture is None:
             del found["limit"]  # only datasets of mixtures have one
-        return found
+        return {**found, "last_step": self.last_samples}
 
 
 def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
@@ -136,7 +136,8 @@ def report_plan(loader: Loader, epoch: int | None = None) -> PlanReport:
 def _lengths_of(part: MixturePart, plan: PlanOptions) -> Lengths:
     """Return the samples of a part that are too long or left out."""
     found = look_at_lengths(part.data.dataset(), part.selection(), plan)
-    return replace(found, left_out=replace(found.left_out, limit=part.whole - part.samples))
+    found.left_out["limit"] = part.whole - part.samples
+    return found
 
 
 class _PhaseSteps:

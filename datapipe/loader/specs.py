@@ -14,6 +14,7 @@ from datapipe.declared import Count, Natural, Refused, Say, Seconds, Word, check
 from datapipe.errors import PlanError
 from datapipe.plan.options import PlanOptions
 from datapipe.quantities import Bytes
+from datapipe.remote.folder import RemoteOptions
 
 if TYPE_CHECKING:
     import torch
@@ -279,6 +280,11 @@ class RemoteSpec:
 
     def __post_init__(self) -> None:
         check_fields(self, PlanError, "remote ")
+
+    def folder_options(self) -> RemoteOptions:
+        """Return the options of each folder that is read."""
+        storage = dict(self.storage_options or {})
+        return RemoteOptions(concurrency=self.concurrency, storage_options=storage)
 
 
 def as_spec(kind: type[S], given: Any) -> S:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import partial, reduce
+from dataclasses import fields, replace
+from functools import reduce
 from operator import or_
 from typing import Any, get_args
 
@@ -27,18 +27,21 @@ from datapipe.mixture.spec import (
 from datapipe.mixture.spec_fields import SpecFields, from_folder
 from datapipe.mixture.yaml_file import read_file
 
-_SPECS = ("text", "image")
+_SPECS = (SpecFields("text"), SpecFields("image"))
 
 
 def _keys(kind: type[Any]) -> tuple[str, ...]:
     """Return the options that a part of a mixture may have, in files and dicts."""
     names = [ALIASES.get(item.name, item.name) for item in fields(kind) if item.compare]
-    return tuple(dict.fromkeys([*names, *_SPECS]))
+    return tuple(dict.fromkeys([*names, "text", "image"]))
 
 
 DATASET_KEYS, GROUP_KEYS, MIXTURE_KEYS = map(_keys, (MixtureDataset, MixtureGroup, Mixture))
 VALIDATION_KEYS = tuple(key for key in MIXTURE_KEYS if key not in ("schedule", "validation"))
 CHANGE_KEYS = ("from", "weights", "over")
+
+Specs = tuple[SpecFields, ...]
+"""Fields of `TextSpec` and `ImageSpec`."""
 
 
 def parse_mapping(mixture: Any) -> Mixture:
@@ -52,7 +55,7 @@ def parse_mapping(mixture: Any) -> Mixture:
             f"mixture {shorten(mixture)}: give a Mixture or a dict, such as "
             '{"captions/": 0.7, "chats/": 0.3}'
         )
-    return _mixture(located(mixture), MIXTURE_KEYS, _Specs())
+    return _Parser(folder=None).mixture(located(mixture), MIXTURE_KEYS, _SPECS)
 
 
 def parse_file(path: str | os.PathLike[str]) -> Mixture:
@@ -62,26 +65,76 @@ def parse_file(path: str | os.PathLike[str]) -> Mixture:
         PlanError: the file cannot be read, holds raw data, or a value is wrong, with its line.
     """
     name = os.fspath(path)
-    return _mixture(read_file(name), MIXTURE_KEYS, _Specs(folder=os.path.dirname(name)))
+    return _Parser(os.path.dirname(name)).mixture(read_file(name), MIXTURE_KEYS, _SPECS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Specs:
-    """Options that the datasets of a mixture or group have unless they give their own.
+class _Parser:
+    """Parser of one mixture; relative paths are relative to `folder`, or stay if it is None."""
 
-    Attributes:
-        folder: relative paths are relative to it; None leaves them as they are.
-        text, image: fields of their specs.
-    """
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
 
-    folder: str | None = None
-    text: SpecFields = field(default_factory=partial(SpecFields, "text"))
-    image: SpecFields = field(default_factory=partial(SpecFields, "image"))
+    def mixture(self, root: Located, known: tuple[str, ...], specs: Specs) -> Mixture:
+        """Return a mixture or its validation.
 
-    def within(self, entries: Mapping[str, Located]) -> _Specs:
-        """Return them with the options of a group or dataset."""
-        text, image = (entries.get(name) for name in _SPECS)
-        return replace(self, text=self.text.extended(text), image=self.image.extended(image))
+        Args:
+            root: all of it.
+            known: options that it may have.
+            specs: text and image of its datasets, unless they give their own.
+        """
+        if not isinstance(root.value, dict):
+            root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
+        entries = _full_form(root, known)
+        specs = _within(specs, entries)
+        children = self._children(entries["datasets"], specs)
+        options = _take(Mixture, entries, "weights", "epoch")
+        if "validation" in entries:
+            options["validation"] = self.mixture(entries["validation"], VALIDATION_KEYS, specs)
+        made = Mixture(children=children, **options)
+        if "schedule" in entries:
+            made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
+        return made
+
+    def _children(self, at: Located, specs: Specs) -> tuple[Child, ...]:
+        """Return the datasets and groups of `datasets`."""
+        if not isinstance(at.value, dict | list):
+            raise PlanError(
+                f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
+                "`captions/: 0.7`"
+            )
+        if not at.value:
+            at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
+        return tuple(self._child(key, item, specs) for key, item in at.items())
+
+    def _child(self, key: str | None, item: Located, specs: Specs) -> Child:
+        """Return a dataset or group of a mapping, or of a list, where it has no key."""
+        entries = _entries(key, item)
+        kind = MixtureGroup if "datasets" in entries else MixtureDataset
+        if key is None:
+            needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
+            if needed not in entries:
+                item.refuse(f"{what} in a list has no {needed}; add {needed}:")
+            key = entries[needed].take(DatasetPath)
+        options = _take(kind, entries, "name", "path", "weight", "repeat", "limit", "where")
+        options = {"name": key.rstrip("/") or key, "place": item.place} | options
+        if "weight" not in options:
+            options.setdefault("repeat", 1.0)
+        specs = _within(specs, entries)
+        if kind is MixtureGroup:
+            return MixtureGroup(children=self._children(entries["datasets"], specs), **options)
+        if "where" in options:
+            try:
+                parse_where(options["where"])
+            except PlanError as error:
+                entries["where"].refuse(str(error))
+        options["path"] = from_folder(options.get("path", key), self._folder)
+        options |= {spec.name: spec.make(self._folder) for spec in specs}
+        return MixtureDataset(**options)
+
+
+def _within(specs: Specs, entries: Mapping[str, Located]) -> Specs:
+    """Return the text and image of a group or dataset."""
+    return tuple(spec.extended(entries.get(spec.name)) for spec in specs)
 
 
 def _take(kind: type[Any], entries: Mapping[str, Located], *names: str) -> dict[str, Any]:
@@ -95,22 +148,6 @@ def _take(kind: type[Any], entries: Mapping[str, Located], *names: str) -> dict[
     return taken
 
 
-def _mixture(root: Located, known: tuple[str, ...], specs: _Specs) -> Mixture:
-    """Return a mixture or its validation; `known` are the options that it may have."""
-    if not isinstance(root.value, dict):
-        root.refuse("a mixture is a mapping; write datasets, such as `captions/: 0.7`")
-    entries = _full_form(root, known)
-    specs = specs.within(entries)
-    children = _children(entries["datasets"], specs)
-    options = _take(Mixture, entries, "weights", "epoch")
-    if "validation" in entries:
-        options["validation"] = _mixture(entries["validation"], VALIDATION_KEYS, specs)
-    made = Mixture(children=children, **options)
-    if "schedule" in entries:
-        made = replace(made, schedule=_schedule(entries["schedule"], made.has_weight))
-    return made
-
-
 def _full_form(root: Located, known: tuple[str, ...]) -> dict[str, Located]:
     """Return the entries of a mixture. One without `datasets` is a mapping of datasets."""
     if "datasets" in root.value:
@@ -122,44 +159,6 @@ def _full_form(root: Located, known: tuple[str, ...]) -> dict[str, Located]:
                 f"under datasets:, or write {key + '/'!r} if it is a folder"
             )
     return {"datasets": root}
-
-
-def _children(at: Located, specs: _Specs) -> tuple[Child, ...]:
-    """Return the datasets and groups of `datasets`."""
-    if not isinstance(at.value, dict | list):
-        raise PlanError(
-            f"{at.name} {shorten(at.plain())}: give a mapping or list of datasets, such as "
-            "`captions/: 0.7`"
-        )
-    if not at.value:
-        at.refuse("there is no dataset in it; give one, such as `captions/: 0.7`")
-    return tuple(_child(key, item, specs) for key, item in at.items())
-
-
-def _child(key: str | None, item: Located, specs: _Specs) -> Child:
-    """Return a dataset or group of a mapping, or of a list, where it has no key."""
-    entries = _entries(key, item)
-    kind = MixtureGroup if "datasets" in entries else MixtureDataset
-    if key is None:
-        needed, what = ("name", "a group") if kind is MixtureGroup else ("path", "a dataset")
-        if needed not in entries:
-            item.refuse(f"{what} in a list has no {needed}; add {needed}:")
-        key = entries[needed].take(DatasetPath)
-    options = _take(kind, entries, "name", "path", "weight", "repeat", "limit", "where")
-    options = {"name": key.rstrip("/") or key, "place": item.place} | options
-    if "weight" not in options:
-        options.setdefault("repeat", 1.0)
-    specs = specs.within(entries)
-    if kind is MixtureGroup:
-        return MixtureGroup(children=_children(entries["datasets"], specs), **options)
-    if "where" in options:
-        try:
-            parse_where(options["where"])
-        except PlanError as error:
-            entries["where"].refuse(str(error))
-    options["path"] = from_folder(options.get("path", key), specs.folder)
-    options |= {name: getattr(specs, name).make(specs.folder) for name in _SPECS}
-    return MixtureDataset(**options)
 
 
 def _entries(key: str | None, item: Located) -> dict[str, Located]:

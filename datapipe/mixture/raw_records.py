@@ -72,15 +72,11 @@ def _names_image(item: dict[str, Any]) -> bool:
 
 
 def json_start(text: str) -> Any:
-    """Return the value of a JSON text, or the first record of a list or of JSON Lines."""
+    """Return the value of a JSON text, or a list with the first record of a list or JSON Lines."""
     start = text.lstrip()
-    in_list = start.startswith("[")
-    start = start[in_list:].lstrip()
+    is_list = start.startswith("[")
     try:
-        first, end = json.JSONDecoder().raw_decode(start)
+        first, end = json.JSONDecoder().raw_decode(start[is_list:].lstrip())
     except (ValueError, RecursionError):
         return None
-    rest = start[end:].lstrip()
-    if in_list or rest.startswith("{"):
-        return [first]
-    return None if rest else first
+    return [first] if is_list or start[end:].lstrip().startswith("{") else first

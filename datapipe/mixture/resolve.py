@@ -76,11 +76,9 @@ def resolve(
         >>> resolved.rates.first.tolist(), resolved.epoch
         ([[0.75, 0.25]], 800)
     """
-    counts, means = _checked(mixture, sizes, tokens)
-    numbers = {dataset.name: number for number, dataset in enumerate(mixture.datasets)}
-    shares = _Shares(mixture, numbers, counts, means)
-    line = _schedule(mixture, shares, step)
-    epoch = _epoch(shares, line)
+    resolver = _Resolver(mixture, sizes, tokens, step)
+    line = resolver.line()
+    epoch = resolver.epoch(line)
     if epoch > MOST_DRAWS:
         raise PlanError(
             f"epoch {str(mixture.epoch)!r} has more than {MOST_DRAWS:,} draws; give epoch "
@@ -94,52 +92,105 @@ def resolve(
     return Resolved(rates, epoch)
 
 
-def _checked(
-    mixture: Mixture, sizes: Int64, tokens: Float64 | None
-) -> tuple[list[int], list[float] | None]:
-    """Return sizes and mean tokens as Python's numbers."""
-    datasets = mixture.datasets
-    counts = [int(size) for size in sizes]
-    assert len(counts) == len(datasets)
-    for dataset, count in zip(datasets, counts, strict=True):
-        if count < 1:
+class _Resolver:
+    """A mixture with the sizes of its datasets, as Python's numbers."""
+
+    def __init__(
+        self, mixture: Mixture, sizes: Int64, tokens: Float64 | None, step: StepSize | None
+    ) -> None:
+        self._mixture = mixture
+        self._step = step
+        self._counts: list[int] = sizes.tolist()
+        self._means: list[float] | None = None if tokens is None else tokens.tolist()
+        self._numbers = {dataset.name: n for n, dataset in enumerate(mixture.datasets)}
+        for dataset, count in zip(mixture.datasets, self._counts, strict=True):
+            if count < 1:
+                raise PlanError(
+                    f"dataset {shorten(dataset.name)} has no sample that takes part; change its "
+                    "where or limit, or leave it out"
+                )
+        if self._means is None:
+            if mixture.weights == "tokens":
+                raise PlanError(
+                    "weights by tokens need the tokens of each dataset; give text=TextSpec(...), "
+                    "or weights by samples"
+                )
+            return
+        for dataset, mean in zip(mixture.datasets, self._means, strict=True):
+            if not (isfinite(mean) and mean > 0):
+                raise PlanError(
+                    f"dataset {shorten(dataset.name)} has {mean} tokens a sample; leave it out, or "
+                    "leave samples without tokens out with where='tokens > 0'"
+                )
+
+    def line(self) -> RateLine:
+        """Return the segments of a run."""
+        changes = list(self._mixture.schedule)
+        weights: dict[str, float] = {}
+        before = -1
+        if changes and not changes[0].start.number and not _over(changes[0]):
+            weights |= changes.pop(0).weights
+            before = 0
+        rates = self._rates(weights, "at the beginning")
+        line = RateLine((RatePiece(0, None, rates, rates),))
+        for change in changes:
+            said = f"schedule from {change.start}"
+            start = self._start(change.start, line, said)
+            complete = line.pieces[-1].start
+            if start < complete or start <= before:
+                raise PlanError(
+                    f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
+                    f"{max(complete, before):,}; let it begin later"
+                )
+            weights |= change.weights
+            rates = self._rates(weights, f"from {change.start}")
+            over = self._stretch(_over(change), line.pieces[-1].last, rates, said)
+            line = line.change(start, over, rates)
+            before = start
+        if line.pieces[-1].start > MOST_DRAWS:
             raise PlanError(
-                f"dataset {shorten(dataset.name)} has no sample that takes part; change its where "
-                "or limit, or leave it out"
+                f"schedule: its last change ends at draw {line.pieces[-1].start:,}; give an end "
+                f"within {MOST_DRAWS:,} samples"
             )
-    if tokens is None:
-        if mixture.weights == "tokens":
-            raise PlanError(
-                "weights by tokens need the tokens of each dataset; give text=TextSpec(...), or "
-                "weights by samples"
-            )
-        return counts, None
-    means = [float(mean) for mean in tokens]
-    assert len(means) == len(datasets)
-    for dataset, mean in zip(datasets, means, strict=True):
-        if not (isfinite(mean) and mean > 0):
-            raise PlanError(
-                f"dataset {shorten(dataset.name)} has {mean} tokens a sample; leave it out, or "
-                "leave samples without tokens out with where='tokens > 0'"
-            )
-    return counts, means
+        return line
 
+    def epoch(self, line: RateLine) -> int:
+        """Return the draws of an epoch."""
+        mixture = self._mixture
+        if isinstance(mixture.epoch, Amount):
+            return self._start(mixture.epoch, line, "epoch")
+        if mixture.epoch == "longest" and mixture.only_repeats:
+            return max(1, round(fsum(self._mass(child, False) for child in mixture.children)))
+        ends = []
+        for number, (dataset, count) in enumerate(zip(mixture.datasets, self._counts, strict=True)):
+            if mixture.epoch == "shortest":
+                beyond = line.first_draw(itemgetter(number), more_than(count))
+                ends += [beyond - 1] if beyond is not None else []
+                continue
+            if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
+                continue  # a weight of 0 leaves a dataset out
+            end = line.first_draw(itemgetter(number), at_least(count))
+            if end is None:
+                raise PlanError(
+                    f"epoch 'longest' never ends: dataset {shorten(dataset.name)} is not drawn as "
+                    f"often as it has samples ({count:,}) before its weight is 0; give epoch "
+                    "'shortest' or an amount such as '2M samples'"
+                )
+            ends.append(end)
+        return min(ends) if mixture.epoch == "shortest" else max(ends)
 
-@dataclass(frozen=True)
-class _Shares:
-    """Rates from weights, by the tree of a mixture."""
-
-    mixture: Mixture
-    numbers: dict[str, int]
-    counts: Sequence[int]
-    means: Sequence[float] | None
-
-    def rates(self, weights: dict[str, float], when: str) -> tuple[float, ...]:
+    def _rates(self, weights: dict[str, float], when: str) -> tuple[float, ...]:
         """Return the rate of each dataset; `weights` replace those of the tree by name."""
-        found = [0.0] * len(self.numbers)
+        by_tokens = self._mixture.weights == "tokens"
+        found = [0.0] * len(self._numbers)
 
         def divide(children: tuple[Child, ...], share: float, whose: str) -> None:
-            parts = [self._part(child, weights) for child in children]
+            parts = [
+                self._mass(child, by_tokens)
+                if child.weight is None
+                else weights.get(child.name, child.weight)
+                for child in children
+            ]
             total = fsum(parts)
             if not total:
                 if share:
@@ -153,156 +204,71 @@ class _Shares:
                 if isinstance(child, MixtureGroup):
                     divide(child.children, own, f"group {shorten(child.name)}")
                 else:
-                    found[self.numbers[child.name]] = own
+                    found[self._numbers[child.name]] = own
 
-        divide(self.mixture.children, 1.0, "the mixture")
-        if self.mixture.weights == "tokens":
-            assert self.means is not None
-            found = [share / mean for share, mean in zip(found, self.means, strict=True)]
+        divide(self._mixture.children, 1.0, "the mixture")
+        if by_tokens:
+            assert self._means is not None
+            found = [share / mean for share, mean in zip(found, self._means, strict=True)]
         total = fsum(found)
         return tuple(share / total for share in found)
-
-    def natural(self) -> float:
-        """Return the samples of all repeats together."""
-        return fsum(self._mass(child, False) for child in self.mixture.children)
-
-    def _part(self, child: Child, weights: dict[str, float]) -> float:
-        """Return the share of a child among those beside it, not yet divided by their sum."""
-        if child.weight is not None:
-            return weights.get(child.name, child.weight)
-        return self._mass(child, self.mixture.weights == "tokens")
 
     def _mass(self, child: Child, by_tokens: bool) -> float:
         """Return the samples or tokens of a child with its repeats. Weights count as 1x."""
         times = 1.0 if child.repeat is None else child.repeat
         if isinstance(child, MixtureGroup):
             return times * fsum(self._mass(inner, by_tokens) for inner in child.children)
-        number = self.numbers[child.name]
+        number = self._numbers[child.name]
         if not by_tokens:
-            return times * self.counts[number]
-        assert self.means is not None
-        return times * (self.counts[number] * self.means[number])
+            return times * self._counts[number]
+        assert self._means is not None
+        return times * (self._counts[number] * self._means[number])
 
+    def _start(self, amount: Amount, line: RateLine, said: str) -> int:
+        """Return the fewest draws that are at least an amount."""
+        number, means = self._samples_or_tokens(amount, said)
+        if means is None:
+            return number
+        draws = line.first_draw(mean_tokens(means), at_least(number))
+        assert draws is not None
+        return draws
 
-def _schedule(mixture: Mixture, shares: _Shares, step: StepSize | None) -> RateLine:
-    """Return the segments of a run."""
-    changes = list(mixture.schedule)
-    weights: dict[str, float] = {}
-    before = -1
-    if changes and not changes[0].start.number and not _over(changes[0]):
-        weights |= changes.pop(0).weights
-        before = 0
-    rates = shares.rates(weights, "at the beginning")
-    line = RateLine((RatePiece(0, None, rates, rates),))
-    for change in changes:
-        said = f"schedule from {change.start}"
-        start = _start(change.start, line, shares.means, step, said)
-        complete = line.pieces[-1].start
-        if start < complete or start <= before:
+    def _stretch(
+        self, amount: Amount | None, first: Sequence[float], last: Sequence[float], said: str
+    ) -> int:
+        """Return the draws of a linear change over an amount."""
+        if amount is None:
+            return 0
+        number, means = self._samples_or_tokens(amount, said)
+        if means is None:
+            return number
+        density = mean_tokens(means)
+        mean = (density(first) + density(last)) / 2
+        return max(1, int(number / mean + 0.5))
+
+    def _samples_or_tokens(self, amount: Amount, said: str) -> tuple[int, list[float] | None]:
+        """Return an amount in samples; or in tokens, with the mean tokens of the datasets.
+
+        Raises:
+            PlanError: the size of a step or the tokens of samples are not known.
+        """
+        number, step = amount.number, self._step
+        if amount.unit == "samples":
+            return number, None
+        if amount.unit == "steps":
+            if step is None:
+                raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
+            if step.samples is not None:
+                return number * step.samples, None
+            assert step.tokens is not None
+            number *= step.tokens
+        if self._means is None:
             raise PlanError(
-                f"{said}: it begins at draw {start:,}, and the change before it ends at draw "
-                f"{max(complete, before):,}; let it begin later"
+                f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "
+                "amount in samples"
             )
-        weights |= change.weights
-        rates = shares.rates(weights, f"from {change.start}")
-        now = line.pieces[-1].last
-        over = _stretch(_over(change), now, rates, shares.means, step, said)
-        line = line.change(start, over, rates)
-        before = start
-    if line.pieces[-1].start > MOST_DRAWS:
-        raise PlanError(
-            f"schedule: its last change ends at draw {line.pieces[-1].start:,}; give an end within "
-            f"{MOST_DRAWS:,} samples"
-        )
-    return line
+        return number, self._means
 
 
 def _over(change: WeightChange) -> Amount | None:
     return change.over if change.over and change.over.number else None
-
-
-def _start(
-    amount: Amount,
-    line: RateLine,
-    means: Sequence[float] | None,
-    step: StepSize | None,
-    said: str,
-) -> int:
-    """Return the fewest draws that are at least an amount."""
-    number, unit = _samples_or_tokens(amount, means, step, said)
-    if unit == "samples":
-        return number
-    assert means is not None
-    draws = line.first_draw(mean_tokens(means), at_least(number))
-    assert draws is not None
-    return draws
-
-
-def _stretch(
-    amount: Amount | None,
-    first: Sequence[float],
-    last: Sequence[float],
-    means: Sequence[float] | None,
-    step: StepSize | None,
-    said: str,
-) -> int:
-    """Return the draws of a linear change over an amount."""
-    if amount is None:
-        return 0
-    number, unit = _samples_or_tokens(amount, means, step, said)
-    if unit == "samples":
-        return number
-    assert means is not None
-    density = mean_tokens(means)
-    mean = (density(first) + density(last)) / 2
-    return max(1, int(number / mean + 0.5))
-
-
-def _samples_or_tokens(
-    amount: Amount, means: Sequence[float] | None, step: StepSize | None, said: str
-) -> tuple[int, str]:
-    """Return an amount in samples, or in tokens if these are given or a step has tokens.
-
-    Raises:
-        PlanError: the size of a step or the tokens of samples are not known.
-    """
-    number, unit = amount.number, str(amount.unit)
-    if amount.unit == "steps":
-        if step is None:
-            raise PlanError(f"{said}: the size of a step is not known; give samples or tokens")
-        if step.samples is not None:
-            return number * step.samples, "samples"
-        assert step.tokens is not None
-        number, unit = number * step.tokens, "tokens"
-    if unit == "tokens" and means is None:
-        raise PlanError(
-            f"{said}: {amount} need the tokens of each dataset; give text=TextSpec(...), or an "
-            "amount in samples"
-        )
-    return number, unit
-
-
-def _epoch(shares: _Shares, line: RateLine) -> int:
-    """Return the draws of an epoch."""
-    mixture = shares.mixture
-    if isinstance(mixture.epoch, Amount):
-        return _start(mixture.epoch, line, shares.means, None, "epoch")
-    if mixture.epoch == "longest" and mixture.only_repeats:
-        return max(1, round(shares.natural()))
-    ends = []
-    for number, (dataset, count) in enumerate(zip(mixture.datasets, shares.counts, strict=True)):
-        if mixture.epoch == "shortest":
-            beyond = line.first_draw(itemgetter(number), more_than(count))
-            ends += [beyond - 1] if beyond is not None else []
-            continue
-        if not any(piece.first[number] or piece.last[number] for piece in line.pieces):
-            continue  # a weight of 0 leaves a dataset out
-        end = line.first_draw(itemgetter(number), at_least(count))
-        if end is None:
-            raise PlanError(
-                f"epoch 'longest' never ends: dataset {shorten(dataset.name)} is not drawn as "
-                f"often as it has samples ({count:,}) before its weight is 0; give epoch "
-                "'shortest' or an amount such as '2M samples'"
-            )
-        ends.append(end)
-    return min(ends) if mixture.epoch == "shortest" else max(ends)

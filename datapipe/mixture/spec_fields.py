@@ -12,7 +12,7 @@ from datapipe.errors import PlanError
 from datapipe.mixture.located import Located
 from datapipe.paths import expand_home
 from datapipe.text.spec import TextSpec
-from datapipe.text.templates import BUILT_IN
+from datapipe.text.templates import BUILT_IN, is_jinja
 
 _DTYPES = ("uint8", "float32", "bfloat16")
 _PRESET = "preset"
@@ -103,6 +103,4 @@ def from_folder(path: str, folder: str | None) -> str:
 
 def _names_file(name: str, value: str) -> bool:
     """Return True if a tokenizer or template is given by its path."""
-    return name == "tokenizer" or (
-        value not in BUILT_IN and "{{" not in value and "{%" not in value
-    )
+    return name == "tokenizer" or not (value in BUILT_IN or is_jinja(value))

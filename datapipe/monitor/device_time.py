@@ -1,8 +1,8 @@
 """Step time on the device, without waiting for it.
 
 Work on a GPU is queued, so the host's clock tells when it was queued and not when it was done.
-Marks are queued beside it and read once the device has passed them. From the end of one step to the
-start of the next the device is idle: only this waiting costs time.
+Marks are queued with it and read once the device has passed them. Between steps the device is idle:
+only this waiting costs time.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from datapipe.monitor.durations import Durations
-from datapipe.monitor.loop_timer import TRANSFER
+from datapipe.monitor.loop_timer import ENTER, LEAVE, TurnParts
 
-_MOST_PENDING = 256  # steps that the host may be ahead
+_MOST_PENDING = 256  # turns that the host may be ahead
 
 
 class DeviceMark(Protocol):
@@ -65,23 +64,12 @@ def current_device() -> Device | None:
     return Cuda()
 
 
-Span = tuple[DeviceMark, DeviceMark]
+class _Noted(NamedTuple):
+    """A mark at the start or end of a part."""
 
-
-@dataclass(slots=True)
-class _MarkedStep:
-    """Queued marks of a step and of the transfers around it."""
-
-    previous: DeviceMark | None  # end of the step before
-    between: list[Span]  # transfers after that
-    start: DeviceMark
-    inside: list[Span]
-    end: DeviceMark
-
-    def marks(self) -> list[DeviceMark]:
-        """Return the marks that are free once the step was read."""
-        spans = [mark for span in (*self.between, *self.inside) for mark in span]
-        return [*([] if self.previous is None else [self.previous]), self.start, *spans]
+    event: int
+    part: int
+    mark: DeviceMark
 
 
 class DeviceTimes:
@@ -91,96 +79,67 @@ class DeviceTimes:
 
     Attributes:
         steps, transfers: on the device, each.
-        idle: between the end of a step and the start of the next.
+        idle: of each turn, from the end of the turn before.
         turns: that count, some of which may not have been read yet.
     """
 
     def __init__(self, device: Device) -> None:
-        self.steps = Durations()
-        self.transfers = Durations()
-        self.idle = Durations()
+        self.steps, self.transfers, self.idle = Durations(), Durations(), Durations()
         self.turns = 0
         self._device = device
         self._free: list[DeviceMark] = []
-        self._pending: deque[_MarkedStep] = deque()
-        self._turn: list[_MarkedStep] = []
-        self._previous: DeviceMark | None = None
-        self._between: list[Span] = []
-        self._inside: list[Span] = []
-        self._step: DeviceMark | None = None
-        self._transfer: DeviceMark | None = None
-        self._depth = 0  # of steps
+        self._pending: deque[list[_Noted]] = deque()
+        self._turn: list[_Noted] = []
+        self._previous: DeviceMark | None = None  # last mark that was read
 
     def enter(self, part: int) -> None:
-        """Begin a step or a transfer; a step inside of another is a part of it."""
-        if part == TRANSFER:
-            self._transfer = self._queue()
-            return
-        self._depth += 1
-        if self._depth == 1:
-            self._inside = []
-            self._step = self._queue()
+        """Begin a step or a transfer."""
+        self._note(ENTER, part)
 
     def leave(self, part: int) -> None:
         """End a step or a transfer: all of its work is queued."""
-        if part == TRANSFER:
-            begun, self._transfer = self._transfer, None
-            end = self._queue()
-            if begun is not None and end is not None:
-                (self._between if self._step is None else self._inside).append((begun, end))
-            return
-        self._depth -= 1
-        if self._depth:
-            self._depth = max(self._depth, 0)
-            return
-        start, self._step = self._step, None
-        end = self._queue()
-        if start is None or end is None:
-            self._previous = None
-            return
-        self._turn.append(_MarkedStep(self._previous, self._between, start, self._inside, end))
-        self._previous, self._between, self._inside = end, [], []
+        self._note(LEAVE, part)
 
     def end_turn(self, counts: bool) -> None:
         """End a turn; `counts` tells whether it is in the figures."""
-        steps, self._turn, self._depth = self._turn, [], 0
-        if counts:
-            self.turns += 1
-            self._pending += steps
-        else:
-            # The time up to the next turn is no usual idle time.
-            self._previous, self._between = None, []
+        turn, self._turn = self._turn, []
+        self.turns += counts
+        # The time up to the turn after one that does not count is no usual idle time.
+        self._pending.append(turn if counts else [])
         while len(self._pending) > _MOST_PENDING:
             self._pending.popleft()
+            self._previous = None
 
     def read(self) -> None:
-        """Add up the steps that the device has passed."""
+        """Add up the turns that the device has passed."""
         while self._pending:
-            step = self._pending[0]
-            marks = step.marks()
-            if not step.end.query() or not all(mark.query() for mark in marks):
+            turn = self._pending[0]
+            if not all(noted.mark.query() for noted in reversed(turn)):
                 return
             self._pending.popleft()
-            self._add(step)
-            self._free += marks
+            if turn:
+                self._add(turn)
+            else:
+                self._previous = None
 
-    def _add(self, step: _MarkedStep) -> None:
-        between = [_elapsed(*span) for span in step.between]
-        inside = [_elapsed(*span) for span in step.inside]
-        for took in (*between, *inside):
-            self.transfers.add(took)
-        self.steps.add(_elapsed(step.start, step.end) - sum(inside))
-        if step.previous is not None:
-            self.idle.add(_elapsed(step.previous, step.start) - sum(between))
+    def _add(self, turn: list[_Noted]) -> None:
+        parts, before = TurnParts(), self._previous
+        for event, part, mark in turn:
+            if before is not None:
+                parts.spend(round(before.elapsed_time(mark) * 1e6))
+                self._free.append(before)
+            (parts.enter if event == ENTER else parts.leave)(part)
+            before = mark
+        for durations, times in zip((self.steps, self.transfers), parts.times, strict=True):
+            for took in times:
+                durations.add(took)
+        if self._previous is not None:
+            self.idle.add(parts.rest)
+        self._previous = before
 
-    def _queue(self) -> DeviceMark | None:
+    def _note(self, event: int, part: int) -> None:
         if self._device.recording():
-            return None
+            return
         mark = self._free.pop() if self._free else self._device.mark()
         mark.record()
-        return mark
-
-
-def _elapsed(start: DeviceMark, end: DeviceMark) -> int:
-    """Return the nanoseconds between two marks."""
-    return round(start.elapsed_time(end) * 1e6)
+        self._turn.append(_Noted(event, part, mark))

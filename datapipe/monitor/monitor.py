@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from threading import get_ident
 from typing import Any, Generic, TypeVar
 
 from datapipe.declared import Natural, checked
@@ -15,14 +14,12 @@ from datapipe.diagnosis.loop_figures import Verdict
 from datapipe.diagnosis.loop_rules import judge
 from datapipe.errors import PlanError
 from datapipe.monitor.headroom import Headroom, measure_headroom
-from datapipe.monitor.loop_timer import ASK, BITS, ENTER, GOT, LEAVE, STEP, TRANSFER
+from datapipe.monitor.loop_timer import STEP, TRANSFER
 from datapipe.monitor.report import LoopReport
-from datapipe.monitor.session import MOST_NOTED, LoopMeter, MonitorOptions
-from datapipe.monitor.trace import FLAG, TraceOrder
+from datapipe.monitor.session import LoopMeter, MonitorOptions
+from datapipe.monitor.trace import TraceOrder
 
 T = TypeVar("T")
-
-_MOST = 2 * MOST_NOTED  # times, if a batch has thousands of steps
 
 WARM_UP = 5
 """Batches at the start that are left out of all figures."""
@@ -39,14 +36,16 @@ class Monitor:
 
     It takes some microseconds a step and constant memory, and never waits for the device. Figures
     leave the warm-up out; the first batch of each pass over the loader is reported apart. A few
-    turns of the loop are probed for calls that wait for the device, such as `.item()`, and are in
-    no other figure. When waiting takes over 10 % of the time, the log says so once.
+    steps are recorded by torch's profiler, and their turns are in no other figure. When waiting
+    takes over 10 % of the time, the log says so once.
 
     One monitor is for one loop in one thread; a loop inside of it gets a monitor of its own.
 
     Args:
         warmup: batches at the start that are left out.
-        probe: whether some turns are probed for calls that wait.
+        probe: whether a `TorchFunctionMode` names the lines that wait for the device, such as
+            `.item()`, in a few turns. Functions that `torch.compile` has compiled are compiled
+            again for the mode.
         gpu: whether a thread queries NVML a few times a second how busy the GPU is.
         meter: whether a datapipe loader times its stages.
         ranges: whether waiting, transfers, steps and the loader's stages are ranges for profilers
@@ -71,7 +70,7 @@ class Monitor:
         self,
         *,
         warmup: Natural = WARM_UP,
-        probe: bool = True,
+        probe: bool = False,
         gpu: bool = True,
         meter: bool = True,
         ranges: bool = False,
@@ -105,7 +104,7 @@ class Monitor:
     def verdict(self) -> Verdict:
         """Verdict on the limit of the loop so far, with the next things to do."""
         counted = self._meter.counted()
-        return judge(counted.figures(counted.sampled(thoroughly=True)))
+        return judge(counted.figures(counted.recorder.figures(thoroughly=True)))
 
     def report(self) -> LoopReport:
         """Report everything so far; cheap enough for every minute."""
@@ -207,35 +206,6 @@ class _Pass(Iterator[T]):
 
     def __next__(self) -> T:
         meter = self._meter
-        if not (
-            meter.plain
-            and meter.number == self._number
-            and len(meter.noted) < MOST_NOTED
-            and get_ident() == meter.thread
-            and not getattr(meter.profiler, FLAG, False)
-        ):
-            return self._with_care()
-        if meter.device is not None:
-            meter.device.end_turn(True)
-        meter.noted.append(meter.clock() << BITS | ASK)
-        try:
-            batch = next(self._batches)
-        except BaseException:
-            meter.stopped()
-            raise
-        if self._meter.plain:  # a trace may have been ordered meanwhile
-            meter.noted.append(meter.clock() << BITS | GOT)
-            meter.begun += 1
-            if meter.begun >= meter.look_at:
-                meter.look()
-        else:
-            meter.got()
-        if meter.datasets.counts:
-            meter.datasets.add(batch)
-        return batch
-
-    def _with_care(self) -> T:
-        meter = self._meter
         if not meter.ask(self._number, self._earlier):
             return next(self._batches)
         self._earlier = None
@@ -244,9 +214,7 @@ class _Pass(Iterator[T]):
         except BaseException:
             meter.stopped()
             raise
-        meter.got()
-        if meter.datasets.counts:
-            meter.datasets.add(batch)
+        meter.got(batch)
         return batch
 
     def __getattr__(self, name: str) -> Any:
@@ -271,22 +239,9 @@ class PartMark:
     def __init__(self, meter: LoopMeter, part: int) -> None:
         self._meter = meter
         self._part = part
-        self._enter, self._leave = ENTER + part, LEAVE + part  # no arithmetic right after a step
 
     def __enter__(self) -> None:
-        meter = self._meter
-        if meter.plain and len(meter.noted) <= _MOST and get_ident() == meter.thread:
-            if meter.device is not None:
-                meter.device.enter(self._part)
-            meter.noted.append(meter.clock() << BITS | self._enter)
-        else:
-            meter.enter(self._part)
+        self._meter.enter(self._part)
 
     def __exit__(self, kind: object, *_: object) -> None:
-        meter = self._meter
-        if meter.plain and kind is None and get_ident() == meter.thread:
-            meter.noted.append(meter.clock() << BITS | self._leave)
-            if meter.device is not None:
-                meter.device.leave(self._part)
-        else:
-            meter.leave(self._part, failed=kind is not None)
+        self._meter.leave(self._part, failed=kind is not None)

@@ -14,7 +14,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from datapipe.diagnosis.step_roofline import Operator
-from datapipe.monitor.intervals import Interval
 
 _ITEM_SIZES = {
     "double": 8,
@@ -45,6 +44,7 @@ _NO_WORK = frozenset(
     )
 )
 _NO_OPERATORS = frozenset({"autograd", "torch", "c10d", "_c10d_functional"})
+_OF_FUNCTIONS = 0  # scope of operators; ranges, such as FSDP's, which wait too, have another
 _COMPILED = ("## Call CompiledFxGraph", "Torch-Compiled Region", "triton_", "CompiledFunction")
 
 
@@ -71,7 +71,7 @@ class _Call:
 
 def operators_of(
     events: Iterable[OperatorEvent], kernels: Mapping[int, int]
-) -> tuple[list[Operator], list[Interval]]:
+) -> tuple[list[Operator], list[tuple[int, int]]]:
     """Return the operators that compute, merged by name and shapes, and when they ran.
 
     Args:
@@ -128,11 +128,14 @@ def _encloses(outer: OperatorEvent, event: OperatorEvent) -> bool:
 
 
 @cache
-def computes(name: str) -> bool:
+def computes(name: str, scope: int) -> bool:
     """Check whether events of this name are operators that compute."""
+    if name.startswith(_COMPILED):
+        return True
     space, _, rest = name.partition("::")
-    operator = bool(rest) and space not in _NO_OPERATORS and name not in _NO_WORK
-    return operator or name.startswith(_COMPILED)
+    # DDP's ranges have names such as `torch.distributed.ddp.reducer::copy_bucket_to_grad`.
+    operator = bool(rest) and space.isidentifier() and space not in _NO_OPERATORS
+    return operator and scope == _OF_FUNCTIONS and name not in _NO_WORK
 
 
 @cache

@@ -142,10 +142,10 @@ def _stages(report: LoopReport) -> Figure:
 
 def _lines(report: LoopReport) -> Table:
     rows = [
-        [line.call, line.where, line.kind, f"{line.count:,}", time_text(line.seconds)]
+        [line.call, line.where, f"{line.count:,}", time_text(line.seconds)]
         for line in report.lines[:12]
     ]
-    return ["call", "line", "kind", "calls", f"time in {report.blocked.turns} steps probed"], rows
+    return ["call", "line", "calls", f"time in {report.blocked.turns} steps probed"], rows
 
 
 def _scale(seconds: float) -> tuple[float, str]:

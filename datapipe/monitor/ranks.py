@@ -78,15 +78,14 @@ class RankSamples:
 
 
 def _store() -> tuple[Any, int, int] | None:
-    """Return the store, this rank and the world size; None without other ranks."""
+    """Return the store of the process group, this rank and the world size.
+
+    None without other ranks, and with a torch before 2.7, which does not give it out.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
-    world_size = distributed.get_world_size()
-    if world_size < 2:
+    group, world_size = distributed.group.WORLD, distributed.get_world_size()
+    if world_size < 2 or not hasattr(group, "get_group_store"):
         return None
-    return (
-        distributed.distributed_c10d._get_default_store(),
-        distributed.get_rank(),
-        world_size,
-    )
+    return group.get_group_store(), distributed.get_rank(), world_size

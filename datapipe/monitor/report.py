@@ -17,8 +17,8 @@ from datapipe.monitor.device_time import DeviceTimes
 from datapipe.monitor.durations import Bucket, Durations, Stretch, Timing
 from datapipe.monitor.gpu import GpuSampler, GpuUsage
 from datapipe.monitor.loop_timer import LoopClock
-from datapipe.monitor.sampled import SampledSteps, look_at_samples
-from datapipe.monitor.syncs import Probe, SyncShares
+from datapipe.monitor.recorder import SampledSteps, StepRecorder
+from datapipe.monitor.waits import WaitProbe, WaitShares
 from datapipe.progress import readable_size
 from datapipe.report.table import Table, aligned, time_text
 from datapipe.report.trace import TraceEvent
@@ -32,7 +32,7 @@ class OnDevice:
 
     step: Timing  # each step, without transfers in it
     transfer: Timing  # each transfer
-    idle: Timing  # from the end of each step to the start of the next, without transfers
+    idle: Timing  # of each turn, from the end of the turn before
     turns: int  # that these are of
 
 
@@ -49,18 +49,19 @@ class LoopReport:
         first: each wait for the first batch of a pass over the loader, which starts workers; in no
             other figure.
         left_out: how many turns are in no other figure, and why: "first" of a pass, "warm-up",
-            "probed" for calls that wait, "traced", "disturbed" by an error or another loop.
+            "recorded", "probed" for calls that wait, "traced", "disturbed" by an error or another
+            loop.
         warm_up: seconds of the turns of the warm-up.
         device: by the GPU's clock; None without a GPU.
         gpu: by NVML; None without a GPU.
-        blocked: time in calls that wait for the device or for other ranks, in the turns probed.
+        blocked: time in calls that wait for the device, in the turns probed.
         lines: lines of the loop that made these calls.
         stages: of a datapipe loader, by name, summed over its threads.
         timeline: the whole run in stretches.
         step_times: histogram of the steps.
         verdict: on the limit of the loop.
-        sampled: exchange with other ranks and the roofline, from steps that torch's profiler
-            recorded; None before the first one.
+        sampled: exchange with other ranks, waits for the GPU and the roofline, from steps that
+            torch's profiler recorded; None before the first one.
         datasets: of a mixture, from all batches so far whose `meta` has "dataset", on this rank.
     """
 
@@ -76,7 +77,7 @@ class LoopReport:
     first: Timing
     left_out: Mapping[str, int]
     warm_up: float
-    blocked: SyncShares
+    blocked: WaitShares
     lines: tuple[Blocked, ...]
     timeline: tuple[Stretch, ...]
     step_times: tuple[Bucket, ...]
@@ -99,8 +100,9 @@ class LoopReport:
 
     def __str__(self) -> str:
         lines = [str(self.verdict), ""]
-        header, rows = time_table(self)
-        lines += aligned((header[:-1], [row[:-1] for row in rows]))
+        if self.turns:
+            header, rows = time_table(self)
+            lines += aligned((header[:-1], [row[:-1] for row in rows]))
         if self.datasets:
             header, rows = dataset_table(self)
             lines += ["", *aligned((header, rows[:_MOST_DATASETS])), ""]
@@ -115,6 +117,8 @@ class LoopReport:
             lines.append(first)
         if self.gpu is not None:
             lines.append(gpu_text(self.gpu))
+        if self.turns and self.sampled is None and not self.blocked.turns:
+            lines.append("no step was recorded: exchange and waits for the device are not known")
         for line in self.lines[:5]:
             each = time_text(line.seconds / line.count)
             lines.append(f"{line.call} at {line.where}: {line.count} times, {each} each")
@@ -135,16 +139,16 @@ def parts(report: LoopReport) -> list[tuple[str, float, Timing | None]]:
 def time_table(report: LoopReport) -> Table:
     """List the shares and percentiles of a turn's parts."""
     rows = [_row(name, f"{share:.1%}", timing) for name, share, timing in parts(report)]
-    if report.sampled is not None and report.sampled.exchange + report.sampled.hidden > 0:
+    if report.sampled is not None and report.sampled.exchange + report.sampled.beside > 0:
         rows += [
-            _row("exchange, not hidden", f"{report.sampled.exchange:.1%}", None),
-            _row("exchange behind compute", f"{report.sampled.hidden:.1%}", None),
+            _row("exchange alone", f"{report.sampled.exchange:.1%}", None),
+            _row("exchange beside operators", f"{report.sampled.beside:.1%}", None),
         ]
     if report.device is not None:
         rows += [
             _row("step on the GPU", "", report.device.step),
             _row("transfer on the GPU", "", report.device.transfer),
-            _row("GPU idle between steps", "", report.device.idle),
+            _row("GPU idle in a turn", "", report.device.idle),
         ]
     return ["", "share", "P50", "P90", "P99", "longest"], rows
 
@@ -226,96 +230,99 @@ class Counted:
     """Counters of a monitor."""
 
     loop: LoopClock
-    probe: Probe
+    recorder: StepRecorder
+    probe: WaitProbe
     loader: LoopLoader
     device: DeviceTimes | None
     sampler: GpuSampler | None
     datasets: DatasetCounter
 
-    def sampled(self, *, thoroughly: bool) -> SampledSteps | None:
-        """Return the figures of the recorded steps, see `look_at_samples`."""
-        return look_at_samples(self.probe.samples, self.probe.ranks, thoroughly=thoroughly)
-
     def figures(self, sampled: SampledSteps | None) -> LoopFigures:
         """Compute the figures of the verdict."""
-        loop, device, shares = self.loop, self.device, self.probe.shares()
-        usage = self.sampler.usage() if self.sampler is not None else None
-        busy = None if sampled is None else sampled.busy
-        busy = busy if usage is None else usage.utilization  # of all steps, at their own speed
-        reading = self.loader.reading()
-        limit = None
-        if reading is not None:
-            limit = find_limit(LoaderFigures.of(reading, asked=reading.waited))
-        idle = transfer = None
+        device, probed, reading = self.device, self.probe.shares(), self.loader.reading()
+        usage = None if self.sampler is None else self.sampler.usage()
+        values: dict[str, Any] = dict(self._shares(self.loop.seldom))
+        if sampled is not None:
+            values |= {
+                "busy": sampled.busy,
+                "exchange": sampled.exchange,
+                "beside": sampled.beside,
+                "operators": sampled.operators,
+                "ranks": sampled.ranks,
+                "roofline": sampled.roofline,
+                "waiter": sampled.waiter,
+                # The CPU computes at once, so nothing waits for it.
+                "synchronisation": None if sampled.busy is None else sampled.synchronisation,
+            }
+        if usage is not None:
+            values["busy"] = usage.utilization  # of all steps, at their own speed
+        if probed.turns:
+            values["synchronisation"] = probed.synchronisation
         if device is not None:
-            idle = self._of_turn(device.idle, loop.steps.each)
-            transfer = self._of_turn(device.transfers, loop.transfers.each)
+            values["idle"] = self._of_turn(device.idle)
+            values["device_transfer"] = self._of_turn(device.transfers)
+        if reading is not None:
+            values["limit"] = find_limit(LoaderFigures.of(reading, asked=reading.waited))
         return LoopFigures(
-            turns=loop.turns,
-            **self._shares(),
-            idle=idle,
-            device_transfer=transfer,
-            busy=busy,
-            synchronisation=shares.synchronisation if shares.turns else None,
-            synchronisation_outside=shares.outside,
-            communication=shares.communication,
-            exchange=0.0 if sampled is None else sampled.exchange,
-            hidden=0.0 if sampled is None else sampled.hidden,
-            ranks=None if sampled is None else sampled.ranks,
-            roofline=None if sampled is None else sampled.roofline,
+            turns=self.loop.turns,
+            **values,
+            synchronisation_outside=probed.outside,
             lines=self.probe.lines(),
-            marked=loop.steps.each.count > 0,
-            limit=limit,
+            marked=self.loop.steps.count > 0,
             hints=self.loader.hints,
             datasets=self.datasets.figures(),
         )
 
     def report(self) -> LoopReport:
         """Make the report."""
-        loop, reading = self.loop, self.loader.reading()
-        sampled = self.sampled(thoroughly=True)
+        loop, device, reading = self.loop, self.device, self.loader.reading()
+        sampled = self.recorder.figures(thoroughly=True)
         figures = self.figures(sampled)
+        on_device = None
+        if device is not None:
+            on_device = OnDevice(
+                step=device.steps.timing(),
+                transfer=device.transfers.timing(),
+                idle=device.idle.timing(),
+                turns=device.turns,
+            )
         return LoopReport(
             turns=loop.turns,
             seconds=loop.total / 1e9,
             **{f"{name}_share": share for name, share in self._shares().items()},
             wait=loop.waits.timing(),
-            transfer=loop.transfers.each.timing(),
-            step=loop.steps.each.timing(),
+            transfer=loop.transfers.timing(),
+            step=loop.steps.timing(),
             first=loop.firsts.timing(),
             left_out=MappingProxyType(dict(loop.left_out)),
             warm_up=loop.warm_up / 1e9,
             blocked=self.probe.shares(),
-            lines=self.probe.lines(),
+            lines=figures.lines,
             timeline=loop.timeline.stretches(),
-            step_times=loop.steps.each.buckets(),
+            step_times=loop.steps.buckets(),
             verdict=judge(figures),
             sampled=sampled,
             datasets=figures.datasets,
-            device=None if self.device is None else _on_device(self.device),
-            gpu=self.sampler.usage() if self.sampler is not None else None,
+            device=on_device,
+            gpu=None if self.sampler is None else self.sampler.usage(),
             stages=MappingProxyType({} if reading is None else reading.all_stages),
         )
 
-    def _shares(self) -> dict[str, float]:
-        loop, total = self.loop, max(self.loop.total, 1)
-        parts = {"wait": loop.wait, "transfer": loop.transfers.total}
-        parts |= {"step": loop.steps.total, "rest": loop.rest}
+    def _shares(self, seldom: int = 0) -> dict[str, float]:
+        """Return the shares of the parts, without so many ns of rare work outside of the steps."""
+        loop, total = self.loop, max(self.loop.total - seldom, 1)
+        parts = {"wait": loop.waits.total, "transfer": loop.transfers.total}
+        parts |= {"step": loop.steps.total, "rest": loop.rest - seldom}
         return {name: part / total for name, part in parts.items()}
 
-    def _of_turn(self, times: Durations, on_host: Durations) -> float | None:
+    def _of_turn(self, times: Durations) -> float | None:
         """Return a device's share of the loop's time; some turns may not have been read yet."""
-        if not on_host.count:
+        device, loop = self.device, self.loop
+        assert device is not None
+        read = device.steps.count
+        if not loop.steps.count:
             return 0.0
-        if times.count < ENOUGH:
+        if read < ENOUGH:
             return None
-        return min(1.0, times.total / times.count * on_host.count / max(self.loop.total, 1))
-
-
-def _on_device(device: DeviceTimes) -> OnDevice:
-    return OnDevice(
-        step=device.steps.timing(),
-        transfer=device.transfers.timing(),
-        idle=device.idle.timing(),
-        turns=device.turns,
-    )
+        whole = times.total / read * loop.steps.count
+        return min(1.0, whole / max(loop.total - loop.seldom, 1))

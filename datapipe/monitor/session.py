@@ -1,14 +1,12 @@
-"""Meter of a training loop: its clock, probe, device times and trace together."""
+"""Meter of a training loop: its clock, recorder, probe, device times and trace together."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from threading import get_ident
-from types import ModuleType
 from typing import Any
 
 from datapipe.diagnosis.loop_rules import WAIT_LIMIT, judge_waiting
@@ -16,16 +14,33 @@ from datapipe.errors import PlanError
 from datapipe.monitor.datasets import DatasetCounter
 from datapipe.monitor.device_time import DeviceTimes, current_device
 from datapipe.monitor.gpu import GpuSampler, find_gpu
-from datapipe.monitor.loop_timer import PARTS, LoopClock
+from datapipe.monitor.loop_timer import (
+    BEGIN,
+    CUT,
+    DROP,
+    END,
+    ENTER,
+    GOT,
+    LEAVE,
+    PARTS,
+    STEP,
+    Event,
+    LoopClock,
+    Reason,
+)
+from datapipe.monitor.recorder import StepRecorder
 from datapipe.monitor.report import Counted, LoopLoader
-from datapipe.monitor.syncs import Probe
-from datapipe.monitor.trace import FLAG, LoopTrace, Ranges, TraceOrder
+from datapipe.monitor.trace import LoopTrace, Ranges, TraceOrder, profiled
+from datapipe.monitor.waits import WaitProbe
 
 logger = logging.getLogger(__name__)
 
-MOST_NOTED = 384
-"""Noted times, of some 64 turns; adding them up takes a quarter of a millisecond."""
-_LOOK_AGAIN = 10  # turns until the next attempt, if a probe was not possible
+RECORDED = (8, 23, 83), 4000
+"""Turns after the warm-up that torch's profiler records, and how many lie between later ones."""
+PROBED = (9, 24, 84), 500
+"""Turns after the warm-up that are probed, likewise."""
+_MOST_RECORDED = 64  # turns in a recording, of a loop that steps once in several batches
+_MOST_NOTED = 384  # events, of some 64 turns; adding them up takes a quarter of a millisecond
 _FIRST_CHECK = 20  # turns, after which the log may warn; then at twice as many, and so on
 _LEAST_TIME = 1.0  # seconds of these turns, at least
 
@@ -41,65 +56,77 @@ class MonitorOptions:
     ranges: bool
 
 
+class TurnSchedule:
+    """Numbers of the turns in which something is measured that takes too long for every turn.
+
+    They end in 3 or 8, or in 4 or 9 for the other schedule, so that work of every 10th or 25th turn
+    is in none of them.
+
+    Args:
+        after: turns after the warm-up, ascending.
+        every: turns between later ones.
+        warmup: turns.
+
+    Attributes:
+        next: number of the next such turn.
+    """
+
+    def __init__(self, after: tuple[int, ...], every: int, warmup: int) -> None:
+        self._turns = [warmup + -warmup % 5 + turn for turn in after]
+        self._every = every
+        self.next = self._turns.pop(0)
+
+    def due(self, turn: int) -> bool:
+        """Check whether a turn is due, and proceed to the next one if it is."""
+        if turn < self.next:
+            return False
+        self.next = self._turns.pop(0) if self._turns else self.next + self._every
+        return True
+
+
 class LoopMeter:
     """Receiver of all events of a monitored loop, in their order.
 
     Args:
         options: of the monitor.
         clock: returns nanoseconds.
-
-    Attributes:
-        plain: whether only the times of this turn have to be noted: it counts, and is neither
-            probed nor traced. Then `monitor.py` appends to `noted` itself, as calls are expensive
-            right after a step.
-        noted: times of plain turns, as `LoopClock.replay` takes them.
-        device: receives steps and transfers.
-        datasets: receives batches of mixtures.
-        number: of the pass whose turn it is; None between passes.
-        thread: that runs the loop.
-        begun: turns so far, those noted included.
-        look_at: number of turns from which on `look` is to be called.
-        profiler: torch's module that has `FLAG`, if the loop has imported torch.
     """
 
     def __init__(self, options: MonitorOptions, clock: Callable[[], int]) -> None:
         self.clock = clock
         self._options = options
-        self._loop = loop = LoopClock(options.warmup)
-        self._probe = Probe(
-            clock,
-            in_step=lambda: loop.steps.depth > 0,
-            in_transfer=lambda: loop.transfers.depth > 0,
-            waited=lambda: loop.waited,
-        )
-        self.device: DeviceTimes | None = None
+        self._loop = LoopClock()
+        self._recorder, self._probe = StepRecorder(), WaitProbe(clock, self._where)
+        self._recorded = TurnSchedule(*RECORDED, options.warmup)
+        self._probed = TurnSchedule(*PROBED, options.warmup) if options.probe else None
+        self._device: DeviceTimes | None = None
         self._sampler: GpuSampler | None = None
-        self._equipped = False
         self._source = LoopLoader()
-        self.datasets = DatasetCounter()
+        self._datasets = DatasetCounter()
         self._ranges = Ranges()
         self._shows = False  # whether this turn has ranges
         self._order: TraceOrder | None = None
         self._trace: LoopTrace | None = None
-        self._until = 0  # turn at which the trace begins, or ends
-        self.plain = False
-        self.noted: list[int] = []
-        self.begun = 0
-        self.look_at: float = options.warmup + self._probe.next if options.probe else inf
-        self.number: int | None = None
-        self.profiler: ModuleType | None = None
+        self._trace_at = inf  # turns after which the trace begins, or ends
+        self._noted: list[Event] = []
+        self._begun = 0  # turns
+        self._look_at = options.warmup + 1  # turn in which `_look` is called
+        self._equipped = False
+        self._marks_steps = False
+        self._open: list[int] = []  # parts of this turn
+        self._reason: Reason | None = None  # for which this turn does not count
+        self._number: int | None = None  # of the pass whose turn it is; None between passes
         self._passes = 0
         self._asked = 0
-        self.thread = 0
+        self._thread = 0  # that runs the loop
         self._check = _FIRST_CHECK
         self._warned = self._warned_of_thread = False
 
     def counted(self) -> Counted:
         """Return the counters; in another thread, those of some dozens of turns ago."""
-        if self.mine():
+        if self._mine():
             self._add_up()
-            self.datasets.read()
-            if self.number is None:
+            if self._number is None:
                 self._finish_trace()
         return self._counted()
 
@@ -114,39 +141,26 @@ class LoopMeter:
                 f"the trace {self._order.path} is not finished; one monitor makes one at a time"
             )
         self._order = order
-        self._until = self.begun + order.start
-        self.look_at = min(self.look_at, self._until)
-        self.plain = self.plain and self.begun < self._until
+        self._trace_at = self._begun + order.start
 
     def close(self) -> None:
         """End the pass, the trace and the thread that samples the GPU."""
-        if self.number is not None:
-            self.left(self.number)
+        if self._number is not None:
+            self.left(self._number)
         self._finish_trace()
         if self._sampler is not None:
             self._sampler.close()
 
-    def mine(self) -> bool:
-        """Check that this thread runs the measured loop, or that there is none yet."""
-        thread = get_ident()
-        if thread == self.thread:
-            return True
-        if self.number is not None:
-            return False
-        self.thread = thread
-        return True
-
     def begin_pass(self, loader: Any) -> int:
         """Begin a pass over a loader; return its number."""
         self._passes += 1
-        self.profiler = sys.modules.get("torch.autograd.profiler")
         self._source.begin(
             loader,
             meter=self._options.meter,
             events=self._order is not None,
             ranges=self._options.ranges,
         )
-        self.datasets.begin(loader)
+        self._datasets.begin(loader)
         return self._passes
 
     def ask(self, number: int, earlier: int | None) -> bool:
@@ -157,116 +171,138 @@ class LoopMeter:
         """
         if not self._may_measure():
             return False
-        now = self.clock()
-        self._probe.end(counts=self.number == number)
-        if self.device is not None:
-            self.device.end_turn(self.plain)
-        self._add_up()
-        self.datasets.read()  # not in a probed turn, whose calls are timed
-        self._loop.end(number, now)
-        self._warn_of_waiting()
-        self._turn_trace()
-        self.plain, self.number = False, number
-        profiled = getattr(self.profiler, FLAG, False)
-        self._shows = self._options.ranges or self._trace is not None or profiled
-        self._ranges.close()
+        self._end_turn(END if number == self._number else CUT)
+        if self._begun >= self._trace_at:
+            self._turn_trace()
+        self._reason = None
+        self._open.clear()
+        if number != self._number:
+            # Another loop ran inside of this turn, or this is the first one of its pass.
+            self._number = number
+            self._reason = "disturbed" if earlier is None else "first"
+        self._shows = self._options.ranges or self._trace is not None or profiled()
         if self._shows:
             self._ranges.push("datapipe.wait")
-        self._asked = self.clock()
-        self._loop.ask(number, self._asked, first=earlier is not None, earlier=earlier or 0)
+        self._asked = self.clock() - (earlier or 0)
+        self._noted.append((BEGIN, self._asked, None))
         return True
 
-    def got(self) -> None:
+    def got(self, batch: object) -> None:
         """Note that the batch was received."""
-        loop = self._loop
         now = self.clock()
-        self._add_up()
-        self.begun += 1
-        loop.got(now)
+        self._noted.append((GOT, now, None))
+        self._begun += 1
         if self._shows:
             self._ranges.pop()
-        if self._trace is not None:
-            loop.leave_out("traced")
-            self._trace.add("datapipe.wait", self._asked, now)
-        if self.begun <= self._options.warmup:
-            return
-        if not self._equipped:
-            self._equip()
         if self._sampler is not None:
             self._sampler.count(True)
-        self.plain = loop.counts and not self._shows
-        if self.plain and self.begun >= self.look_at:
-            self.look()
-
-    def look(self) -> None:
-        """Begin a probe of this turn, or prepare for the trace after it, if they are due."""
-        warmup = self._options.warmup
-        again: float = inf
-        if self._order is not None:
-            again = self._until
-            if self.begun >= self._until:
-                self.plain = False
-        if self._options.probe:
-            if self.plain and self.begun - warmup >= self._probe.next:
-                self._add_up()
-                if self._probe.begin(self.begun - warmup, self._loop.asked):
-                    self.plain = False
-                    self._loop.leave_out("probed")
-            # If another monitor probes, not in each turn.
-            again = min(again, max(warmup + self._probe.next, self.begun + _LOOK_AGAIN))
-        self.look_at = again
+        if self._datasets.counts:
+            self._datasets.add(batch)
+        if self._begun <= self._options.warmup:
+            self._leave_out("warm-up")
+        elif self._trace is not None:
+            self._leave_out("traced")
+        elif self._recorder.runs:
+            self._leave_out("recorded")
+        elif self._begun >= self._look_at:
+            self._look(now)
 
     def stopped(self) -> None:
         """End the pass: there was no batch, or an error."""
-        self._add_up()
-        self._loop.stop()
-        self._warn_of_waiting()
+        self._noted.append((DROP, self.clock(), None))
         self._rest()
         self._finish_trace()
 
     def left(self, number: int) -> None:
         """End a pass that the loop has left."""
-        if self.number == number:
-            self._probe.end(counts=False)
-            if self.device is not None:
-                self.device.end_turn(self.plain)
-            self._add_up()
-            self._loop.flush()
+        if self._number == number:
+            self._end_turn(CUT)
             self._rest()
-
-    # Of the parts of a turn that is not plain.
 
     def enter(self, part: int) -> None:
         """Begin a step or a transfer."""
-        if self._may_measure():
+        if self._number is None or not self._may_measure():
+            return
+        if len(self._noted) >= 2 * _MOST_NOTED:  # in a turn of a thousand steps
             self._add_up()
-            if self._shows:
-                self._ranges.push(f"datapipe.{PARTS[part]}")
-            if self.device is not None and self.number is not None:
-                self.device.enter(part)
-            self._loop.enter(part, self.clock())
+        if self._shows:
+            self._ranges.push(f"datapipe.{PARTS[part]}")
+        if self._device is not None:
+            self._device.enter(part)
+        self._open.append(part)
+        self._noted.append((ENTER, self.clock(), part))
 
     def leave(self, part: int, *, failed: bool) -> None:
         """End a step or a transfer; `failed` by an exception."""
-        if not self._may_measure():
+        now = self.clock()
+        if self._number is None or not self._may_measure():
             return
-        loop, now = self._loop, self.clock()
-        self._add_up()
-        loop.leave(part, now)
-        if self.device is not None and self.number is not None:
-            self.device.leave(part)
-        mark = loop.parts[part]
-        if self._trace is not None and not mark.depth:
-            self._trace.add(f"datapipe.{PARTS[part]}", mark.since, now)
+        self._noted.append((LEAVE, now, part))
+        if self._device is not None:
+            self._device.leave(part)
         if self._shows:
             self._ranges.pop()
         if failed:
-            self.plain = False
-            loop.leave_out("disturbed")
-            self._probe.end(counts=False)
+            self._leave_out("disturbed")
+        if self._open:
+            self._open.pop()
+        if part == STEP and STEP not in self._open:
+            self._marks_steps = True
+            # What the loop does after its step, such as an evaluation, is not recorded.
+            self._recorder.end(counts=not failed)
+
+    def _end_turn(self, event: int) -> None:
+        """End the turn that is open, if any."""
+        if self._number is None:
+            return
+        now = self.clock()
+        self._noted.append((event, now, self._reason))
+        if self._recorder.runs:
+            long = self._begun - self._recorder.turn >= _MOST_RECORDED
+            if event == CUT or long or not self._marks_steps:
+                self._recorder.end(counts=event == END and not long)
+        self._probe.end(counts=event == END and self._reason == "probed")
+        self._ranges.close()
+        if self._device is not None:
+            self._device.end_turn(self._reason is None)
+        if self._reason is not None or len(self._noted) >= _MOST_NOTED:
+            self._add_up()
+
+    def _look(self, now: int) -> None:
+        """Record or probe this turn, if it is due."""
+        self._equip()
+        if self._reason is None:
+            if self._recorded.due(self._begun):
+                self._recorder.begin(turn=self._begun, waited=(now - self._asked) / 1e9)
+                if self._recorder.runs:
+                    self._leave_out("recorded")
+            elif self._probed is not None and self._probed.due(self._begun):
+                self._probe.begin(self._asked)
+                if self._probe.looks:
+                    self._leave_out("probed")
+        self._look_at = self._recorded.next
+        if self._probed is not None:
+            self._look_at = min(self._look_at, self._probed.next)
+
+    def _where(self) -> str:
+        """Return the name of the part that the loop is in; "" outside of all."""
+        return PARTS[self._open[-1]] if self._open else ""
+
+    def _leave_out(self, reason: Reason) -> None:
+        """Leave this turn out of the figures."""
+        self._reason = self._reason or reason
+
+    def _mine(self) -> bool:
+        """Check that this thread runs the measured loop, or that there is none yet."""
+        thread = get_ident()
+        if thread != self._thread:
+            if self._number is not None:
+                return False
+            self._thread = thread
+        return True
 
     def _may_measure(self) -> bool:
-        if self.mine():
+        if self._mine():
             return True
         if not self._warned_of_thread:
             self._warned_of_thread = True
@@ -277,15 +313,25 @@ class LoopMeter:
         return False
 
     def _add_up(self) -> None:
-        """Add up the noted times."""
-        noted, self.noted = self.noted, []
+        """Add up the noted events."""
+        noted, self._noted = self._noted, []
         self._loop.replay(noted)
-        if self.device is not None:
-            self.device.read()
+        if self._trace is not None:
+            self._trace.add(noted)
+        if self._device is not None:
+            self._device.read()
+        self._datasets.read()
+        self._warn_of_waiting()
 
     def _counted(self) -> Counted:
         return Counted(
-            self._loop, self._probe, self._source, self.device, self._sampler, self.datasets
+            self._loop,
+            self._recorder,
+            self._probe,
+            self._source,
+            self._device,
+            self._sampler,
+            self._datasets,
         )
 
     def _warn_of_waiting(self) -> None:
@@ -294,8 +340,7 @@ class LoopMeter:
         if self._warned or loop.turns < self._check or loop.total / 1e9 < _LEAST_TIME:
             return
         self._check = 2 * loop.turns
-        counted = self._counted()
-        figures = counted.figures(counted.sampled(thoroughly=False))
+        figures = self._counted().figures(self._recorder.figures(thoroughly=False))
         if figures.waiting > WAIT_LIMIT:
             self._warned = True
             verdict = judge_waiting(figures)
@@ -304,35 +349,39 @@ class LoopMeter:
 
     def _equip(self) -> None:
         """Find the GPU after the warm-up, when the loop uses it if it ever does."""
+        if self._equipped:
+            return
         self._equipped = True
         self._source.settle()
         device = current_device()
         if device is not None:
-            self.device = DeviceTimes(device)
+            self._device = DeviceTimes(device)
         gpu = find_gpu() if self._options.gpu else None
         if gpu is not None:
             self._sampler = GpuSampler(gpu)
+            self._sampler.count(True)
 
     def _rest(self) -> None:
         """Pause between passes."""
-        self.plain, self.number = False, None
+        self._number = None
+        self._recorder.end(counts=False)
         self._ranges.close()
         if self._sampler is not None:
             self._sampler.count(False)
+        self._add_up()
 
     def _turn_trace(self) -> None:
         """Begin or finish the trace before the next turn."""
-        order = self._order
-        if order is None or self.begun < self._until:
-            return
-        if self._trace is None:
-            self._trace = LoopTrace(order.path, self.clock)
-            self._until = self.begun + order.count
-        else:
+        if self._trace is not None:
             self._finish_trace()
+        elif self._order is not None:
+            self._add_up()
+            self._trace = LoopTrace(self._order.path, self.clock)
+            self._trace_at = self._begun + self._order.count
 
     def _finish_trace(self) -> None:
-        trace, self._trace = self._trace, None
-        if trace is not None:
-            self._order = None
+        if self._trace is not None:
+            self._add_up()
+            trace, self._trace, self._order = self._trace, None, None
+            self._trace_at = inf
             trace.finish(self._source.events())

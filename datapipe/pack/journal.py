@@ -14,7 +14,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.columns import COLUMNS
-from datapipe.index.files.crc32 import crc32, prefix_sums
+from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.journal_files import JournalFiles
 from datapipe.index.files.sealed_json import unseal_lines
 from datapipe.index.manifest import (
@@ -92,11 +92,13 @@ class Journal:
             self.shards, self.last = [], Checkpoint()
             self._base_rejects, crc = self._measure_rejects(base)
         self.rejected = self.last.rejected
-        self._rejects_crc32 = self.last.rejects_crc32 if begun else crc
         head = {"options": options, "base": fingerprint, "rejects": [self._base_rejects, crc]}
         self._files = JournalFiles(
-            *(self.work / REJECTS, self._base_rejects + self.last.rejects_bytes),
-            *(self.work / _JOURNAL, begun.ends[done] if begun else 0),
+            self.work / REJECTS,
+            self.work / _JOURNAL,
+            rejects_size=self._base_rejects + self.last.rejects_bytes,
+            rejects_crc32=self.last.rejects_crc32 if begun else crc,
+            journal_size=begun.ends[done] if begun else 0,
             head=None if begun else head,
         )
 
@@ -160,26 +162,22 @@ class Journal:
 
     def reject(self, reject: Reject) -> None:
         """Write one rejected input."""
-        data = reject.line()
-        self._files.rejects.write(data)
-        self._rejects_crc32 = crc32(data, self._rejects_crc32)
+        self._files.reject(reject.line())
         self.rejected += 1
 
     def checkpoint(self, inputs: InputCount, saved_bytes: int) -> Checkpoint:
         """Return the current state of the pack, to be committed once the shard is in place."""
-        self._files.rejects.flush()
         return Checkpoint(
             inputs=inputs.number,
             rejected=self.rejected,
-            rejects_bytes=self._files.rejects.tell() - self._base_rejects,
-            rejects_crc32=self._rejects_crc32,
+            rejects_bytes=self._files.rejects_size - self._base_rejects,
+            rejects_crc32=self._files.rejects_crc32,
             saved_bytes=saved_bytes,
             digest=inputs.digest,
         )
 
     def commit(self, shard: Shard, checkpoint: Checkpoint) -> None:
         """Record durably that a shard is in place, with all inputs up to its last."""
-        self._files.sync_rejects()
         self._files.note({"shard": asdict(shard), **asdict(checkpoint)})
         self.shards.append(shard)
         self.last = checkpoint

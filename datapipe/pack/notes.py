@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 
@@ -42,6 +43,10 @@ class Notes:
         """True if a sample has an image only for another of its captions."""
         self.used: set[str] = set()
         """Paths of files that are read beside those that samples name."""
+
+    def begin_with(self, other: Notes) -> None:
+        """Take over the notes of another collector."""
+        vars(self).update(copy.deepcopy(vars(other)))
 
     def find(self, name: str, value: str) -> None:
         """Note a value that no option gave, for the manifest; equal ones once."""

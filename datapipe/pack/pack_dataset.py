@@ -18,9 +18,10 @@ from datapipe.index.ignore import parse_ignore
 from datapipe.index.sidecars import parse_sidecars
 from datapipe.pack.input.archives import refuse_beside_tars, refuse_url
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.options import PackOptions, parse_max_rejects, parse_shard_size
 from datapipe.pack.pack_job import Job
-from datapipe.pack.recognition.choose import choose_reader
+from datapipe.pack.recognition.choose import choose_reading
 from datapipe.pack.records.captions import parse_captions
 from datapipe.pack.report import PackReport
 from datapipe.pack.url_upload import UploadStage, local_path, open_stage
@@ -123,7 +124,7 @@ def pack_dataset(
         stage = open_stage(out, staging, storage_options, append=append)
         destination = str(out) if stage else str(local_path(out))
     folder = stage.folder if stage else Path(destination) if destination else None
-    reading: dict[str, Any] = {
+    given: dict[str, Any] = {
         "image_column": image_column,
         "text_column": text_column,
         "include": include,
@@ -132,11 +133,12 @@ def pack_dataset(
         "map": map,
         "captions": captions,
     }
-    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **reading)
+    read_options = ReadOptions(image_root=Path(image_root) if image_root else None, **given)
     parse_captions(captions)
     warm_up(MODULES)
-    reader = choose_reader(raw, format, read_options)
-    for name in ("image_root", *reading):
+    reading = choose_reading(Survey(raw), format, read_options)
+    reader = reading.reader
+    for name in ("image_root", *given):
         if getattr(read_options, name) is not None and name not in reader.takes:
             option = f"--{name.replace('_', '-')}"
             raise PackError(f"{option} means nothing to the format {reader.name}; leave it out")
@@ -144,10 +146,8 @@ def pack_dataset(
         _check_folder(folder, raw)
     kinds = parse_sidecars(sidecars if isinstance(sidecars, str) else ",".join(sidecars))
     job = Job(
-        raw=raw,
+        reading=reading,
         out=folder or Path(),  # which a rehearsal does not look at
-        reader=reader,
-        read_options=read_options,
         options=PackOptions(
             format=reader.name,
             shard_size=str(shard_size),
@@ -158,7 +158,7 @@ def pack_dataset(
             max_side=max_side,
             quality=quality,
             image_format=image_format,
-            **reading,
+            **given,
         ),
         workers=workers or available_cpus(),
         size=parse_shard_size(str(shard_size)),

@@ -6,7 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from datapipe.index.manifest import (
 )
 from datapipe.index.sidecars import present_sidecars, write_sidecars
 from datapipe.pack.input.members import with_unread_fields
-from datapipe.pack.input.raw_sample import Input, InputCount, RawSample, ReadOptions
+from datapipe.pack.input.raw_sample import Input, InputCount, RawSample
 from datapipe.pack.journal import (
     Journal,
     read_journal,
@@ -38,7 +38,7 @@ from datapipe.pack.journal import (
 )
 from datapipe.pack.notes import Notes
 from datapipe.pack.options import MaxRejects, PackOptions, given_options
-from datapipe.pack.readers import Reader
+from datapipe.pack.readers import RawReading
 from datapipe.pack.recognition.unused_files import with_leftovers
 from datapipe.pack.report import PackReport
 from datapipe.pack.same_texts import refuse_changed_texts
@@ -60,10 +60,8 @@ def finished_in(out: Path) -> Manifest | None:
 class Job:
     """One pack in a folder; `placed` is called with every shard that is in place."""
 
-    raw: Path
+    reading: RawReading
     out: Path
-    reader: Reader
-    read_options: ReadOptions
     options: PackOptions
     workers: int
     size: ShardSize
@@ -118,8 +116,8 @@ class Job:
             seconds=0.0,
             output=str(self.out),
             inputs=self.tally.inputs,
-            reasons=dict(self.tally.reasons.most_common()),
-            examples=tuple(self.tally.examples),
+            reasons=dict(self.tally.rejects.reasons.most_common()),
+            examples=tuple(self.tally.rejects.examples),
             notes=(*self.notes.lines(), *self._unmatched(), *image_notes),
             left_out=self.notes.left_out,
             captions_unused=self.notes.captions_unused,
@@ -225,12 +223,12 @@ class Job:
         if journal.last.inputs:
             same_inputs(self.out, count, journal.last.inputs, journal.last.digest)
         sequencer = self._sequencer(sink, count)
-        sequencer.rejected = journal.rejected
+        self.tally.rejects.number = journal.rejected
         sequencer.saved_bytes = journal.last.saved_bytes
         self._sequence(sequencer, inputs, base)
         sink.drain()
         if not journal.shards:
-            examples = self.tally.examples
+            examples = self.tally.rejects.examples
             raise PackError(
                 f"no sample was found among {count.number:,} inputs"
                 + (f", the first reject: {examples[0].reason}" if examples else "")
@@ -247,7 +245,7 @@ class Job:
         return self._report(
             samples=sink.total_samples,
             images=sink.images,
-            rejected=sequencer.rejected,
+            rejected=self.tally.rejects.number,
             shards=sink.shards,
             bytes=sink.total_bytes,
             saved_bytes=sequencer.saved_bytes,
@@ -289,7 +287,7 @@ class Job:
     @property
     def _map(self) -> str | None:
         """Map of fields that is still to be applied; the table reader applies it itself."""
-        return self.options.map if self.reader.name != "table" else None
+        return self.options.map if self.reading.reader.name != "table" else None
 
     def _announced(self, inputs: Iterator[Input]) -> Iterator[Input]:
         """Show what a user's map makes of the first inputs; return all of them."""
@@ -308,14 +306,14 @@ class Job:
 
     def _inputs(self, scratch: Path | None) -> Iterator[Input]:
         self.notes = Notes()  # of this pass alone, as inputs may be read twice
-        options = replace(self.read_options, scratch=scratch, notes=self.notes)
-        inputs = self.reader.read(self.raw, options)
-        if not self.reader.fallback:
-            inputs = with_leftovers(self.raw, self.reader.name, inputs, self.notes)
+        reading = self.reading
+        inputs = reading.inputs(self.notes, scratch)
+        if not reading.reader.fallback:
+            inputs = with_leftovers(reading.survey, reading.reader.name, inputs, self.notes)
         return with_unread_fields(itertools.islice(inputs, self.options.limit), self.notes)
 
     def _expected(self) -> int | None:
-        total, limit = self.reader.estimate(self.raw, self.read_options), self.options.limit
+        total, limit = self.reading.estimate(), self.options.limit
         return min(total, limit) if total and limit else total
 
     def _count_all(self) -> InputCount:

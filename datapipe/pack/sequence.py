@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from datapipe.errors import PackError, SampleError
+from datapipe.errors import SampleError
 from datapipe.index.manifest import Shard
 from datapipe.index.rows import Rows
 from datapipe.named_counts import NamedCounts
 from datapipe.pack.input.raw_sample import Input, InputCount, RawImage, RawSample, Reject
 from datapipe.pack.journal import Checkpoint, Journal
 from datapipe.pack.options import MaxRejects
+from datapipe.pack.rejects import RejectCounts
 from datapipe.pack.teaching import Seen, Shown, Teaching, show
 from datapipe.pack.workers.prepare import Outcome, Pages
 from datapipe.pack.workers.worker import PreparedPart
@@ -23,7 +24,6 @@ from datapipe.pack.writers.shards import ShardSize, ShardWriter, writing
 from datapipe.pack.writers.ustar import END
 from datapipe.progress import Progress
 
-_EXAMPLES = 10
 SHOWN = 3
 """Samples that a report writes out."""
 
@@ -38,9 +38,7 @@ class PackTally:
     """
 
     inputs: int = 0
-    rejected: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-    examples: list[Reject] = field(default_factory=list)
+    rejects: RejectCounts = field(default_factory=RejectCounts)
     seen: Counter[Seen] = field(default_factory=Counter)
     shown: list[Shown] = field(default_factory=list)
     map: str | None = None
@@ -67,12 +65,6 @@ class PackTally:
         if len(self.shown) < SHOWN and isinstance(sample, RawSample):
             with suppress(SampleError):  # a file that was removed after it was packed
                 self.shown.append(show(sample, self.map, images=seen.images))
-
-    def reject(self, reject: Reject) -> None:
-        self.rejected += 1
-        self.reasons[f"{reject.error}: {reject.reason}"] += 1
-        if len(self.examples) < _EXAMPLES:
-            self.examples.append(reject)
 
     def image_notes(self, pages: Pages) -> list[str]:
         """Return lines of text on images; `pages` says what becomes of several in a file."""
@@ -149,7 +141,6 @@ class Sequencer:
     count: InputCount
     tally: PackTally
     saved_bytes: int = 0
-    rejected: int = 0
 
     def run(self, parts: Iterator[tuple[list[Input], PreparedPart]], progress: Progress) -> None:
         """Take all parts.
@@ -157,25 +148,25 @@ class Sequencer:
         Raises:
             PackError: too many inputs are rejected, or writing fails.
         """
+        rejects = self.tally.rejects
         for inputs, part in parts:
             self._take(inputs, part)
-            rejected = self.tally.rejected
+            rejected = rejects.number
             progress.advance(len(inputs), note=f"{rejected:,} rejected" if rejected else "")
-        self._judge(at_end=True)
+        rejects.check(self.max_rejects, self.count.number, at_end=True)
         if self.sink.samples:
             self.sink.cut(self.count, self.saved_bytes)
 
     def _take(self, inputs: list[Input], part: PreparedPart) -> None:
-        sink = self.sink
+        sink, rejects = self.sink, self.tally.rejects
         # Samples not yet written are from `start` to `end` and have the rows `row` to `stop`.
         start = end = row = stop = 0
         for sample, outcome in zip(inputs, part.outcomes, strict=True):
             if isinstance(outcome, Reject):
                 sink.reject(outcome)
-                self.tally.reject(outcome)
-                self.rejected += 1
+                rejects.add(outcome)
                 self.count.add(sample)
-                self._judge(at_end=False)
+                rejects.check(self.max_rejects, self.count.number)
                 continue
             waiting = sink.samples + stop - row
             if self.size.is_full(waiting, sink.bytes + end - start, outcome.bytes):
@@ -187,22 +178,8 @@ class Sequencer:
             self.saved_bytes += outcome.saved
             self.count.add(sample)
             self.tally.accept(sample, outcome)
-            if self.rejected:
-                self._judge(at_end=False)
+            if rejects.number:
+                rejects.check(self.max_rejects, self.count.number)
         if stop > row:
             sink.write(part.data[start:end], part.rows, row, stop, start)
         self.tally.inputs += len(inputs)
-
-    def _judge(self, *, at_end: bool) -> None:
-        if not self.max_rejects.exceeded(self.rejected, self.count.number, at_end=at_end):
-            return
-        examples = "".join(
-            f"\n  {reject.source}: {reject.file + ': ' if reject.file else ''}{reject.reason}"
-            for reject in self.tally.examples[:5]
-        )
-        raise PackError(
-            f"{self.rejected:,} of {self.count.number:,} inputs were rejected, more than "
-            f"--max-rejects {self.max_rejects} allows; for example{examples}\n"
-            "Finished shards are kept: mend the input, or allow more, and run the same command "
-            "again."
-        )

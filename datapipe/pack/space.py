@@ -51,17 +51,27 @@ def check_space(
         held += inline_bytes(sample)
     if first and total:
         size = round(_mean_bytes(first, options) * total)
-        free = shutil.disk_usage(out).free
-        about = f"about {total:,} samples, {readable_size(size)}"
-        if size > free:
-            raise PackError(
-                f"{out}: {about} are expected, {readable_size(free)} are free; make room, give a "
-                "folder on a larger disk, make images smaller with --max-side, or take fewer "
-                "with --limit (--no-space-check if the estimate is wrong)"
-            )
-        if size > _WORTH_SAYING or is_watched(sys.stderr):
-            print(f"{about}; {readable_size(free)} free", file=sys.stderr, flush=True)
+        remedy = "make images smaller with --max-side, or take fewer with --limit"
+        check_room(out, size, f"about {total:,} samples", remedy)
     return itertools.chain(first, inputs)
+
+
+def check_room(out: Path, size: int, content: str, remedy: str) -> None:
+    """Compare the size of the output with the free space; print both for a person.
+
+    Raises:
+        PackError: the disk has not enough room.
+    """
+    free = shutil.disk_usage(out).free
+    if size > free:
+        raise PackError(
+            f"{out}: {content}, {readable_size(size)} are needed, {readable_size(free)} are free; "
+            f"make room, give a folder on a larger disk, {remedy} (--no-space-check to try all the "
+            "same)"
+        )
+    if size > _WORTH_SAYING or is_watched(sys.stderr):
+        free_space = f"{readable_size(free)} free"
+        print(f"{content}, {readable_size(size)}; {free_space}", file=sys.stderr, flush=True)
 
 
 def _mean_bytes(first: Sequence[Input], options: PrepareOptions) -> float:

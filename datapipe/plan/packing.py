@@ -1,12 +1,9 @@
 """Packs: samples that fill a fixed number of tokens, from a window over their order.
 
-`packing_reference` explains the algorithm; `python -m benchmarks.plan` measures how full packs are.
+`packing_kernel` explains the algorithm; `python -m benchmarks.plan` measures how full packs are.
 """
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +11,15 @@ import numpy.typing as npt
 from datapipe.array_types import Int64
 from datapipe.declared import Count, checked
 from datapipe.errors import PlanError
-from datapipe.plan import packing_reference
 from datapipe.plan.options import BLOCK
 from datapipe.plan.order import Permutation
-from datapipe.plan.packing_reference import DENSITY_BITS, UNLIMITED
 from datapipe.plan.ragged import edges
 from datapipe.plan.rng import derive
 
-Packer = Callable[[Int64, Int64, int, int, int, int], tuple[Int64, Int64]]
-
 _PACKING = 0x7061636B  # purpose of a derived key
-_SUM_BITS = UNLIMITED.bit_length() - 1  # of any sum of lengths
-_packed = 0  # samples that this process has packed
+# Sums stay below `packing_kernel.UNLIMITED`; those of images are shifted by its `DENSITY_BITS`.
+_LENGTH_BITS = 60
+_IMAGE_BITS = 48
 
 
 @checked(PlanError)
@@ -70,11 +64,10 @@ def pack_lengths(
     indices = np.arange(len(tokens), dtype=np.int64)
     if seed is not None:
         indices = Permutation(len(tokens), derive(seed, _PACKING))(indices)
-    packer = _packer(len(tokens))
     orders, counts = [], []
     for start in range(0, len(tokens), BLOCK):
         block = indices[start : start + BLOCK]
-        order, offsets = _pack(packer, tokens[block], carried[block], capacity, window, max_images)
+        order, offsets = _pack(tokens[block], carried[block], capacity, window, max_images)
         orders.append(block[order])
         counts.append(np.diff(offsets))
     if not orders:
@@ -96,12 +89,10 @@ def pack_units(
     tokens, carried = _checked(lengths, images, capacity=capacity, **limits)
     if not len(tokens):
         return np.zeros(0, np.int64), np.zeros(1, np.int64)
-    packer = _packer(len(tokens))
-    return _pack(packer, tokens, carried, capacity, window, max_images, max_samples)
+    return _pack(tokens, carried, capacity, window, max_images, max_samples)
 
 
 def _pack(
-    packer: Packer,
     tokens: Int64,
     images: Int64,
     capacity: int,
@@ -109,7 +100,9 @@ def _pack(
     max_images: int | None,
     max_samples: int | None = None,
 ) -> tuple[Int64, Int64]:
-    return packer(
+    from datapipe.plan.packing_kernel import UNLIMITED, pack  # imports numba
+
+    return pack(
         tokens,
         images,
         # What no pack can use costs memory for nothing.
@@ -118,21 +111,6 @@ def _pack(
         UNLIMITED if max_images is None else int(max_images),
         UNLIMITED if max_samples is None else int(max_samples),
     )
-
-
-def _packer(samples: int) -> Packer:
-    """Return the NumPy packer for the first block of a process, later the compiled one.
-
-    Loading numba takes as long as NumPy needs for a block, compiling for the first time ten times
-    as long, and the first step of a run should not wait for either. Both give the same packs.
-    """
-    global _packed
-    _packed += samples
-    if _packed <= BLOCK and "datapipe.plan.packing_kernel" not in sys.modules:
-        return packing_reference.pack
-    from datapipe.plan.packing_kernel import pack
-
-    return pack
 
 
 def _integers(name: str, values: npt.ArrayLike, *, least: int, most_bits: int) -> Int64:
@@ -162,7 +140,7 @@ def _checked(
     lengths: npt.ArrayLike, images: npt.ArrayLike | None, *, capacity: int, **limits: int | None
 ) -> tuple[Int64, Int64]:
     """Return lengths and numbers of images as int64 [n], once they are sure to fit into packs."""
-    tokens = _integers("lengths", lengths, least=1, most_bits=_SUM_BITS)
+    tokens = _integers("lengths", lengths, least=1, most_bits=_LENGTH_BITS)
     for name, value in {"capacity": capacity, **limits}.items():
         if value is not None and value < 1:
             raise PlanError(f"{name} {value}: at least 1 is needed")
@@ -178,7 +156,7 @@ def _checked(
         if max_images is not None:
             raise PlanError(f"max_images {max_images} needs images=, the images of each sample")
         return tokens, np.zeros_like(tokens)
-    carried = _integers("images", images, least=0, most_bits=_SUM_BITS - DENSITY_BITS)
+    carried = _integers("images", images, least=0, most_bits=_IMAGE_BITS)
     if len(carried) != len(tokens):
         raise PlanError(f"there are {len(tokens)} lengths and {len(carried)} numbers of images")
     if max_images is not None and len(carried) and carried.max() > max_images:

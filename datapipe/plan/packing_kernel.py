@@ -1,8 +1,33 @@
-"""Compiled packer: the packs of `packing_reference`, bit for bit, some fifteen times as fast.
+"""Packer, compiled by numba.
+
+Up to `window` samples wait at a time. The oldest of them opens each pack, so nothing waits for
+long; once no more samples arrive, the longest does. Then:
+
+- While even two of the longest waiting samples would fit behind it, the oldest is taken.
+- The rest is filled at once: of all sets of some waiting samples, one whose lengths come closest to
+  the space left. This is the subset-sum problem, solved by dynamic programming over a bitset of
+  reachable totals (Pisinger: "Dynamic programming on the word RAM", Algorithmica 35, 2003). Long
+  samples come first and the search ends as soon as the space can be filled exactly, so long
+  samples go early and short ones stay for later finishes.
+
+Filling bin by bin, each with a fixed first item and then as fully as the items allow, is the
+heuristic MBS' of Fleszar and Hindi ("New heuristics for one-dimensional bin-packing", Computers
+& Operations Research 29, 2002); the window and the oldest as the first item make it work on a
+stream.
+
+If samples have images, that set is compared with two others that fill the space too, found with
+some samples rich in images, or poor in them, in front. The one taken brings the pack closest to the
+mean number of images, so that ranks get packs of similar work.
+
+If the set has more images than allowed, the search is repeated for the set with the fewest of each
+total. If it has more samples than allowed, they are taken one by one, the longest that fits first.
+
+A waiting sample is a key: its length in the high bits, its index in the order, reversed, in the low
+ones, so that descending keys are descending lengths with older samples first.
 
 Importing this module imports numba, so `packing` does it late. The first call in an environment
-compiles for some seconds (`datapipe.compiled`).
-`packing_reference` explains the algorithm; the functions here have its names.
+compiles for some seconds (`datapipe.compiled`). `tests/plan/packing_oracle.py` is the same in plain
+Python, bit for bit.
 
 Loops that are to be vectorised run over slices, since numba checks the sign of a computed index.
 """
@@ -15,24 +40,53 @@ import numpy as np
 
 from datapipe.array_types import Int8, Int16, Int64, UInt64
 from datapipe.compiled import compiled
-from datapipe.plan.packing_reference import (
-    HORIZON,
-    LONGEST_SEARCH,
-    MOST_IMAGES,
-    POOR,
-    RICH,
-    SEARCHED,
-    STEERED,
-    STEERING_ROOM,
-    UNLIMITED,
-    image_kinds,
-    mean_of_images,
-)
 
-# Compiled code holds these values, and numba renews its cache only when this file changes.
-assert (HORIZON, LONGEST_SEARCH, SEARCHED) == (2, 1 << 18, 64)
-assert (STEERED, STEERING_ROOM, MOST_IMAGES) == ((8, 32), 2, (1 << 14) - 2)
-assert (int(RICH), int(POOR), UNLIMITED) == (1, -1, 1 << 60)
+RICH, POOR = np.int8(1), np.int8(-1)
+
+UNLIMITED = 1 << 60
+"""Value of no limit; above any sum of images."""
+
+HORIZON = 2
+"""The oldest is taken while this many of the longest waiting sample still fit behind it.
+
+The search then has several samples to choose from, and little space to search.
+"""
+
+LONGEST_SEARCH = 1 << 18
+"""Space in tokens up to which sets are searched; above, the longest that fits is taken."""
+
+SEARCHED = 64
+"""Waiting samples, evenly spread over all lengths, that a search looks at.
+
+More take longer and fill no better: the others are there for later packs.
+"""
+
+STEERED = (8, 32)
+"""Candidates rich or poor in images that are put in front, in each of the further searches."""
+
+STEERING_ROOM = 2
+"""Packs get similar numbers of images if as many as this times the mean are allowed.
+
+If the limit of images is often reached, filling packs takes all the choice there is.
+"""
+
+DENSITY_BITS = 12
+"""Binary places to which images per token are known."""
+
+MOST_IMAGES = (1 << 14) - 2
+"""The limit of images in that search, so that two numbers above it still add up in 16 bits."""
+
+
+def mean_of_images(lengths: Int64, images: Int64, capacity: int) -> int:
+    """Return the mean number of images of a full pack."""
+    return int(images.sum()) * capacity // int(lengths.sum())
+
+
+def image_kinds(lengths: Int64, images: Int64) -> Int8:
+    """Return `RICH` for samples of over twice the mean images per token, `POOR` below half."""
+    density = (images << DENSITY_BITS) // lengths
+    mean = (int(images.sum()) << DENSITY_BITS) // int(lengths.sum())
+    return (density > 2 * mean) * RICH + (2 * density < mean) * POOR
 
 
 class _Block(NamedTuple):
@@ -255,7 +309,18 @@ def pack(
     max_images: int,
     max_samples: int,
 ) -> tuple[Int64, Int64]:
-    """Return the packs of `packing_reference.pack`."""
+    """Put samples into packs; all arguments are valid, see `packing.pack_units`.
+
+    Args:
+        lengths: int64 [n], 1 to `capacity` tokens.
+        images: int64 [n], 0 to `max_images`; zeros to ignore them.
+        capacity: of a pack, in tokens.
+        window: most samples that wait.
+        max_images, max_samples: of a pack; `UNLIMITED` for no limit.
+
+    Returns:
+        Order int64 [n] and offsets int64 [packs + 1].
+    """
     kinds = image_kinds(lengths, images)
     mean = mean_of_images(lengths, images, capacity)
     return _pack(lengths, images, capacity, window, max_images, max_samples, kinds, mean)

@@ -2,8 +2,8 @@
 
 A directory has the number of samples that are selected before each block of 512. Select finds the
 block by bisection and counts the bits of that block; rank reads one block (Jacobson:
-"Space-efficient static trees and graphs", FOCS 1989). Bitmap and directory may be memory-mapped: of
-a billion samples they take 125 and 16 MB, of which only the blocks that are needed are read.
+"Space-efficient static trees and graphs", FOCS 1989). The bitmap may be memory-mapped: of a billion
+samples it takes 125 MB, the directory 16 MB.
 """
 
 from __future__ import annotations
@@ -47,17 +47,16 @@ class Selection:
     Args:
         bits: uint8 [ceil(size / 8)], as for `build_directory`; bits past the end are zero.
         size: number of all samples.
-        ranks: int64, the directory of these bits; None counts it.
 
     Attributes:
         size: number of all samples.
         count: number of selected ones.
 
     Raises:
-        PlanError: `bits` or `ranks` are not those of `size` samples.
+        PlanError: `bits` are not those of `size` samples.
     """
 
-    def __init__(self, bits: UInt8, size: int, ranks: Int64 | None = None) -> None:
+    def __init__(self, bits: UInt8, size: int) -> None:
         if bits.dtype != np.uint8 or bits.shape != (-(-size // 8),):
             raise PlanError(
                 f"a bitmap of {size:,} samples is uint8 [{-(-size // 8):,}], and this one is "
@@ -65,15 +64,9 @@ class Selection:
             )
         if size % 8 and bits[-1] >> (size % 8):
             raise PlanError(f"the bitmap selects samples past its {size:,}; select them anew")
-        blocks = -(-size // BLOCK)
-        # Plain arrays over a map: indexing numpy's memmap subclass costs several times more.
+        # A plain array over a map: indexing numpy's memmap subclass costs several times more.
         self._bits = np.asarray(bits)
-        self._ranks = build_directory(self._bits) if ranks is None else np.asarray(ranks)
-        if self._ranks.shape != (blocks + 1,) or self._ranks[0] != 0:
-            raise PlanError(
-                f"the directory of {size:,} samples has {blocks + 1:,} entries from zero on, and "
-                f"this one {len(self._ranks):,}; build it anew from the bitmap"
-            )
+        self._ranks = build_directory(self._bits)
         self.size = size
         self.count = int(self._ranks[-1])
 

@@ -1,104 +1,28 @@
-"""Measurements of a loader, the cost of its samples, and the forecast of remedies' rates."""
+"""Cost of a loader's samples as it was measured, and the forecast of remedies' rates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
-import psutil
-
-from datapipe.loader.loader import Loader
+from datapipe.profile.measure.alone import Alone
 from datapipe.profile.measure.roofline import DEEP, Ceiling, Roofline
-from datapipe.profile.measure.stage_benchmark import Alone
-from datapipe.profile.measure.stage_cost import COLD
-from datapipe.profile.model import Machine, SampleCost, WorkerSetup, predict
+from datapipe.profile.measure.samples import COLD
+from datapipe.profile.model import Rate, SampleCost, Setup, predict
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.report.table import ratio
 
 WORTH = 1.03
 """Gain below which a remedy is not worth its effort: the difference of two equal runs."""
-FITS = 0.7
-"""Share of the free memory that a cache may fill."""
 
 _ROOM = 1.3  # times the rate of training, that a loader should have
 _NOTICED = 2e-5  # seconds; a shorter wait of a stage is the clock's own noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """All measurements of a loader."""
-
-    run: PipelineRun  # the loader at work, batches taken as fast as they came
-    alone: Alone  # its stages by themselves
-    roofline: Roofline  # ceilings of the machine
-    held: float = 0.0  # share of its time that the user's transform holds the interpreter's lock
-
-    @property
-    def cold(self) -> float:
-        """Share of what the loader read, 0 to 1, that came from storage."""
-        read, asked = self.run.usage.read, self.run.reading.stages.get("read")
-        if not read or asked is None or not asked.bytes:
-            return 0.0
-        return min(1.0, read / asked.bytes)
-
-    @property
-    def latency(self) -> float:
-        """Share of the time of reading, 0 to 1, that does not depend on how much is read."""
-        cold, cached = (self.alone.latency.get(name, 1.0) for name in (COLD, "read"))
-        return cold if self.cold > 0.5 else cached
-
-    @property
-    def storage(self) -> Ceiling | None:
-        """Fastest cold reads; None if they could not be measured."""
-        ceilings = self.roofline.ceilings
-        return ceilings.get(DEEP) or ceilings.get("storage, cold")
-
-    @property
-    def machine(self) -> Machine:
-        """Machine that the loader runs on."""
-        bounded = self.storage is not None and self.cold > 0.05
-        return Machine(
-            cores=self.roofline.cores,
-            scaling=self.roofline.scaling,
-            storage=self.storage.rate / self.cold if self.storage and bounded else None,
-        )
-
-    def cost(self, *, cold: float | None = None) -> SampleCost:
-        """Compute the cost of a sample while nothing else runs.
-
-        CPU time is that of the loader at work, corrected for cores that slow each other down;
-        waiting is that of the stages alone, since at work it includes waiting for processors.
-
-        Args:
-            cold: share that is read from storage; None for that of the run.
-        """
-        reading, usage = self.run.reading, self.run.usage
-        samples = max(reading.samples, 1)
-        busy = ratio(usage.cpu, usage.seconds)
-        slower = max(1.0, ratio(busy, self.machine.speed(busy)))
-        cpu = {name: stage.cpu / samples / slower for name, stage in reading.stages.items()}
-        caller = {name: stage.cpu / samples / slower for name, stage in reading.caller.items()}
-        waits = {name: self._wait(name) for name in cpu if name != "read"}
-        if "read" in cpu:
-            share = self.cold if cold is None else cold
-            waits["read"] = (1 - share) * self._wait("read") + share * self._wait(COLD)
-        in_stages = sum(cpu.values()) + sum(caller.values())
-        return SampleCost(
-            cpu=cpu,
-            wait={name: wait for name, wait in waits.items() if wait},
-            caller_cpu=caller,
-            caller_wait={name: self._wait(name) for name in caller if self._wait(name)},
-            overhead=max(0.0, usage.cpu / samples / slower - in_stages),
-            locked=self.held * (cpu.get("transform", 0.0) + waits.get("transform", 0.0)),
-        )
-
-    def _wait(self, stage: str) -> float:
-        found = self.alone.stages.get(stage)
-        if found is None:
-            return 0.0
-        wait = found.per_sample - found.cpu_per_sample
-        return wait if wait > _NOTICED else 0.0
+_BOUNDED = 0.05  # share of reads from storage, from which on it may be the limit
+# Share of its time that a thread waits for the interpreter's lock where Python code always runs:
+# after 2 ms of sleep the holder keeps the lock for 5 ms once it is asked for it.
+_ALWAYS = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,52 +55,114 @@ class Remedy:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Predicts rates of a loader from its measurements.
+    """Measurements of a loader, and the rates that they predict.
 
     The model is calibrated: its rates are multiplied by `factor`, the measured rate of the loader
     over the predicted one.
     """
 
-    def __init__(self, loader: Loader, measured: Measured) -> None:
-        options = loader.options
-        self.measured = measured
-        self.setting = WorkerSetup(
-            workers=options.num_workers, processes=options.workers == "processes"
-        )
-        self.cost = measured.cost()
-        self.machine = measured.machine
-        self.rate = measured.run.rate
-        self._model = predict(self.cost, self.machine, self.setting)
-        self.factor = ratio(self.rate, self._model.rate)
+    run: PipelineRun  # the loader at work, batches taken as fast as they came
+    alone: Alone  # its stages by themselves
+    roofline: Roofline  # ceilings of the machine
+    processes: bool  # whether its workers are processes
 
     @property
-    def left(self) -> float:
-        """Share of the cores' time, 0 to 1, that other processes left during the measurement."""
-        return max(0.0, 1 - self.measured.run.usage.others_share)
+    def rate(self) -> float:
+        """Samples per second, as measured."""
+        return self.run.rate
+
+    @property
+    def held(self) -> float:
+        """Share of the time, 0 to 1, that code with a transform holds the interpreter's lock."""
+        if "transform" not in self.run.reading.all_stages:
+            return 0.0
+        return min(1.0, (self.run.usage.gil or 0.0) / _ALWAYS)
+
+    @property
+    def cold(self) -> float:
+        """Share of what the loader read, 0 to 1, that came from storage."""
+        read, asked = self.run.usage.read, self.run.reading.stages.get("read")
+        if not read or asked is None or not asked.bytes:
+            return 0.0
+        return min(1.0, read / asked.bytes)
+
+    @property
+    def storage(self) -> Ceiling | None:
+        """Fastest cold reads; None if they could not be measured."""
+        ceilings = self.roofline.ceilings
+        return ceilings.get(DEEP) or ceilings.get("storage, cold")
+
+    @cached_property
+    def setup(self) -> Setup:
+        """The loader's workers, and the machine."""
+        bounded = self.storage is not None and self.cold > _BOUNDED
+        return Setup(
+            workers=self.run.reading.workers,
+            processes=self.processes,
+            cores=self.roofline.cores,
+            scaling=self.roofline.scaling,
+            storage=self.storage.rate / self.cold if self.storage and bounded else None,
+        )
+
+    @cached_property
+    def cost(self) -> SampleCost:
+        """Cost of a sample."""
+        return self.cost_of_reads(self.cold)
+
+    def cost_of_reads(self, cold: float) -> SampleCost:
+        """Compute the cost of a sample while nothing else runs, with a share of cold reads.
+
+        CPU time is that of the loader at work, corrected for cores that slow each other down;
+        waiting is that of the stages alone, since at work it includes waiting for processors.
+        """
+        reading, usage = self.run.reading, self.run.usage
+        busy = ratio(usage.cpu, usage.seconds)
+        slower = max(reading.samples, 1) * max(1.0, ratio(busy, self.setup.speed(busy)))
+        cpu = {name: stage.cpu / slower for name, stage in reading.stages.items()}
+        caller = {name: stage.cpu / slower for name, stage in reading.caller.items()}
+        waits = {name: self._wait(name) for name in {*cpu, *caller}}
+        if "read" in waits:
+            waits["read"] = (1 - cold) * self._wait("read") + cold * self._wait(COLD)
+        return SampleCost(
+            cpu=cpu,
+            wait={name: waits[name] for name in cpu if waits[name]},
+            caller_cpu=caller,
+            caller_wait={name: waits[name] for name in caller if waits[name]},
+            overhead=max(0.0, usage.cpu / slower - sum(cpu.values()) - sum(caller.values())),
+            locked=ratio(self.held, self.rate),
+        )
+
+    def _wait(self, stage: str) -> float:
+        found = self.alone.stages.get(stage)
+        return found.wait if found is not None and found.wait > _NOTICED else 0.0
+
+    @cached_property
+    def _model(self) -> Rate:
+        return predict(self.cost, self.setup)
 
     @property
     def bound(self) -> str:
         """Bound of the loader, by the model."""
         return self._model.bound
 
+    @property
+    def factor(self) -> float:
+        """Measured rate of the loader over the one that the model predicts."""
+        return ratio(self.rate, self._model.rate)
+
     def with_workers(self, workers: int) -> float:
-        """Predict the rate with another number of workers, without the factor."""
-        return predict(self.cost, self.machine, replace(self.setting, workers=workers)).rate
+        """Predict the rate with another number of workers."""
+        return self.factor * predict(self.cost, replace(self.setup, workers=workers)).rate
 
     def enough(self, needed: float) -> int | None:
         """Return the fewest workers that make `needed` samples per second with room to spare.
 
         None if not even all workers of the loader do.
         """
-        return next(
-            (
-                workers
-                for workers in range(1, self.setting.workers + 1)
-                if self.factor * self.with_workers(workers) >= _ROOM * needed
-            ),
-            None,
-        )
+        numbers = range(1, self.setup.workers + 1)
+        return next((n for n in numbers if self.with_workers(n) >= _ROOM * needed), None)
 
     def remedy(
         self,
@@ -185,30 +171,19 @@ class Forecast:
         how: str,
         *,
         cost: SampleCost | None = None,
-        setting: WorkerSetup | None = None,
-        machine: Machine | None = None,
+        setup: Setup | None = None,
         factor: float | None = None,
         **more: Any,
     ) -> Remedy:
-        """Make a remedy that changes cost, setting, machine or factor."""
-        found = predict(cost or self.cost, machine or self.machine, setting or self.setting)
+        """Make a remedy that changes cost, setup or factor."""
+        found = predict(cost or self.cost, setup or self.setup)
         rate = (self.factor if factor is None else factor) * found.rate
+        gain = ratio(rate, self.rate)
         return Remedy(
-            name=name,
-            title=title,
-            how=how,
-            rate=rate,
-            gain=ratio(rate, self.rate),
-            bound=found.bound,
-            **more,
+            name=name, title=title, how=how, rate=rate, gain=gain, bound=found.bound, **more
         )
 
 
 def rank(remedies: Sequence[Remedy]) -> list[Remedy]:
     """Sort remedies by gain, the largest first."""
     return sorted(remedies, key=lambda remedy: -round(remedy.gain, 2))
-
-
-def free_memory() -> int:
-    """Return the bytes that could be used without swapping; the page cache counts as free."""
-    return int(psutil.virtual_memory().available)

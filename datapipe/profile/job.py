@@ -11,22 +11,18 @@ from datapipe.declared import Seconds, checked, shorten
 from datapipe.diagnosis.loader_rules import Limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
-from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
-from datapipe.profile.measure.lock import share_of_lock
-from datapipe.profile.measure.parts import threaded_stage
+from datapipe.profile.forecast import Forecast, Remedy, rank
+from datapipe.profile.measure.alone import library_stage, measure_alone
 from datapipe.profile.measure.roofline import measure_roofline
-from datapipe.profile.measure.stage_benchmark import measure_alone
-from datapipe.profile.pipeline import PipelineRun, find_bottleneck, record_events, run_pipeline
+from datapipe.profile.pipeline import PipelineRun, find_bottleneck, run_pipeline
 from datapipe.profile.remedies import other_decoder, predict_remedies
-from datapipe.report.table import Percentiles, counted, percentiles, percentiles_ms, ratio
+from datapipe.report.table import counted, percentiles_ms, ratio
 
 Make = Callable[..., Loader]
 """Function that makes the loader; takes arguments of `make_loader` that differ from its own."""
 
 _LONGEST_ALONE = 3.0  # seconds
 _LONGEST_CEILING = 0.6  # seconds, of each
-_LONGEST_TIMELINE = 1.0  # seconds
 _OTHER_DECODER = 0.15  # of the time, for each of the two decoders
 _SHARE_ALONE = 0.3  # of the time
 
@@ -39,24 +35,27 @@ class Profile:
     loader: str  # its description in a line
     workers: str  # as "2 threads"
     samples: int  # of the dataset that take part
-    batch: float  # samples of a batch, on average
-    measured: Measured  # stages alone, ceilings, and the loader at work
+    forecast: Forecast  # stages alone, ceilings, the loader at work, and the model of remedies
     paced: PipelineRun | None  # the loader at the pace of training; None if that is unknown
     bottleneck: Limit
-    forecast: Forecast  # the model that predicts remedies
     remedies: list[Remedy]  # the best first
-    events: list[Event]  # of all threads, over a short time
 
     @property
     def runs(self) -> dict[str, PipelineRun]:
         """The loader at work, by the pace at which batches were taken."""
-        runs = {"at full speed": self.measured.run}
+        runs = {"at full speed": self.forecast.run}
         return runs if self.paced is None else runs | {"at training's pace": self.paced}
+
+    @property
+    def batch(self) -> float:
+        """Samples of a batch, on average."""
+        reading = self.forecast.run.reading
+        return reading.samples / max(reading.batches, 1)
 
     @property
     def rate(self) -> float:
         """Samples per second, batches taken as fast as they come."""
-        return self.measured.run.rate
+        return self.forecast.run.rate
 
     @property
     def needed(self) -> float | None:
@@ -70,16 +69,9 @@ class Profile:
         """Fewest workers that are predicted to keep up with training; None if none do."""
         return None if self.needed is None else self.forecast.enough(self.needed)
 
-    def stage_times(self) -> dict[str, Percentiles]:
-        """Return percentiles of each stage at work, in seconds a sample, image or batch."""
-        times: dict[str, list[float]] = {}
-        for event in self.events:
-            times.setdefault(event.stage, []).append((event.end - event.start) / 1e9)
-        return {stage: percentiles(values) for stage, values in times.items()}
-
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; rates in samples per second."""
-        alone, roofline = self.measured.alone, self.measured.roofline
+        alone, roofline = self.forecast.alone, self.forecast.roofline
         return {
             "shards": self.shards,
             "loader": self.loader,
@@ -94,9 +86,10 @@ class Profile:
                 "images_per_sample": alone.images,
                 "stages": {name: cost.to_dict() for name, cost in alone.stages.items()},
             },
-            "pipeline": self.measured.run.to_dict(),
+            "pipeline": self.forecast.run.to_dict(),
             "pipeline_stage_ms": {
-                stage: percentiles_ms(times) for stage, times in self.stage_times().items()
+                stage: percentiles_ms(times)
+                for stage, times in self.forecast.run.stage_times.items()
             },
             "paced": None if self.paced is None else self.paced.to_dict(),
             "roofline": {
@@ -104,7 +97,7 @@ class Profile:
                 for name, ceiling in roofline.ceilings.items()
             },
             "scaling": {str(threads): speed for threads, speed in roofline.scaling.items()},
-            "transform_holds_lock": self.measured.held,
+            "lock_held": self.forecast.held,
             "model": {"bound": self.forecast.bound, "factor": self.forecast.factor},
             "remedies": [remedy.to_dict() for remedy in self.remedies],
         }
@@ -121,7 +114,7 @@ def profile_loader(
 ) -> Profile:
     """Measure a loader, and predict what would make it faster.
 
-    Takes about two and a half times `seconds`, and `seconds` more with `step_time`.
+    Takes about twice `seconds`, and `seconds` more with `step_time`.
 
     Args:
         make: makes the loader; with `epochs=None`, so that it does not end.
@@ -152,49 +145,43 @@ def _profile(
     say: Callable[[str], None],
 ) -> Profile:
     options, context = loader.options, loader.components().context
-    cores = available_cpus()
-    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+    cores, workers = available_cpus(), options.num_workers
     say("each stage by itself")
     alone = measure_alone(loader, seconds=min(_LONGEST_ALONE, _SHARE_ALONE * seconds))
     say("what this machine could do")
-    roofline = measure_roofline(
-        context, alone, cores=cores, readers=max(options.num_workers, 1), seconds=ceiling
-    )
-    held = share_of_lock(context, alone, seconds=ceiling)
+    ceiling = min(_LONGEST_CEILING, _SHARE_ALONE * seconds)
+    roofline = measure_roofline(alone, cores=cores, readers=max(workers, 1), seconds=ceiling)
     say("the loader at work")
     # Each in an epoch of its own, so that it does not find its samples in the page cache.
     loader.set_epoch(1)
-    run = run_pipeline(loader, seconds=seconds)
-    loader.set_epoch(2)
-    say("a timeline")
-    events = record_events(loader, seconds=min(_LONGEST_TIMELINE, _SHARE_ALONE * seconds))
+    run = run_pipeline(loader, seconds=seconds, events=True)
     paced = None
     if step_time is not None:
         say("the loader at the pace of training")
-        loader.set_epoch(3)
+        loader.set_epoch(2)
         paced = run_pipeline(loader, seconds=seconds, step_time=step_time)
-    measured = Measured(run=run, alone=alone, roofline=roofline, held=held)
     say("what would make it faster")
-    remedies = predict_remedies(loader, measured, shards=shards)
+    in_processes = options.workers == "processes" and workers > 0
+    forecast = Forecast(run=run, alone=alone, roofline=roofline, processes=in_processes)
+    remedies = predict_remedies(loader, forecast, shards=shards)
     remedies += other_decoder(loader, make, rate=run.rate, seconds=_OTHER_DECODER * seconds)
-    in_processes = options.workers == "processes" and options.num_workers > 0
+    threaded = library_stage(context)
+    if threaded == "tokenize" and context.images is not None:
+        threaded = None  # images take most of the time, in the loader's own threads
     kind = ("process", "processes") if in_processes else ("thread", "threads")
     return Profile(
         shards=shards,
         loader=repr(loader),
-        workers=counted(options.num_workers, *kind) if options.num_workers else "no workers",
+        workers=counted(workers, *kind) if workers else "no workers",
         samples=loader.components().schedule.origin.source.count,
-        batch=run.reading.samples / max(run.reading.batches, 1),
-        measured=measured,
+        forecast=forecast,
         paced=paced,
         bottleneck=find_bottleneck(
             run,
             paced,
             processes=in_processes,
-            threaded=threaded_stage(context),
+            threaded=threaded,
             scaling=roofline.scaling.get(cores),
         ),
-        forecast=Forecast(loader, measured),
         remedies=rank(remedies),
-        events=events,
     )

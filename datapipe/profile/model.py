@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from datapipe.report.table import ratio
 
-Bound = str
-"""Bound of a rate: "cores", "workers", "caller", "lock" or "storage"."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Machine that the loader runs on."""
+class Setup:
+    """A loader's workers, and the machine that they run on."""
 
+    workers: int
+    processes: bool = False
     cores: int  # that it may use
     scaling: Mapping[int, float]  # by number of threads: how many times the work of one
     # samples per second that storage delivers at most; None if that is no limit
@@ -54,61 +54,62 @@ class SampleCost:
             caller_cpu={n: value * factors.get(n, 1.0) for n, value in self.caller_cpu.items()},
         )
 
+    def mixed(self, other: SampleCost, part: float) -> SampleCost:
+        """Return the mean cost where `part` of the samples have this one, and the rest the other.
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSetup:
-    """Number and kind of a loader's workers."""
+        What the thread that takes batches does is the other's.
+        """
 
-    workers: int
-    processes: bool = False
+        def mean(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+            return {n: part * a.get(n, 0.0) + (1 - part) * b.get(n, 0.0) for n in {*a, *b}}
+
+        return replace(other, cpu=mean(self.cpu, other.cpu), wait=mean(self.wait, other.wait))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """Samples per second, and what bounds it."""
+class Rate(NamedTuple):
+    """Samples per second, and what bounds them."""
 
     rate: float
-    bound: Bound
+    bound: str  # "cores", "workers", "caller", "lock" or "storage"
 
 
-def predict(cost: SampleCost, machine: Machine, setting: WorkerSetup) -> Rate:
+def predict(cost: SampleCost, setup: Setup) -> Rate:
     """Predict a rate by the model."""
-    work = sum(cost.cpu.values())
-    wait = sum(cost.wait.values())
-    caller = sum(cost.caller_cpu.values()) + sum(cost.caller_wait.values())
-    everything = work + cost.overhead + sum(cost.caller_cpu.values())
-    if not setting.workers:
+    work, wait = sum(cost.cpu.values()), sum(cost.wait.values())
+    caller_work = sum(cost.caller_cpu.values())
+    caller = caller_work + sum(cost.caller_wait.values())
+    if not setup.workers:
         # One thread does all of it in turn.
-        return Rate(rate=ratio(1, work + wait + caller), bound="caller")
-    bounds = {"cores": ratio(machine.speed(machine.cores), everything)}
-    bounds["workers"] = repairmen(setting.workers, work, wait, machine)
+        return Rate(ratio(1, work + wait + caller), "caller")
+    bounds = {"cores": ratio(setup.speed(setup.cores), work + cost.overhead + caller_work)}
+    bounds["workers"] = repairmen(setup, work, wait)
     if caller > 0:
         bounds["caller"] = 1 / caller
     if cost.locked > 0:
-        bounds["lock"] = (setting.workers if setting.processes else 1) / cost.locked
-    if machine.storage is not None:
-        bounds["storage"] = machine.storage
+        bounds["lock"] = (setup.workers if setup.processes else 1) / cost.locked
+    if setup.storage is not None:
+        bounds["storage"] = setup.storage
     bound = min(bounds, key=lambda name: bounds[name])
-    return Rate(rate=bounds[bound], bound=bound)
+    return Rate(bounds[bound], bound)
 
 
-def repairmen(workers: int, work: float, wait: float, machine: Machine) -> float:
+def repairmen(setup: Setup, work: float, wait: float) -> float:
     """Predict samples per second of workers that use a core for `work` seconds, and wait `wait`.
 
     Both are taken as exponentially distributed; the number of workers at work is then a birth-death
-    process, with n of them served at `machine.speed(n) / work`.
+    process, with n of them served at `setup.speed(n) / work`.
     """
     if work + wait <= 0:
         return 1e9
     if wait <= 0:
-        return machine.speed(workers) / work
+        return setup.speed(setup.workers) / work
     if work <= 0:
-        return workers / wait
+        return setup.workers / wait
     # Weights of 0 to `workers` at work, each from the one before; only their ratios count.
     weight, total, served = 1.0, 1.0, 0.0
-    for busy in range(1, workers + 1):
-        service = machine.speed(busy) / work
-        weight *= (workers - busy + 1) / wait / service
+    for busy in range(1, setup.workers + 1):
+        service = setup.speed(busy) / work
+        weight *= (setup.workers - busy + 1) / wait / service
         total += weight
         served += weight * service
     return served / total

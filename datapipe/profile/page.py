@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from datapipe.profile.forecast import Remedy
 from datapipe.profile.job import Profile
-from datapipe.profile.measure.stage_cost import COLD, STAGES
 from datapipe.profile.text import (
     ceiling_table,
     headline,
@@ -18,22 +17,8 @@ from datapipe.profile.text import (
     stage_table,
     work_table,
 )
-from datapipe.report.charts import (
-    COLOURS,
-    IDLE,
-    PALE,
-    STAGE_COLOURS,
-    Bar,
-    bare,
-    bars,
-    legend,
-    new_figure,
-    percentiles,
-    plot,
-    stacked,
-)
+from datapipe.report.charts import COLOURS, IDLE, INK, PALE, STAGE_COLOURS, legend, plot, stacked
 from datapipe.report.page import Page
-from datapipe.report.table import ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,38 +46,21 @@ def write_report(profile: Profile, path: str | os.PathLike[str]) -> None:
             "Samples per second that each remedy is predicted to give",
         )
     page.table("Remedies", *remedy_table([*good, *bad]))
-    page.figure(
-        "What this machine can do",
-        roofline_figure(profile),
-        "Samples per second that storage, kernels and memory allow, and the loader's",
-    )
-    page.table("Ceilings", *ceiling_table(profile))
-    page.figure(
-        "How long each stage takes",
-        latency_figure(profile),
-        "Percentiles of the time of each stage, by itself and in the loader",
-    )
+    page.table("What this machine can do", *ceiling_table(profile))
     page.table("Stages", *stage_table(profile))
     page.text(stage_notes(profile))
-    if profile.events:
-        page.figure(
-            "Who did what when",
-            timeline_figure(profile),
-            "Stages of every thread over some batches",
-        )
+    page.figure(
+        "Who did what when",
+        timeline_figure(profile),
+        "Stages of every thread over some batches",
+    )
     page.table("The loader at work", *work_table(profile))
-    if profile.measured.run.reading.ready and profile.measured.run.reading.workers:
-        page.figure(
-            "How many batches were ready when one was asked for",
-            queue_figure(profile),
-            "Shares of batches for which so many finished ones were ready",
-        )
     page.save(path)
 
 
 def time_figure(profile: Profile) -> Figure:
     """Draw the time of the workers, and of the thread that takes the batches."""
-    reading = profile.measured.run.reading
+    reading = profile.forecast.run.reading
     spent = {name: stage.seconds for name, stage in reading.stages.items()}
     caller = {name: stage.seconds for name, stage in reading.caller.items()}
     rows: list[tuple[str, dict[str, float]]] = []
@@ -109,51 +77,31 @@ def time_figure(profile: Profile) -> Figure:
     return stacked(rows, STAGE_COLOURS | {"training": PALE})
 
 
-def latency_figure(profile: Profile) -> Figure:
-    """Draw P50 to P99 of each stage, by itself and in the loader."""
-    alone, at_work = profile.measured.alone.stages, profile.stage_times()
-    rows = []
-    for name in (STAGES[0], COLD, *STAGES[1:]):
-        cost = alone.get(name)
-        if cost is not None or name in at_work:
-            own = None if cost is None else cost.percentiles
-            label = f"{name} (a batch)" if cost is not None and cost.whole_batches else name
-            rows.append((label, [own, at_work.get(name)]))
-    return percentiles(rows, ("alone", "in the loader"))
-
-
-def roofline_figure(profile: Profile) -> Figure:
-    """Draw the ceiling of each resource, and the rate of the loader."""
-    ceilings = sorted(profile.measured.roofline.ceilings.values(), key=lambda found: found.rate)
-    rows = [
-        Bar(
-            label=found.name,
-            value=found.rate,
-            note=f"{found.rate:,.0f}/s, {ratio(profile.rate, found.rate):.0%} reached",
-            colour=PALE,
-            part=min(profile.rate, found.rate),
-        )
-        for found in ceilings
-    ]
-    label, lines = f"samples/s; the line is this loader, {profile.rate:,.0f}/s", {profile.rate: "-"}
-    if profile.needed is not None:
-        label += f", the dashed one what training takes, {profile.needed:,.0f}/s"
-        lines[profile.needed] = "--"
-    return bars(rows, label, lines=lines, log=True)
-
-
 def remedy_figure(profile: Profile, remedies: Sequence[Remedy]) -> Figure:
     """Draw the rate of each remedy, below that of today."""
-    rows = [Bar("as it is", profile.rate, "", COLOURS[0])]
-    for remedy in remedies:
-        note = f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
-        rows.append(Bar(remedy.name.replace("_", " "), remedy.rate, note, COLOURS[2]))
-    return bars(rows, "samples/s, predicted", lines={profile.rate: "-"})
+    rates = {"as it is": profile.rate}
+    rates |= {remedy.name.replace("_", " "): remedy.rate for remedy in remedies}
+    notes = [
+        f"{remedy.gain:.2f} x" + (" (measured)" if remedy.source == "measured" else "")
+        for remedy in remedies
+    ]
+    figure, axes = plot(1.0 + 0.325 * len(rates))
+    colours = [COLOURS[0], *[COLOURS[2]] * len(remedies)]
+    drawn = axes.barh(range(len(rates)), list(rates.values()), height=0.62, color=colours)
+    axes.bar_label(drawn, ["", *notes], padding=3, fontsize=8, color=INK)
+    axes.axvline(profile.rate, color=COLOURS[0], linewidth=1)
+    axes.margins(x=0.2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.set_yticks(range(len(rates)), list(rates))
+    axes.invert_yaxis()
+    axes.set_xlabel("samples/s, predicted")
+    return figure
 
 
 def timeline_figure(profile: Profile) -> Figure:
     """Draw the stages of every thread over some batches."""
-    events, reading = profile.events, profile.measured.run.reading
+    run = profile.forecast.run
+    events, reading = run.events, run.reading
     begin = min(event.start for event in events)
     # From the middle, when the loader has reached its pace.
     middle = begin + (max(event.end for event in events) - begin) // 3
@@ -176,22 +124,4 @@ def timeline_figure(profile: Profile) -> Figure:
     axes.invert_yaxis()
     stages = {event.stage for event in window}
     legend(figure, {name: c for name, c in STAGE_COLOURS.items() if name in stages})
-    return figure
-
-
-def queue_figure(profile: Profile) -> Figure:
-    """Draw the number of ready batches when one was asked for."""
-    figure = new_figure(2.2)
-    parts = figure.subplots(1, len(profile.runs), squeeze=False)[0]
-    for axes, (name, run) in zip(parts, profile.runs.items(), strict=True):
-        ready = run.reading.ready
-        most = max([1, *ready])
-        counts = [ready.count(number) / max(len(ready), 1) for number in range(most + 1)]
-        axes.bar(range(most + 1), counts, color=COLOURS[0], width=0.7)
-        axes.set_title(name, fontsize=9, loc="left")
-        axes.set_xlabel("batches ready")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_ylim(0, 1)
-        bare(axes, "left", "bottom")
     return figure

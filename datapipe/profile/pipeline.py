@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from datapipe.decode.normalize import KERNEL
 from datapipe.diagnosis.loader_figures import LoaderFigures, Usage
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.errors import PlanError
 from datapipe.loader.loader import Loader
 from datapipe.loader.metrics.meter import Reading, Stage
 from datapipe.loader.metrics.stage_clock import Event
-from datapipe.profile.measure.parts import have_kernel, tensor_bytes
+from datapipe.profile.measure.alone import stage_times, tensor_bytes
 from datapipe.profile.measure.usage import UsageMeter
 from datapipe.report.table import Percentiles, percentiles, percentiles_ms, ratio
 
@@ -31,6 +32,8 @@ class PipelineRun:
     step_time: float | None  # seconds of the consumer for each batch; None without a consumer
     bytes_out: float  # of tensors in a batch, on average
     skipped: int  # samples that failed
+    # stages of all threads or processes, if they were asked for
+    events: list[Event] = field(default_factory=list, repr=False)
 
     @property
     def rate(self) -> float:
@@ -56,6 +59,11 @@ class PipelineRun:
         """Percentiles of the seconds that a batch was waited for."""
         return percentiles(self.reading.waits)
 
+    @property
+    def stage_times(self) -> dict[str, Percentiles]:
+        """Percentiles of each stage, in seconds a sample, image or batch, by its events."""
+        return stage_times(self.events)
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold; times in seconds."""
         reading, usage = self.reading, self.usage
@@ -71,8 +79,8 @@ class PipelineRun:
             "workers_idle": self.idle if reading.workers else None,
             "wait_ms": percentiles_ms(self.wait_times),
             "ready_batches_mean": float(np.mean(reading.ready)) if reading.ready else None,
-            "stages": {name: _stage(part) for name, part in reading.stages.items()},
-            "caller": {name: _stage(part) for name, part in reading.caller.items()},
+            "stages": _to_dict(reading.stages),
+            "caller": _to_dict(reading.caller),
             "bytes_per_batch": self.bytes_out,
             "skipped": self.skipped,
             "machine": {
@@ -87,11 +95,7 @@ class PipelineRun:
 
 
 def run_pipeline(
-    loader: Loader,
-    *,
-    seconds: float,
-    step_time: float | None = None,
-    tick: Callable[[int], None] | None = None,
+    loader: Loader, *, seconds: float, step_time: float | None = None, events: bool = False
 ) -> PipelineRun:
     """Take batches for some time, as fast as they come or one after each step.
 
@@ -101,23 +105,26 @@ def run_pipeline(
         loader: best one without end.
         seconds: that count, after the warm-up.
         step_time: seconds of sleep after each batch, in place of a training step.
-        tick: called after each batch with their number so far.
+        events: keep the begin and end of each stage.
 
     Raises:
         PlanError: the loader ended before a batch counted.
     """
-    have_kernel()
-    meter = loader.start_metering()
+    KERNEL.load_soon()
+    KERNEL.wait()
+    meter = loader.start_metering(events=events)
     skipped, size, count = loader.skipped, 0, 0
     try:
-        batches = _batches_of(loader, step_time, tick)
-        _warm_up(batches, loader, seconds)
+        batches = iter(loader)
+        _warm_up(batches, loader, seconds, step_time)
         with UsageMeter(probe_gil=True) as machine:
-            before, began = meter.reading(), time.perf_counter()
+            before, began = meter.reading(), time.perf_counter_ns()
             for batch in batches:
                 size, count = size + tensor_bytes(batch), count + 1
-                if time.perf_counter() - began >= seconds:
+                if time.perf_counter_ns() - began >= 1e9 * seconds:
                     break
+                if step_time:
+                    time.sleep(step_time)
             reading = meter.reading().since(before)
     finally:
         loader.close()
@@ -132,54 +139,31 @@ def run_pipeline(
         step_time=step_time,
         bytes_out=size / count,
         skipped=loader.skipped - skipped,
+        events=[event for event in meter.events if event.end > began],
     )
 
 
-def record_events(loader: Loader, *, seconds: float) -> list[Event]:
-    """Record the stages of every thread or process for some time after the warm-up."""
-    meter = loader.start_metering(events=True)
-    try:
-        batches = _batches_of(loader, None, None)
-        _warm_up(batches, loader, seconds)
-        began = time.perf_counter_ns()
-        for _ in batches:
-            if time.perf_counter_ns() - began >= 1e9 * seconds:
-                break
-    finally:
-        loader.close()
-    return [event for event in meter.events if event.end > began]
-
-
-def _batches_of(
-    loader: Loader, step_time: float | None, tick: Callable[[int], None] | None
-) -> Iterator[dict[str, Any]]:
-    """Iterate over the batches, with a step after each."""
-    for number, batch in enumerate(loader, start=1):
-        yield batch
-        if tick is not None:
-            tick(number)
-        if step_time:
-            time.sleep(step_time)
-
-
-def _warm_up(batches: Iterator[dict[str, Any]], loader: Loader, seconds: float) -> None:
+def _warm_up(
+    batches: Iterator[dict[str, Any]], loader: Loader, seconds: float, step_time: float | None
+) -> None:
     """Take batches until those that were prepared ahead are gone."""
     options = loader.options
     each = options.num_workers if options.workers == "processes" else 1
     ahead = options.prefetch_factor * each if options.num_workers else 0
     began = time.perf_counter()
     for number, _ in enumerate(batches):
+        if step_time:
+            time.sleep(step_time)
         passed = time.perf_counter() - began
         if passed >= seconds or (number > ahead and passed >= _WARM_UP * seconds):
             return
 
 
-def _stage(stage: Stage) -> dict[str, float]:
+def _to_dict(stages: Mapping[str, Stage]) -> dict[str, dict[str, float]]:
     return {
-        "seconds": stage.seconds,
-        "cpu_seconds": stage.cpu,
-        "count": stage.count,
-        "bytes": stage.bytes,
+        name: {"seconds": part.seconds, "cpu_seconds": part.cpu}
+        | {"count": part.count, "bytes": part.bytes}
+        for name, part in stages.items()
     }
 
 

@@ -9,28 +9,25 @@ from shlex import quote
 from datapipe.errors import PlanError
 from datapipe.index.tar.listing import names_shards
 from datapipe.loader.loader import Loader
-from datapipe.profile.forecast import FITS, WORTH, Forecast, Measured, Remedy, free_memory, rank
+from datapipe.profile.forecast import WORTH, Forecast, Remedy, rank
 from datapipe.profile.image_remedies import image_remedies
-from datapipe.profile.measure.parts import threaded_stage
-from datapipe.profile.model import WorkerSetup
+from datapipe.profile.measure.alone import library_stage
 from datapipe.profile.pipeline import run_pipeline
+from datapipe.profile.sizes import FITS, free_memory
 from datapipe.progress import readable_size
 from datapipe.report.table import ratio
 
-_HELD = 0.3  # share of its time, from which on a transform counts as holding the lock
+_HELD = 0.3  # share of the time, from which on a transform counts as holding the lock
 _STORAGE = 0.1  # share of reads from storage, from which on a page cache is worth filling
 
 
-def predict_remedies(loader: Loader, measured: Measured, *, shards: str) -> list[Remedy]:
+def predict_remedies(loader: Loader, forecast: Forecast, *, shards: str) -> list[Remedy]:
     """Predict the remedies that apply to a loader, the best first."""
-    forecast = Forecast(loader, measured)
-    context = loader.components().context
-    found = [*_processes(loader, forecast), *_page_cache(loader, forecast, shards)]
-    if threaded_stage(context) != "decode":  # there a library's threads do the work
-        found += _workers(forecast)
-    if context.images is not None:
-        found += image_remedies(loader, forecast, shards)
-    return rank(found)
+    found = [*_page_cache(loader, forecast, shards)]
+    if library_stage(loader.components().context) != "decode":
+        # DALI has threads of its own, and does not work in processes.
+        found += [*_workers(forecast), *_processes(forecast)]
+    return rank([*found, *image_remedies(loader, forecast, shards)])
 
 
 def other_decoder(
@@ -54,11 +51,10 @@ def other_decoder(
     finally:
         other.close()
     gain = ratio(*rates)
-    title = "images by NVIDIA DALI" if name == "dali" else "images by the CPU kernels"
     return [
         Remedy(
             name=name,
-            title=title,
+            title=f"images by {'NVIDIA DALI' if name == 'dali' else 'the CPU kernels'}",
             how=f'make_loader(decoder="{name}")',
             rate=gain * rate,
             gain=gain,
@@ -70,7 +66,7 @@ def other_decoder(
 
 def _workers(forecast: Forecast) -> Iterator[Remedy]:
     """Propose the fewest workers that are as fast as any number."""
-    now, cores = forecast.setting.workers, forecast.machine.cores
+    now, cores = forecast.setup.workers, forecast.setup.cores
     most = max(4 * cores, 2 * now, 8)
     numbers = sorted({*range(1, min(most, 16) + 1), *range(16, most + 1, 8), max(now, 1)})
     rates = {number: forecast.with_workers(number) for number in numbers}
@@ -83,50 +79,46 @@ def _workers(forecast: Forecast) -> Iterator[Remedy]:
         "workers",
         f"{'more' if more else 'fewer'} workers: {fewest} in place of {now}",
         f"make_loader(num_workers={fewest})",
-        setting=replace(forecast.setting, workers=fewest),
+        setup=replace(forecast.setup, workers=fewest),
         note="" if more else "as fast, with less memory",
         changes={"num_workers": fewest},
     )
 
 
-def _processes(loader: Loader, forecast: Forecast) -> Iterator[Remedy]:
+def _processes(forecast: Forecast) -> Iterator[Remedy]:
     """Propose worker processes if the transform keeps the interpreter's lock from the others."""
-    held, context = forecast.measured.held, loader.components().context
-    if forecast.setting.processes or held < _HELD:
+    held, workers = forecast.held, forecast.setup.cores
+    if forecast.processes or held < _HELD:
         return
-    if context.images is not None and context.images.decoder is not None:
-        return  # DALI has threads of its own, and does not work in processes
-    workers = max(forecast.machine.cores, 1)
     yield forecast.remedy(
         "processes",
         "worker processes, each with an interpreter's lock of its own",
         f'make_loader(workers="processes", num_workers={workers})',
-        setting=WorkerSetup(workers=workers, processes=True),
-        # Threads hinder each other, which lowers the factor; processes do not.
-        factor=max(forecast.factor, forecast.left),
-        note=f"the transform holds the lock {held:.0%} of its time; it must be importable",
+        setup=replace(forecast.setup, workers=workers, processes=True),
+        # Threads hinder each other, which lowers the factor; processes do not. They have what other
+        # processes left of the cores.
+        factor=max(forecast.factor, 1 - forecast.run.usage.others_share),
+        note=f"Python code holds the lock {held:.0%} of the time; the transform must be importable",
         changes={"workers": "processes", "num_workers": workers},
     )
 
 
 def _page_cache(loader: Loader, forecast: Forecast, shards: str) -> Iterator[Remedy]:
     """Propose the dataset in the page cache, if it fits and is read from storage."""
-    measured = forecast.measured
     size = loader.dataset.bytes
-    if measured.cold < _STORAGE or size > FITS * free_memory():
+    if forecast.cold < _STORAGE or size > FITS * free_memory():
         return
+    # A shell expands braces and patterns.
+    files = f"{quote(shards.rstrip('/'))}/*.tar"
+    if names_shards(shards):
+        files = shards.replace("::", " ")
+    elif shards.endswith(".tar"):
+        files = quote(shards)
     yield forecast.remedy(
         "page cache",
         f"read the shards once, so that the page cache holds them ({readable_size(size)})",
-        f"cat {_files(shards)} > /dev/null",
-        cost=measured.cost(cold=0.0),
-        machine=replace(forecast.machine, storage=None),
+        f"cat {files} > /dev/null",
+        cost=forecast.cost_of_reads(0.0),
+        setup=replace(forecast.setup, storage=None),
         note="a first epoch does the same",
     )
-
-
-def _files(shards: str) -> str:
-    """Return the shards as words of a shell, which expands braces and patterns."""
-    if names_shards(shards):
-        return shards.replace("::", " ")
-    return quote(shards) if shards.endswith(".tar") else f"{quote(shards.rstrip('/'))}/*.tar"

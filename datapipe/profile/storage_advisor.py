@@ -5,30 +5,31 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from datapipe.array_types import Int64
 from datapipe.cpus import available_cpus
 from datapipe.decode.array_spec import array_spec
 from datapipe.decode.spec import ImageSpec
 from datapipe.decode.transform import make_transform
-from datapipe.errors import PlanError, SampleError
+from datapipe.errors import PlanError
 from datapipe.index.dataset import Dataset
 from datapipe.index.images.header import is_stored_image
-from datapipe.profile.forecast import FITS, free_memory
-from datapipe.profile.measure.roofline import kernel_work, run_threads
+from datapipe.profile.image_remedies import time_image
+from datapipe.profile.sizes import FITS, FormSizes, form_sizes, free_memory, megabytes
 from datapipe.progress import readable_size
 from datapipe.remote.folder import RemoteFolder
 from datapipe.store.open import open_store
+from datapipe.torch_threads import alone
 
 _SECONDS = 0.5  # that images are decoded for
 _TRIED = 64  # images at most, and then again
 _COPIED = 64 << 20  # bytes that copying is timed over: more than caches hold
-_OVERHEAD = 128  # bytes of a cache entry beside its values, at most
 _SPARE = 1.2  # times the needed rate, that a form should have
 
 
@@ -36,12 +37,8 @@ _SPARE = 1.2  # times the needed rate, that a form should have
 class Facts:
     """Facts that decide between forms."""
 
-    # samples, images: of the dataset
-    samples: int
-    images: int
-    encoded: int | None  # bytes of its images; None if they are decoded already
-    texts: int  # bytes of its texts
-    decoded: int  # bytes of an image as a model takes it, uint8
+    images: int  # of the dataset
+    sizes: FormSizes
     decode: float | None  # seconds of a core to decode and resize an image; None if it is decoded
     copy: float  # seconds of a core to copy a decoded one
     cores: int
@@ -68,28 +65,20 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
     Raises:
         PlanError: it has no images, or they would have many sizes.
     """
-    columns, manifest = dataset.columns, dataset.manifest
-    if not manifest.images:
+    if not dataset.manifest.images:
         raise PlanError(f"{dataset.folder} holds no images, so there is no form of them to choose")
     if not image.one_size:
         raise PlanError(
             f"resize={image.resize!r} gives images of many sizes, which arrays cannot hold; a "
             "cache of decoded images can, see docs/choosing.md"
         )
-    are_images = np.array([is_stored_image(ext) for ext in columns.extensions], bool)
-    of_images = are_images[columns.member_ext] if len(are_images) else np.zeros(0, bool)
-    encoded = manifest.arrays is None
-    home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
     spec = array_spec(image)
-    size = spec.height * spec.width * 3
+    home = dataset.home if isinstance(dataset.folder, RemoteFolder) else dataset.folder
     return Facts(
-        samples=manifest.samples,
-        images=manifest.images,
-        encoded=int(columns.member_size[of_images].sum()) if encoded else None,
-        texts=int(columns.member_size[~of_images].sum()),
-        decoded=size,
-        decode=_time_decoding(dataset, spec) if encoded else None,
-        copy=_time_copying(size),
+        images=dataset.manifest.images,
+        sizes=form_sizes(dataset, make_transform(spec)),
+        decode=_time_decoding(dataset, spec) if dataset.manifest.arrays is None else None,
+        copy=_time_copying(spec.height * spec.width * 3),
         cores=available_cpus(),
         memory=free_memory(),
         disk=shutil.disk_usage(home).free,
@@ -98,22 +87,24 @@ def look(dataset: Dataset, image: ImageSpec) -> Facts:
 
 def forms(facts: Facts) -> list[FormCost]:
     """Compute the costs and the rate of each form."""
-    decoded = facts.images * facts.decoded
-    copied = facts.cores / facts.copy
-    arrays = FormCost(name="arrays", disk=decoded + facts.texts, rate=copied, read=facts.decoded)
-    if facts.decode is None or facts.encoded is None:
+    sizes, copied = facts.sizes, facts.cores / facts.copy
+    assert sizes.arrays is not None, "look refuses images of many sizes"
+    arrays = FormCost(
+        name="arrays", disk=sizes.arrays, rate=copied, read=sizes.arrays // facts.images
+    )
+    if facts.decode is None:
         return [arrays]
     once = facts.images * facts.decode / facts.cores
     shards = FormCost(
         name="shards",
-        disk=facts.encoded + facts.texts,
+        disk=sizes.shards,
         rate=facts.cores / facts.decode,
-        read=facts.encoded // facts.images,
+        read=sizes.shards // facts.images,
     )
-    cache = FormCost(
+    cache = replace(
+        shards,
         name="shards, cached decoded",
-        disk=shards.disk,
-        memory=decoded + facts.images * _OVERHEAD + facts.texts,
+        memory=sizes.cache,
         rate=copied,
         read=0,
         before=once,
@@ -146,7 +137,7 @@ def advise(facts: Facts, *, rate: float | None, epochs: int) -> list[str]:
     if cache.memory <= FITS * facts.memory:
         lines.append(
             f"a cache of {readable_size(cache.memory)} in memory: "
-            f"CacheSpec(memory='{-(-cache.memory // 10**6)}MB'), from the second epoch on"
+            f"CacheSpec(memory='{megabytes(cache.memory)}'), from the second epoch on"
         )
     if arrays.disk <= facts.disk:
         fits = arrays.disk <= FITS * facts.memory
@@ -173,24 +164,25 @@ def _time_decoding(dataset: Dataset, spec: ImageSpec) -> float:
         PlanError: no image of the samples tried can be decoded.
     """
     columns, store = dataset.columns, open_store(dataset)
-    tried = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(np.int64)).tolist()
-    transform = make_transform(spec)
-    images: list[list[memoryview]] = []
+    tried: Int64 = np.unique(np.linspace(0, len(dataset) - 1, _TRIED).astype(np.int64))
+    images: list[memoryview] = []
     try:
-        for sample in tried:
+        for sample in tried.tolist():
             members = [m for m in columns.members(sample) if is_stored_image(m.ext)]
-            for data in store.read(columns.shard(sample), members):
-                with suppress(SampleError):
-                    transform.decode(data)
-                    images.append([data])
+            images += store.read(columns.shard(sample), members)
     finally:
         store.close()
-    if not images:
+    transform, times = make_transform(spec), []
+    until = time.perf_counter() + _SECONDS
+    with alone():
+        for data in itertools.cycle(images):
+            times.append(sum(time_image(transform, data)))
+            if time.perf_counter() > until:
+                break
+    done = [seconds for seconds in times if seconds]
+    if not done:
         raise PlanError(f"{dataset.folder}: none of {len(tried)} samples has an image to decode")
-    done = run_threads(
-        kernel_work([transform] * len(images), images, _COPIED), 1, _SECONDS, free=True
-    )
-    return done.seconds / max(done.done, 1)
+    return sum(done) / len(done)
 
 
 def _time_copying(size: int) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from datapipe.profile.forecast import WORTH, Remedy
 from datapipe.profile.job import Profile
-from datapipe.profile.measure.stage_cost import STAGES
+from datapipe.profile.measure.alone import STAGES
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.report.table import (
     Table,
@@ -28,7 +28,7 @@ def profile_text(profile: Profile) -> str:
     """Write the whole profile, in lines of at most some 100 characters."""
     good, bad = sorted_remedies(profile)
     fast = profile.bottleneck.stage == "step"
-    stages = aligned(stage_table(profile), groups={1: "alone, on one core", 7: "in the loader"})
+    stages = aligned(stage_table(profile), groups={1: "alone, on one core", 6: "in the loader"})
     parts = [
         *(_wrapped(line) for line in (str(profile.bottleneck), *headline(profile))),
         ["", "Stages", *_indented(stages), *_wrapped(stage_notes(profile))],
@@ -44,7 +44,7 @@ def profile_text(profile: Profile) -> str:
 
 def headline(profile: Profile) -> list[str]:
     """Say how fast the loader is, and how fast it would have to be."""
-    run = profile.measured.run
+    run = profile.forecast.run
     batches = ratio(run.reading.batches, run.reading.seconds)
     lines = [
         f"{rate_text(profile.rate)} samples/s with {profile.workers}, {rate_text(batches)} "
@@ -67,49 +67,40 @@ def headline(profile: Profile) -> list[str]:
         lines.append(
             f"Other processes took {others:.0%} of the cores meanwhile: figures are lower for it"
         )
-    if profile.measured.alone.failed or run.skipped:
+    if profile.forecast.alone.failed or run.skipped:
         lines.append(f"{run.skipped:,} samples were skipped, which cannot be read or decoded")
     return lines
 
 
 def stage_table(profile: Profile) -> Table:
     """List each stage by itself, and in the loader."""
-    alone, run = profile.measured.alone.stages, profile.measured.run
-    at_work = profile.stage_times()
-    header = ["", "samples/s", "P50 ms", "P90", "P99", "in", "out"]
-    header += ["ms/sample", "P50", "P99", "of time"]
+    alone, run = profile.forecast.alone.stages, profile.forecast.run
+    at_work = run.stage_times
     total = sum(stage.seconds for stage in run.reading.all_stages.values())
     rows = []
-    for name in dict.fromkeys([*alone, *(s for s in STAGES if s in at_work), *at_work]):
+    for name in dict.fromkeys([*(s for s in STAGES if {s} & {*alone, *at_work}), *at_work]):
         cost, times, spent = alone.get(name), at_work.get(name), run.per_sample(name)
-        row = [name, *["-"] * 6]
+        row = [name + (" (a batch)" if name in ("collate", "transfer") else ""), *["-"] * 9]
         if cost is not None:
-            samples = max(cost.samples, 1)
-            row = [
-                name + (" (a batch)" if cost.whole_batches else ""),
-                rate_text(cost.rate),
-                *map(ms_text, cost.percentiles),
-                size_text(cost.bytes_in / samples),
-                size_text(cost.bytes_out / samples),
-            ]
-        row += [
-            ms_text(spent) if spent else "-",
-            *((ms_text(times[0]), ms_text(times[2])) if times else ("-", "-")),
-            f"{ratio(spent * run.reading.samples, total):.0%}" if spent else "-",
-        ]
+            size = size_text(cost.bytes / max(cost.samples, 1))
+            row[1:6] = [rate_text(cost.rate), *map(ms_text, cost.times), size]
+        if spent and times is not None:
+            share = ratio(spent * run.reading.samples, total)
+            row[6:] = [*map(ms_text, (spent, times[0], times[2])), f"{share:.0%}"]
         rows.append(row)
-    return header, rows
+    header = ["", "samples/s", "P50 ms", "P90", "P99", "bytes"]
+    return [*header, "ms/sample", "P50", "P99", "of time"], rows
 
 
 def stage_notes(profile: Profile) -> str:
     """Explain the table of stages."""
-    alone = profile.measured.alone
-    note = (
-        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each. In the loader: "
-        "percentiles are of images, or of batches for collate, plan and transfer; the last column "
-        "is the share of the time of all threads."
+    alone = profile.forecast.alone
+    return (
+        f"Alone: {alone.samples:,} samples of {alone.images:.2g} images each. Percentiles are of "
+        "images, of parts of a batch for tokenize, or of batches for collate, plan and transfer; "
+        "bytes are read or made of a sample. The last column is the share of the time of all "
+        "threads."
     )
-    return note + (" There, normalize is part of resize." * ("normalize" in alone.stages))
 
 
 def work_table(profile: Profile) -> Table:
@@ -154,7 +145,7 @@ def ceiling_table(profile: Profile) -> Table:
             f"{ratio(profile.rate, found.rate):.0%}",
             f"{found.note}; {counted(found.threads, 'thread')}",
         ]
-        for name, found in profile.measured.roofline.ceilings.items()
+        for name, found in profile.forecast.roofline.ceilings.items()
     ]
     return ["", "samples/s", "bytes", "reached", ""], rows
 

@@ -1,6 +1,6 @@
 """Files behind URLs: ranges, uploads, retries.
 
 URLs and byte ranges come in; bytes go out, with retries and a bounded number of requests.
-`http.py` has no dependencies, `folder.py` uses fsspec for other protocols. A new protocol is one
-that fsspec knows.
+`folder.py` reads and `upload.py` writes through fsspec, with the attempts and pauses of `retry.py`.
+A new protocol is one that fsspec knows.
 """

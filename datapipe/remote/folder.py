@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard, TypeVar
 
 from datapipe.errors import PlanError, StoreError
-from datapipe.remote.http import HttpRanges
 from datapipe.remote.retry import RetryPolicy, describe, is_final
 
 logger = logging.getLogger(__name__)
 
-Content = bytes | bytearray
 T = TypeVar("T")
 
 _PART = 8 << 20  # bytes that one request asks for at most: what is done again when it breaks
@@ -72,13 +70,10 @@ class RemoteFolder:
         self.traffic = Traffic()
         self._filesystem, self._root = _connect(url, options.storage_options)
         self._loop: asyncio.AbstractEventLoop = self._filesystem.loop
-        # Options are for fsspec's own client.
-        is_plain_http = url.startswith(("http://", "https://")) and not options.storage_options
-        self._http = HttpRanges() if is_plain_http else None
         self._slots: asyncio.Semaphore | None = None
         self._draw = random.Random()
         self._lock = threading.Lock()
-        self._running: set[Future[Content]] = set()
+        self._running: set[Future[bytes]] = set()
 
     def __reduce__(self) -> tuple[object, ...]:
         return RemoteFolder, (self.url, self.options)
@@ -96,9 +91,9 @@ class RemoteFolder:
         Raises:
             StoreError: it cannot be read; `FileNotFoundError` is its cause where it is not there.
         """
-        return bytes(self._begin(self._read_part(name, None)).result())
+        return self._begin(self._read_part(name, None)).result()
 
-    def begin(self, name: str, start: int, stop: int) -> Future[Content]:
+    def begin(self, name: str, start: int, stop: int) -> Future[bytes]:
         """Begin to read bytes `start` to `stop`; the future raises `StoreError`.
 
         A range that is larger than a request is read in parts, one after the other, so that a
@@ -107,28 +102,26 @@ class RemoteFolder:
         return self._begin(self._read_range(name, start, stop))
 
     def close(self) -> None:
-        """Cancel the reads in progress and close connections; reading opens them again."""
+        """Cancel the reads in progress."""
         with self._lock:
             running = list(self._running)
         for future in running:
             future.cancel()
-        if self._http is not None:
-            self._loop.call_soon_threadsafe(self._http.close)
 
-    def _begin(self, work: Any) -> Future[Content]:
-        future: Future[Content] = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def _begin(self, work: Any) -> Future[bytes]:
+        future: Future[bytes] = asyncio.run_coroutine_threadsafe(work, self._loop)
         with self._lock:
             self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
-    async def _read_range(self, name: str, start: int, stop: int) -> Content:
+    async def _read_range(self, name: str, start: int, stop: int) -> bytes:
         parts = []
         for first in range(start, stop, _PART):
             parts.append(await self._read_part(name, (first, min(first + _PART, stop))))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _read_part(self, name: str, span: tuple[int, int] | None) -> Content:
+    async def _read_part(self, name: str, span: tuple[int, int] | None) -> bytes:
         if self._slots is None:
             self._slots = asyncio.Semaphore(self.options.concurrency)
         data = await self._attempt(name, lambda: self._ask(name, span), span, slots=self._slots)
@@ -173,16 +166,12 @@ class RemoteFolder:
                 logger.info("%s; again in %.1f s", message, pause)
             await asyncio.sleep(pause)
 
-    async def _ask(self, name: str, span: tuple[int, int] | None) -> Content:
+    async def _ask(self, name: str, span: tuple[int, int] | None) -> bytes:
         path = f"{self._root}/{name}"
         if span is None:
             whole: bytes = await self._filesystem._cat_file(path)
             return whole
         start, stop = span
-        if self._http is not None and stop > start:
-            part = await self._http.read(path, start, stop)
-            if part is not None:
-                return part
         data: bytes = await self._filesystem._cat_file(path, start=start, end=stop)
         if len(data) > stop - start:
             raise StoreError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from datapipe.errors import PlanError
+from datapipe.report.table import Percentiles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,6 @@ STAGE_COLOURS = dict(
 """Colours of a loader's stages, the same in all reports."""
 
 _SHOWN = 0.05  # of the width, from which on a part of a bar is labelled inside
-_BAR = 0.325  # inches for each bar, and its gap
 
 
 def new_figure(height: float = 3.2) -> Figure:
@@ -110,69 +110,14 @@ def stacked(
     return figure
 
 
-class Bar(NamedTuple):
-    """A bar with a label and a note behind it; `part` of it is drawn in the first colour."""
-
-    label: str
-    value: float
-    note: str
-    colour: str
-    part: float = 0.0
-
-
-def bars(
-    rows: Sequence[Bar], label: str, *, lines: Mapping[float, str], log: bool = False
-) -> Figure:
-    """Draw horizontal bars from top to bottom.
-
-    Args:
-        rows: the bars.
-        label: of the axis.
-        lines: styles of vertical lines, by where they stand.
-        log: use a logarithmic axis.
-    """
-    figure, axes = plot(1.0 + _BAR * len(rows))
-    least, most = (pick([*(row.value for row in rows), *lines], default=1.0) for pick in (min, max))
-    for at, row in enumerate(rows):
-        axes.barh(at, row.value, height=0.62, color=row.colour)
-        if row.part:
-            axes.barh(at, row.part, height=0.62, color=COLOURS[0])
-        end = row.value * 1.06 if log else row.value + most / 100
-        axes.text(end, at, row.note, va="center", fontsize=8, color=INK)
-    for value, style in lines.items():
-        colour = COLOURS[0] if style == "-" else COLOURS[3]
-        axes.axvline(value, color=colour, linewidth=1, linestyle=style)
-    if log:
-        axes.set_xscale("log")
-        axes.set_xlim(max(least, 1e-3) / 2.5, most * 8)
-    else:
-        axes.set_xlim(0, most * 1.2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    axes.set_yticks(range(len(rows)), [row.label for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlabel(label)
-    return figure
-
-
-def percentiles(
-    rows: Sequence[tuple[str, Sequence[Sequence[float] | None]]], series: Sequence[str] = ()
-) -> Figure:
-    """Draw P50, P90 and P99 of durations on a logarithmic axis.
-
-    Args:
-        rows: label, and seconds of the three for each series; None where there are none.
-        series: their names.
-    """
-    figure, axes = plot(0.9 + _BAR * 1.15 * len(rows))
-    for at, (_, times) in enumerate(rows):
-        for number, seconds in enumerate(times):
-            if seconds is None:
-                continue
-            middle, high, most = (max(1e3 * value, 1e-4) for value in seconds)
-            colour, y = COLOURS[number], at + 0.28 * (number - (len(times) - 1) / 2)
-            axes.plot([middle, most], [y, y], color=colour, linewidth=2, solid_capstyle="butt")
-            axes.plot([middle], [y], "o", color=colour, markersize=5)
-            axes.plot([high], [y], "|", color=colour, markersize=8, markeredgewidth=2)
+def percentiles(rows: Sequence[tuple[str, Percentiles]]) -> Figure:
+    """Draw percentiles of durations, in seconds, on a logarithmic axis; each row has a label."""
+    figure, axes = plot(0.9 + 0.37 * len(rows))
+    for at, (_, seconds) in enumerate(rows):
+        middle, high, most = (max(1e3 * value, 1e-4) for value in seconds)
+        axes.plot([middle, most], [at, at], color=COLOURS[0], linewidth=2, solid_capstyle="butt")
+        axes.plot([middle], [at], "o", color=COLOURS[0], markersize=5)
+        axes.plot([high], [at], "|", color=COLOURS[0], markersize=8, markeredgewidth=2)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
@@ -180,6 +125,4 @@ def percentiles(
     axes.set_xlabel("ms: P50 (dot), P90 (tick), P99 (end)")
     axes.grid(axis="x", color=IDLE, linewidth=0.8)
     axes.set_axisbelow(True)
-    if series:
-        legend(figure, dict(zip(series, COLOURS, strict=False)))
     return figure

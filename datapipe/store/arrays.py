@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,10 +55,6 @@ class ArrayStore(Store):
         self._folder = folder
         self.texts: UInt8 = map_npy(folder / TEXTS, "|u1")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Another process maps them itself, and may work in another folder.
-        return ArrayStore, (self._folder.absolute(),)
-
     def name(self, shard: int) -> str:
         return TEXTS
 
@@ -91,26 +86,6 @@ class Advised:
         return [] if self.rest is None else self.rest.contents(number)
 
 
-class SideFiles:
-    """The files of a dataset of arrays beside its images and texts, compared with checksums."""
-
-    def __init__(self, folder: Path, arrays: Arrays) -> None:
-        self._folder, self._arrays = folder, arrays
-        kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
-        self._checked = CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return SideFiles, (self._folder.absolute(), self._arrays)
-
-    def array(self, name: str) -> Any:
-        """Return the values of a file.
-
-        Raises:
-            IndexMismatch: it is not the one that was written.
-        """
-        return self._checked.array(name)
-
-
 class ImageArray:
     """The images of a dataset of arrays.
 
@@ -126,9 +101,8 @@ class ImageArray:
         size: values of an image.
     """
 
-    def __init__(self, folder: Path, height: int, width: int, files: SideFiles) -> None:
-        self._files = files
-        self._folder, self.height, self.width = folder, height, width
+    def __init__(self, folder: Path, height: int, width: int, files: CheckedFiles) -> None:
+        self.height, self.width = height, width
         self.size = height * width * 3
         self._path = str(folder / IMAGES)
         images = map_npy(folder / IMAGES, "|u1", (height, width, 3))
@@ -141,9 +115,6 @@ class ImageArray:
                 f"{len(self._sums):,} checksums and {IMAGE_PLACEMENT} {len(self.placements):,} "
                 "placements; restore all from one copy of the dataset"
             )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return ImageArray, (self._folder.absolute(), self.height, self.width, self._files)
 
     def is_whole(self, image: int) -> bool:
         """Return whether an image is the one that was written."""
@@ -191,14 +162,10 @@ class ArrayDataset:
 class TokenArrays:
     """The tokens of a dataset of arrays, those of its texts alone."""
 
-    def __init__(self, files: SideFiles) -> None:
-        self._files = files
+    def __init__(self, files: CheckedFiles) -> None:
         self._tokens: Int32 = files.array(TOKENS)
         self._labels: Int32 = files.array(LABELS)
         self._offsets: Int64 = files.array(TOKEN_OFFSETS)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return TokenArrays, (self._files,)
 
     def of(self, sample: int) -> tuple[Int32, Int32]:
         """Return tokens and labels of a sample: int32 [T] each; a label is a token, or -100."""
@@ -213,7 +180,8 @@ def open_images(dataset: Dataset) -> ImageArray | None:
         return None
     assert isinstance(dataset.folder, Path)
     height, width = arrays.image["size"]
-    return ImageArray(dataset.folder, int(height), int(width), SideFiles(dataset.folder, arrays))
+    files = _checked_files(dataset.folder, arrays)
+    return ImageArray(dataset.folder, int(height), int(width), files)
 
 
 def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
@@ -222,4 +190,10 @@ def open_token_arrays(dataset: Dataset, digest: str) -> TokenArrays | None:
     if arrays is None or arrays.encoder != digest:
         return None
     assert isinstance(dataset.folder, Path)
-    return TokenArrays(SideFiles(dataset.folder, arrays))
+    return TokenArrays(_checked_files(dataset.folder, arrays))
+
+
+def _checked_files(folder: Path, arrays: Arrays) -> CheckedFiles:
+    """Return the files beside images and texts, compared with checksums."""
+    kinds = {name: kind for name, kind in CHECKED.items() if name in arrays.files}
+    return CheckedFiles(folder, kinds, arrays.checksums_crc32, remedy=_REMEDY)

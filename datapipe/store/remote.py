@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from datapipe.errors import StoreError
 from datapipe.index.rows import Member
-from datapipe.remote.folder import Content, RemoteFolder
+from datapipe.remote.folder import RemoteFolder
 from datapipe.store.protocol import Store
 
-_GAP = 64 << 10  # bytes that are rather read in vain than asked for around
+_GAP = 64 << 10  # reading a few unneeded bytes is cheaper than another request
 _JOINED = 8 << 20  # bytes of a request at most, unless one member has more
 
 
@@ -52,9 +52,6 @@ class RemoteStore(Store):
         self._folder = folder
         self._names = names
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return RemoteStore, (self._folder, self._names)
-
     def name(self, shard: int) -> str:
         return self._names[shard]
 
@@ -84,11 +81,11 @@ class RemoteFetch:
     def __init__(
         self,
         samples: Sequence[tuple[int, Sequence[Member]]],
-        reads: Sequence[tuple[ByteSpan, Future[Content]]],
+        reads: Sequence[tuple[ByteSpan, Future[bytes]]],
     ) -> None:
         self.bytes = sum(span.stop - span.start for span, _ in reads)
         self._samples = samples
-        self._spans: dict[int, list[tuple[ByteSpan, Future[Content]]]] = {}
+        self._spans: dict[int, list[tuple[ByteSpan, Future[bytes]]]] = {}
         for span, future in reads:
             self._spans.setdefault(span.shard, []).append((span, future))
 

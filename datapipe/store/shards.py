@@ -31,10 +31,6 @@ class ShardStore(Store):
         # Shard number -> [descriptor, readers using it now], least recently used first.
         self._open: OrderedDict[int, list[int]] = OrderedDict()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Another process opens the files itself, and may work in another folder.
-        return ShardStore, (self._folder.absolute(), self._names)
-
     def name(self, shard: int) -> str:
         return self._names[shard]
 

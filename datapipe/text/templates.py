@@ -51,6 +51,12 @@ SOURCES = {"llava": _LLAVA, "chatml": _CHATML}
 
 BUILT_IN = (*SOURCES, CAPTION)
 
+
+def is_jinja(template: str) -> bool:
+    """Return True if a template is given as its source, and not by name or file."""
+    return "{{" in template or "{%" in template
+
+
 NEEDED_TOKENS = {"chatml": ("<|im_start|>", "<|im_end|>")}
 """Tokens without which a built-in template would be spelled out letter by letter."""
 

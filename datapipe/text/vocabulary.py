@@ -12,11 +12,12 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from datapipe.errors import PlanError
-from datapipe.text.templates import CAPTION, IMAGE_TOKENS, NEEDED_TOKENS, SOURCES
+from datapipe.text.templates import CAPTION, IMAGE_TOKENS, NEEDED_TOKENS, SOURCES, is_jinja
 
 logger = logging.getLogger(__name__)
 
 _FILE = "tokenizer.json"
+_CONFIG = "tokenizer_config.json"
 _REMEDY = (
     "give a tokenizer.json, a folder that holds one, a tokenizers.Tokenizer or a fast tokenizer of "
     "transformers"
@@ -124,8 +125,8 @@ def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
         for token in NEEDED_TOKENS.get(template, ()):
             if vocabulary.tokenizer.token_to_id(token) is None:
                 raise PlanError(
-                    f"template={template!r} needs the token {token!r}, which the vocabulary "
-                    "has not; add it to the tokenizer and the model's embeddings, or use another "
+                    f"template={template!r} needs the token {token!r}, and the vocabulary "
+                    "lacks it; add it to the tokenizer and the model's embeddings, or use another "
                     "template"
                 )
         if template == "llava" and "eos_token" not in vocabulary.names:
@@ -134,16 +135,11 @@ def find_template(template: str | Path | None, vocabulary: Vocabulary) -> str:
                 "names none; give a folder whose tokenizer_config.json has eos_token"
             )
         return SOURCES[template]
-    if isinstance(template, str) and ("{{" in template or "{%" in template):
+    if isinstance(template, str) and is_jinja(template):
         return template
     path = Path(template)
     if path.is_dir():
-        found = [
-            path / name
-            for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-            if (path / name).is_file()
-        ]
-        path = found[0] if found else path
+        path = _template_file(path) or path / _CONFIG
     if not path.is_file():
         raise PlanError(
             f"template {str(template)!r} is neither {', '.join(map(repr, (*SOURCES, CAPTION)))}, "
@@ -158,10 +154,7 @@ def read_template_file(path: Path) -> str:
     Raises:
         PlanError: there is none.
     """
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"chat template {path} cannot be read: {error}") from error
+    text = _read(path, "chat template")
     if path.suffix != ".json":
         return text
     template = _default(_parse(path, text).get("chat_template"))
@@ -175,21 +168,16 @@ def read_template_file(path: Path) -> str:
 
 def _from_file(path: Path) -> Vocabulary:
     folder, file = (path, path / _FILE) if path.is_dir() else (path.parent, path)
-    try:
-        source = file.read_text("utf-8")
-    except OSError as error:
-        hint = ""
-        if path.is_dir():
-            hint = f"; a folder needs a {_FILE}, which a fast tokenizer's save_pretrained writes"
-        elif not path.exists():
-            hint = (
-                "; names of the Hugging Face Hub are not looked up: give "
-                "AutoTokenizer.from_pretrained(...), or a folder it was saved to"
-            )
-        raise PlanError(f"tokenizer {path} cannot be read: {error}{hint}") from error
-    except UnicodeDecodeError as error:
-        raise PlanError(f"tokenizer {file} is not JSON in UTF-8; {_REMEDY}") from error
-    config = _read_json(folder / "tokenizer_config.json")
+    remedy = _REMEDY
+    if not path.exists():
+        remedy = (
+            "names of the Hugging Face Hub are not looked up: give "
+            "AutoTokenizer.from_pretrained(...), or a folder it was saved to"
+        )
+    elif path.is_dir():
+        remedy = f"a folder needs a {_FILE}, which a fast tokenizer's save_pretrained writes"
+    source = _read(file, "tokenizer", f"; {remedy}")
+    config = _read_json(folder / _CONFIG)
     special = _read_json(folder / "special_tokens_map.json")
     names = None
     if config is not None or special is not None:
@@ -198,10 +186,8 @@ def _from_file(path: Path) -> Vocabulary:
         names = _names((*(special or {}).items(), *(config or {}).items(), *more.items()))
     template = _default((config or {}).get("chat_template"))
     # A processor's template comes before the tokenizer's, which may know nothing of images.
-    for name in ("chat_template.jinja", "chat_template.json"):
-        if (folder / name).is_file():
-            template = read_template_file(folder / name)
-            break
+    if (template_file := _template_file(folder)) is not None:
+        template = read_template_file(template_file)
     return _vocabulary(source, str(file), names, template)
 
 
@@ -292,13 +278,21 @@ def _usual_names(tokenizer: Tokenizer, begin: tuple[int, ...]) -> dict[str, str]
     return names
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _template_file(folder: Path) -> Path | None:
+    """Return the file of a folder that holds a template alone, None without one."""
+    paths = (folder / name for name in ("chat_template.jinja", "chat_template.json"))
+    return next(filter(Path.is_file, paths), None)
+
+
+def _read(path: Path, what: str, remedy: str = "") -> str:
     try:
-        return _parse(path, path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
+        return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path} cannot be read: {error}") from error
+        raise PlanError(f"{what} {path} cannot be read: {error}{remedy}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    return _parse(path, _read(path, "file")) if path.is_file() else None
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:

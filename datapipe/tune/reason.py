@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import psutil
-
-from datapipe.diagnosis.loader_figures import LoaderFigures
 from datapipe.diagnosis.loader_rules import Limit, find_limit
 from datapipe.report.table import counted
-from datapipe.tune.effects import Effects
+from datapipe.tune.choice import Rounds, fastest, ratio
 from datapipe.tune.setting import Setting
 from datapipe.tune.trial import Trial
 
@@ -23,54 +19,55 @@ def find_limit_of(chosen: Setting, trials: Sequence[Trial]) -> Limit | None:
     """
     watched = [
         trial
-        for trial in trials
-        if trial.usage is not None
-        and trial.usage.gil is not None
-        and not trial.paced
-        and trial.setting.variant == chosen.variant
+        for trial in sorted(trials, key=lambda trial: trial.setting.size)
+        if trial.figures is not None and trial.setting.variant == chosen.variant
     ]
-    watched.sort(key=lambda trial: trial.setting.size)
     if not watched:
         return None
     larger = [t for t in watched if t.setting.num_workers > chosen.num_workers]
     own = [t for t in watched if t.setting.num_workers == chosen.num_workers]
     shown = (larger or own or watched)[0]
-    few = next((t for t in watched if 0 < t.setting.num_workers < shown.setting.num_workers), None)
-    samples = all(t.samples for t in (shown, few) if t is not None)
-    return find_limit(_figures(shown, samples), _figures(few, samples) if few is not None else None)
+    few = [t.figures for t in watched if 0 < t.setting.num_workers < shown.setting.num_workers]
+    assert shown.figures is not None
+    return find_limit(shown.figures, few[0] if few else None)
 
 
 def explain(
     chosen: Setting,
-    effects: Effects,
+    rounds: Rounds,
+    measured: Sequence[Setting],
     *,
     margin: float,
     settled: bool,
     limit: Limit | None,
 ) -> str:
-    """Explain a choice by trials that take batches as fast as they come."""
-    best = max(effects.settings, key=lambda setting: effects.interval(setting)[0])
-    most = max(setting.num_workers for setting in effects.settings)
-    if len(effects.settings) == 1:
+    """Explain a choice by trials that take batches as fast as they come.
+
+    Args:
+        chosen: one of `measured`.
+        rounds: rates.
+        measured: settings that have a rate, smallest first.
+        margin: share of the rate that is not worth a larger setting.
+        settled: whether the time sufficed to be sure.
+        limit: of the loader with the chosen setting.
+    """
+    if len(measured) == 1:
         return f"{chosen} is all that was tried"
-    gap, error = effects.gap(best, chosen)
-    if best == chosen:
-        text = f"{chosen} is the fastest"
-    elif gap < -math.log1p(-margin):
-        text = f"{chosen} is as fast as any, to within {margin:.0%}: {best} was "
-        text += f"{math.expm1(gap):.1%} faster"
-    else:
-        noise = math.expm1(effects.quantile(0.975) * error)
-        text = (
-            f"{chosen} is the smallest setting that is not clearly slower: {best} was "
-            f"{math.expm1(gap):.0%} faster, give or take {noise:.0%}"
-        )
+    best = fastest(rounds, measured)
+    lead = ratio(rounds, best, chosen)
+    slight = lead is None or lead.median * (1 - margin) < 1
+    text = f"{chosen} is the fastest"
+    if lead is not None and best != chosen:
+        text = f"{chosen} is the smallest setting that is not measurably slower"
+        if slight:
+            text = f"{chosen} is as fast as any, to within {margin:.0%}"
+        text += f": {best} made {lead.median:.2f} of its rate ({lead.low:.2f} to {lead.high:.2f})"
     if not settled:
         text += ". The time did not suffice to be sure; a larger budget or a quieter machine would"
-    larger = [s for s in effects.settings if s.num_workers > chosen.num_workers]
-    if not larger and best.num_workers == most:
+    most = max(setting.num_workers for setting in measured)
+    if chosen.num_workers == best.num_workers == most:
         return f"{text}. No more than {counted(most, 'worker')} were tried, and more may be faster"
-    if limit is None or gap >= -math.log1p(-margin):
+    if limit is None or not slight:
         return text
     if not chosen.num_workers:
         return f"{text}. Workers do not help: {limit.reason}"
@@ -82,7 +79,6 @@ def explain(
 def explain_pace(
     chosen: Setting,
     *,
-    sufficient: bool,
     share: float | None,
     room: float,
     max_wait: float,
@@ -91,10 +87,10 @@ def explain_pace(
 ) -> str:
     """Explain a choice by trials at the speed of training."""
     steps = f"steps of {1000 * step:,.0f} ms"
-    if sufficient:
+    if share is not None and share <= max_wait:
         return (
             f"{chosen} is the smallest setting that keeps training waiting at most {max_wait:.1%} "
-            f"of its time: {share or 0.0:.1%} with {steps}, and it is {room:.1f} times as fast as "
+            f"of its time: {share:.1%} with {steps}, and it is {room:.1f} times as fast as "
             "that needs"
         )
     text = f"no setting keeps waiting under {max_wait:.1%} with {steps}; "
@@ -106,18 +102,3 @@ def explain_pace(
         )
     text += f"{chosen} is as fast as any and makes {room:.2f} of what training takes"
     return f"{text}: {limit.reason}" if limit is not None else text
-
-
-def _figures(trial: Trial, samples: bool) -> LoaderFigures:
-    assert trial.usage is not None
-    cores = psutil.cpu_count(logical=False)
-    return LoaderFigures(
-        seconds=trial.usage.seconds,
-        usage=trial.usage,
-        samples=trial.samples if samples else trial.batches,
-        workers=trial.setting.num_workers,
-        processes=trial.processes,
-        caller_cpu=trial.caller,
-        stages=trial.stages,
-        siblings=cores is not None and cores < (psutil.cpu_count() or 1),
-    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from datapipe.diagnosis.loader_rules import Limit
 from datapipe.report.table import percentiles
-from datapipe.tune.effects import Effects
+from datapipe.tune.choice import Ratio, ratio
 from datapipe.tune.paced import WaitShare
 from datapipe.tune.setting import Setting
 from datapipe.tune.sweep import Sweep
@@ -21,10 +21,8 @@ class Tried:
     """Results of one setting. A figure that is not known is None."""
 
     setting: Setting
-    rate: float | None  # batches a second, in a mean round
-    # low, high: bounds of the rate, with a probability of 95 %
-    low: float | None
-    high: float | None
+    rate: float | None  # batches a second, in a median trial
+    ratio: Ratio | None  # of its rate to that of the fastest, in the same rounds
     samples: float | None  # a second
     # p50, p90, p99: seconds from batch to batch
     p50: float | None
@@ -39,7 +37,8 @@ class Tried:
     def to_dict(self) -> dict[str, Any]:
         """Convert to values that JSON can hold."""
         own = {name: value for name, value in vars(self).items() if name != "setting"}
-        return self.setting.to_dict() | own
+        ratio = {"ratio": self.ratio._asdict() if self.ratio is not None else None}
+        return self.setting.to_dict() | own | ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,60 +117,32 @@ class TuneResult:
         return self.reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepProgress:
-    """State of a sweep after a trial."""
-
-    settings: tuple[Tried, ...]  # all that are to be tried, smallest first
-    last: Trial | None  # the trial that counted last; None before the first
-    # spent, budget: seconds
-    spent: float
-    budget: float
-
-    @classmethod
-    def of(cls, sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> SweepProgress:
-        """Summarise a sweep."""
-        return cls(
-            settings=summarise(sweep, sweep.effects(), waiting),
-            last=sweep.trials[-1] if sweep.trials else None,
-            spent=sweep.tools.clock() - sweep.began,
-            budget=sweep.end - sweep.began,
-        )
-
-
-def summarise(
-    sweep: Sweep, effects: Effects | None, waiting: Mapping[Setting, WaitShare]
-) -> tuple[Tried, ...]:
+def summarise(sweep: Sweep, waiting: Mapping[Setting, WaitShare]) -> tuple[Tried, ...]:
     """Return the results of each setting, smallest first."""
-    return tuple(_tried(sweep, effects, waiting, setting) for setting in sweep.settings)
+    return tuple(_tried(sweep, setting, waiting.get(setting)) for setting in sweep.settings)
 
 
-def _tried(
-    sweep: Sweep, effects: Effects | None, waiting: Mapping[Setting, WaitShare], setting: Setting
-) -> Tried:
+def _tried(sweep: Sweep, setting: Setting, waiting: WaitShare | None) -> Tried:
     every = [trial for trial in sweep.trials if trial.setting == setting]
-    drained = [trial for trial in sweep.unpaced() if trial.setting == setting]
-    drained = drained or [trial for trial in every if not trial.paced]
-    rate = low = high = samples = None
-    if effects is not None and setting in effects.settings:
-        rate, low, high = effects.interval(setting)
-        if drained and all(trial.samples for trial in drained):
-            each = sum(t.samples for t in drained) / sum(t.batches for t in drained)
-            samples = rate * each
-    waits = [wait for trial in drained for wait in trial.waits]
+    unpaced = sweep.unpaced(setting)
+    waits = [wait for trial in unpaced for wait in trial.waits]
     p50, p90, p99 = percentiles(waits) if waits else (None, None, None)
+    rate = sweep.rate(setting) if unpaced else None
+    samples = None
+    if rate is not None and all(trial.samples for trial in unpaced):
+        each = sum(t.samples for t in unpaced) / sum(t.batches for t in unpaced)
+        samples = rate * each
     return Tried(
         setting=setting,
         rate=rate,
-        low=low,
-        high=high,
+        ratio=ratio(sweep.rounds(), setting, sweep.fastest()) if unpaced else None,
         samples=samples,
         p50=p50,
         p90=p90,
         p99=p99,
         startup=statistics.median(trial.startup for trial in every) if every else None,
         memory=max((trial.memory for trial in every), default=0) or None,
-        trials=len(drained),
-        waiting=waiting[setting].share if setting in waiting else None,
+        trials=len(unpaced),
+        waiting=waiting.share if waiting is not None else None,
         out=sweep.dropped.get(setting, ""),
     )

@@ -1,95 +1,44 @@
-"""Interleaved rounds of trials that drop settings as they are settled, within a budget of time."""
+"""Trials of several settings within a budget of time, in interleaved rounds."""
 
 from __future__ import annotations
 
 import logging
-import math
-import random
-import signal
 import statistics
-import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-from datapipe.tune.effects import Effects, Observation, fit, inner_noise, settled
+from datapipe.tune.choice import MARGIN, Rounds, fastest, is_flat, settled
+from datapipe.tune.machine import Machine
 from datapipe.tune.setting import Setting
-from datapipe.tune.trial import Aim, EmptyLoader, Make, Trial, Watcher, run_trial
+from datapipe.tune.trial import Aim, EmptyLoader, Make, Trial, run_trial
 
 logger = logging.getLogger(__name__)
 
 TOUCH = -1
 """Round of the first trial, which loads files and imports for the others."""
 
-_SHORTEST, _LONGEST = 0.3, 3.0  # seconds of a segment
-_FIRST, _BATCHES = 20, 80  # batches that a segment of the first round and later should have
-_LENGTHS = (0.75, 1.5)  # of a segment, relative to what is aimed at
-_ROUNDS = 4  # that should fit into what is left of the budget
+_SHORTEST, _LONGEST = 0.3, 4.0  # seconds that count in a trial
+_BATCHES = 160  # that a trial should count
+_ROUNDS = 5  # that should fit into the budget
 _ALONE = 3  # rounds where there is nothing to compare
 
 
-class Interrupt:
-    """Context that remembers a Ctrl-C, which may come while `__del__` or a callback runs.
-
-    Python swallows an exception there, and a sweep would go on for minutes.
-
-    Attributes:
-        came: whether SIGINT raised `KeyboardInterrupt` anywhere since this was entered.
-    """
-
-    def __init__(self) -> None:
-        self.came = False
-        self._before: object = None
-
-    def check(self) -> None:
-        """Raise a swallowed interrupt.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C came.
-        """
-        if self.came:
-            raise KeyboardInterrupt
-
-    def __enter__(self) -> Self:
-        # Only the main thread may set handlers; it is also the one that Ctrl-C interrupts.
-        if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if callable(before):
-                signal.signal(signal.SIGINT, self._remember)
-                self._before = before
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if callable(self._before):
-            signal.signal(signal.SIGINT, self._before)
-        if kind is None:
-            self.check()
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        assert callable(self._before)
-        try:
-            self._before(number, frame)
-        except KeyboardInterrupt:
-            self.came = True
-            raise
-
-
 @dataclass(frozen=True, kw_only=True)
-class Tools:
-    """Options of a sweep."""
+class Goal:
+    """Goal of a sweep; the arguments of `tune_workers`."""
 
-    make: Make  # as for `tune_workers`
-    clock: Callable[[], float]  # seconds
-    # makes a meter of memory and CPU time for a trial, with the argument whether to probe the
-    # interpreter's lock too; None for none
-    watcher: Callable[[bool], Watcher] | None
-    max_memory: float | None  # bytes; None for no limit
-    margin: float  # share of the rate that is not worth a larger setting
-    seed: int  # of the order of trials
-    on_trial: Callable[[], object]  # called after each trial, failed ones included
-    interrupt: Interrupt = field(default_factory=Interrupt)
+    budget: float = 60.0  # seconds
+    step_time: float | None = None  # seconds of a step of training; None if unknown
+    train: Callable[[Any], object] | None = None  # a step of training
+    max_wait: float = 0.01  # share of its time that training may wait
+    max_memory: float | None = None  # bytes; None for no limit
+    margin: float = MARGIN  # share of the rate that is not worth a larger setting
+
+    @property
+    def is_paced(self) -> bool:
+        """True if settings are tried at the speed of training."""
+        return self.train is not None or self.step_time is not None
 
 
 class Sweep:
@@ -100,227 +49,216 @@ class Sweep:
         active: settings that are not dropped.
         trials: all that counted batches, in order.
         dropped: reasons by setting.
-        failed: errors of the loader by setting.
+        error: the first one that the loader raised.
+        goal, machine: as they were given.
+        began, end: time of the clock at which the sweep began and its budget is spent.
     """
 
-    def __init__(self, settings: Sequence[Setting], budget: float, tools: Tools) -> None:
+    def __init__(
+        self,
+        make: Make,
+        settings: Sequence[Setting],
+        goal: Goal,
+        machine: Machine,
+        on_trial: Callable[[Trial], object],
+    ) -> None:
         self.settings = list(settings)
         self.active = list(settings)
         self.trials: list[Trial] = []
         self.dropped: dict[Setting, str] = {}
-        self.failed: dict[Setting, Exception] = {}
-        self.began = tools.clock()
-        self.end = self.began + budget
-        self.tools = tools
-        self._random = random.Random(tools.seed)
-        self._round = 0
-        self._count = 0  # trials, for the epochs of datapipe loaders
-        self._whole = False
-        self._probed: set[Setting] = set()
+        self.error: Exception | None = None
+        self.goal = goal
+        self.machine = machine
+        self.began = machine.clock()
+        self.end = self.began + goal.budget
+        self._make = make
+        self._on_trial = on_trial
+        self._count = 0  # trials
 
     @property
     def left(self) -> float:
         """Seconds of the budget."""
-        return self.end - self.tools.clock()
+        return self.end - self.machine.clock()
 
-    def touch(self) -> None:
-        """Try the smallest setting once, briefly; the next one if it fails."""
+    def look(self) -> None:
+        """Try each number of workers once, smallest first, until more are no faster.
+
+        Larger prefetch factors are tried later, with the numbers of workers that are left then.
+        """
         for setting in self.settings:
-            if self.try_one(setting, seconds=0.0, round=TOUCH) is not None or self.left <= 0:
-                return
-
-    def run(self) -> None:
-        """Try settings until all but one are dropped, or the time is up."""
-        alone = len(self.active) == 1
-        while self.active:
-            if not self.round(self.active):
+            if self._try_one(setting, TOUCH, seconds=0.0) is not None or self.left <= 0:
                 break
-            self._drop_settled()
-            if len(self.active) <= 1 and not (alone and self._round < _ALONE):
+        for variant in dict.fromkeys(setting.variant for setting in self.settings):
+            kind = [setting for setting in self.active if setting.variant == variant]
+            ladder: dict[int, Setting] = {}
+            for setting in kind:
+                ladder.setdefault(setting.num_workers, setting)
+            rates: list[float] = []
+            for workers, setting in ladder.items():
+                if is_flat(rates):
+                    larger = [other for other in kind if other.num_workers >= workers]
+                    self.drop(*larger, why="not tried: fewer workers are as fast")
+                    break
+                trial = self._try_if_left(setting, self._seconds([*ladder.values()]), 0)
+                rates += [trial.rate] if trial is not None else []
+
+    def race(self) -> None:
+        """Look, and try settings in rounds until all but one are dropped, or the time is up."""
+        self.look()
+        self._settle()
+        number = 1
+        alone = len(self.settings) == 1
+        while len(self.active) > 1 or (alone and number < _ALONE):
+            if not self.round(number):
                 break
+            self._settle()
+            number += 1
 
-    def round(self, settings: Sequence[Setting]) -> bool:
-        """Try each setting once more, in random order; return whether there was time for any."""
-        seconds = self._seconds(settings)
-        any_tried = False
-        for setting in self._order(settings):
-            # Random lengths: what recurs after some number of batches must not always be in step.
-            now = seconds * self._random.uniform(*_LENGTHS)
-            if setting not in self.active or self.cost(setting, now) > self.left:
-                continue
-            self.try_one(setting, seconds=now, round=self._round)
-            any_tried = True
-        self._round += 1
-        return any_tried
+    def round(self, number: int) -> bool:
+        """Try each active setting once; return True if there was time for any."""
+        turn = number % max(1, len(self.active))
+        order = self.active[turn:] + self.active[:turn]
+        seconds = self._seconds(order) if order else 0.0
+        tried = [self._try_if_left(setting, seconds, number) for setting in order]
+        return any(tried)
 
-    def try_one(
+    def measure(self, setting: Setting) -> bool:
+        """Try a setting as fast as batches come, once; return True if its rate is known."""
+        if not self.unpaced(setting):
+            self._try_if_left(setting, self._seconds([setting]), 0)
+        return bool(self.unpaced(setting))
+
+    def try_paced(self, setting: Setting, *, seconds: float, batches: int) -> Trial | None:
+        """Run one trial at the speed of training."""
+        step_time = self.goal.step_time or 0.0
+        step = self.goal.train or (lambda _: self.machine.sleep(step_time))
+        return self._try_one(setting, 0, seconds=seconds, batches=batches, step=step)
+
+    def _try_one(
         self,
         setting: Setting,
+        round: int,
         *,
         seconds: float,
-        round: int,
+        batches: int = 2,
         step: Callable[[Any], object] | None = None,
-        least: int = 2,
     ) -> Trial | None:
         """Run one trial; None if it failed, took too much memory, or counted nothing."""
-        tools = self.tools
-        tools.interrupt.check()
-        # Probing takes some CPU time, so it is done once.
-        probe = round != TOUCH and step is None and setting not in self._probed
         aim = Aim(
             seconds=seconds,
             deadline=self.end,
-            least=least,
+            batches=batches,
             step=step,
-            whole=self._whole,
-            max_memory=tools.max_memory,
+            max_memory=self.goal.max_memory,
+            probe=round == 0 and step is None,  # takes some CPU time, so it is done once
+            epoch=self._count,
         )
         self._count += 1
         try:
-            trial = run_trial(
-                tools.make,
-                setting,
-                aim,
-                round=round,
-                clock=tools.clock,
-                watcher=tools.watcher(probe) if tools.watcher is not None else None,
-                meter_stages=probe,
-                epoch=self._count - 1,
-            )
+            trial = run_trial(self._make, setting, aim, self.machine, round=round)
         except Exception as error:
-            reason = f"raised {type(error).__name__}: {error}"
-            if isinstance(error, EmptyLoader):
-                reason = str(error)
-            else:
-                logger.info("with %s the loader raised", setting, exc_info=True)
-            self.failed[setting] = error
-            self._drop(setting, reason)
-            tools.on_trial()
-            return None
-        if trial.over:
+            self._fail(setting, error)
+            trial = None
+        if trial is not None and trial.over:
             self._exclude(setting, trial)
-            return None
-        if trial.batches:
+            trial = None
+        if trial is not None and trial.batches:
             self.trials.append(trial)
-            if probe:
-                self._probed.add(setting)
-        self._look_at_length(trial)
-        tools.on_trial()
-        return trial if trial.batches else None
+            self._on_trial(trial)
+        return trial if trial is not None and trial.batches else None
 
-    def unpaced(self) -> list[Trial]:
-        """Return the trials as fast as batches come, without the first one."""
-        return [trial for trial in self.trials if not trial.paced and trial.round != TOUCH]
+    def drop(self, *settings: Setting, why: str) -> None:
+        """Try some settings no more."""
+        for setting in settings:
+            self.dropped[setting] = why
+            if setting in self.active:
+                self.active.remove(setting)
 
-    def effects(self) -> Effects | None:
-        """Estimate the settings' rates; None before the first trial that counts."""
-        counted = self.unpaced() or [trial for trial in self.trials if not trial.paced]
-        seen = [
-            Observation(
-                setting=trial.setting,
-                round=trial.round,
-                log_rate=math.log(trial.rate),
-                noise=inner_noise(trial.cycles),
-                others=trial.usage.others_share if trial.usage is not None else 0.0,
-            )
-            for trial in counted
-            if trial.setting not in self.failed and trial.rate > 0
-        ]
-        return fit(seen) if seen else None
+    def unpaced(self, setting: Setting) -> list[Trial]:
+        """Return the trials of a setting as fast as batches come; the first one if need be."""
+        found = [t for t in self.trials if t.setting == setting and not t.paced]
+        return [trial for trial in found if trial.round != TOUCH] or found
 
-    def tried(self) -> dict[Setting, int]:
-        """Count the trials of each setting that counted."""
-        counts = Counter(trial.setting for trial in self.unpaced())
-        return {setting: counts[setting] for setting in self.settings}
+    def rounds(self) -> Rounds:
+        """Return the rates of all rounds; of the first trial if there is no other."""
+        found: dict[int, dict[Setting, float]] = {}
+        for trial in self.trials:
+            if not trial.paced and trial.rate > 0:
+                found.setdefault(trial.round, {})[trial.setting] = trial.rate
+        touched = found.pop(TOUCH, {})
+        return list(found.values()) or [touched]
 
-    def cost(self, setting: Setting, seconds: float) -> float:
-        """Estimate the seconds of a trial whose segment has at least `seconds`."""
-        cycle = max(1, setting.num_workers) * self._gap(setting)
-        return self._overhead(setting) + max(seconds, cycle)
+    def measured(self) -> list[Setting]:
+        """Return the settings that have a rate, smallest first."""
+        known = {setting for rates in self.rounds() for setting in rates}
+        return [setting for setting in self.settings if setting in known]
 
-    def _overhead(self, setting: Setting) -> float:
+    def fastest(self) -> Setting:
+        """Return the fastest of the measured settings."""
+        return fastest(self.rounds(), self.measured())
+
+    def rate(self, setting: Setting) -> float:
+        """Return the batches a second of a measured setting, in a median trial."""
+        return statistics.median(trial.rate for trial in self.unpaced(setting))
+
+    def overhead(self, setting: Setting) -> float:
         """Estimate the seconds of a trial that do not count, from earlier ones."""
-        own = [trial for trial in self.trials if trial.setting == setting]
+        own = [trial.overhead for trial in self.trials if trial.setting == setting]
         if own:
-            return statistics.median(_overhead(trial) for trial in own[-3:])
-        workers = max(1, setting.num_workers)
-        # Workers start one after the other, at worst.
-        return max(
-            (
-                _overhead(trial)
-                * min(4.0, max(1.0, workers / max(1, trial.setting.num_workers)))
-                * (0.5 if trial.round == TOUCH else 1.0)
-                for trial in self.trials
-                if trial.setting.variant == setting.variant
-            ),
-            default=0.0,
-        )
+            return statistics.median(own[-3:])
+        # Workers start one after the other, at worst, and their number is doubled.
+        others = [t for t in self.trials if t.setting.variant == setting.variant]
+        return 2 * max((t.overhead for t in others if t.round != TOUCH), default=0.0)
+
+    def _try_if_left(self, setting: Setting, seconds: float, round: int) -> Trial | None:
+        group = max(1, setting.num_workers) * self._gap(setting)
+        if setting not in self.active or self.overhead(setting) + max(seconds, group) > self.left:
+            return None
+        return self._try_one(setting, round, seconds=seconds)
 
     def _gap(self, setting: Setting) -> float:
         """Estimate the seconds from batch to batch; of untried settings, as if workers added up."""
-        own = [1 / trial.rate for trial in self.trials if trial.setting == setting]
+        own = [1 / trial.rate for trial in self.unpaced(setting)]
         if own:
             return statistics.median(own)
         alone = [max(1, t.setting.num_workers) / t.rate for t in self.trials if not t.paced]
         return statistics.median(alone) / max(1, setting.num_workers) if alone else 0.0
 
-    def _drop_settled(self) -> None:
-        effects = self.effects()
-        measured = [s for s in self.active if effects is not None and s in effects.settings]
-        if effects is None or len(measured) < 2:
-            return
-        found = settled(effects, measured, self.tried(), self.tools.margin)
-        for setting, reason in found.items():
-            self.dropped[setting] = reason
-            self.active.remove(setting)
-
     def _seconds(self, settings: Sequence[Setting]) -> float:
-        """Return the seconds of a segment: as long as the overhead of a trial, if there is time."""
-        overhead = statistics.fmean(self._overhead(setting) for setting in settings)
+        """Return the seconds of a trial: as long as its overhead, if there is time."""
+        overhead = statistics.fmean(self.overhead(setting) for setting in settings)
         gap = statistics.median(self._gap(setting) for setting in settings)
-        # Short trials suffice in the first round, which finds the hopeless settings.
-        wanted = max(_SHORTEST, overhead, (_BATCHES if self._round else _FIRST) * gap)
-        rounds = max(1, _ROUNDS - self._round) if self._round else _ROUNDS
-        share = self.left / (len(settings) * rounds) - overhead
-        # Shorter segments would spend the time on starting; fewer rounds are better.
-        fair = max(0.05, self.left / len(settings) - overhead)
-        least = min(max(_SHORTEST, overhead / 2), fair)
-        return max(least, min(wanted, share, _LONGEST))
+        wanted = min(max(_SHORTEST, overhead, _BATCHES * gap), _LONGEST)
+        share = self.goal.budget / (len(settings) * _ROUNDS) - overhead
+        # Shorter trials would spend the time on starting; fewer rounds are better.
+        return max(0.05, min(wanted, max(share, overhead / 2)))
 
-    def _order(self, settings: Sequence[Setting]) -> list[Setting]:
-        order = list(settings)
-        self._random.shuffle(order)
-        if not self._round:
-            # One of each number of workers first, for when time runs out.
-            least = min(
-                (s.prefetch_factor or 0) for s in settings if s.num_workers or s is order[0]
-            )
-            order.sort(key=lambda setting: (setting.prefetch_factor or least) > least)
-        return order
+    def _settle(self) -> None:
+        measured = set(self.measured())
+        if active := [setting for setting in self.active if setting in measured]:
+            for setting, why in settled(self.rounds(), active, self.goal.margin).items():
+                self.drop(setting, why=why)
+        # A larger prefetch factor does not make up for a number of workers that is far off.
+        kinds = {(s.variant, s.num_workers): s for s in self.dropped if s in measured}
+        for setting in [setting for setting in self.active if setting not in measured]:
+            if smaller := kinds.get((setting.variant, setting.num_workers)):
+                self.drop(setting, why=f"not tried: {smaller} is {self.dropped[smaller]}")
+
+    def _fail(self, setting: Setting, error: Exception) -> None:
+        """Drop a setting with which the loader raised."""
+        why = str(error)
+        if not isinstance(error, EmptyLoader):
+            logger.info("with %s the loader raised", setting, exc_info=error)
+            why = f"raised {type(error).__name__}: {error}"
+        self.error = self.error or error
+        self.drop(setting, why=why)
+        self.trials = [trial for trial in self.trials if trial.setting != setting]
 
     def _exclude(self, setting: Setting, trial: Trial) -> None:
         """Drop a setting that took too much memory, and those that would take as much."""
-        limit = self.tools.max_memory or 0
-        reason = f"took {trial.memory / 1e9:.1f} GB, more than max_memory, {limit / 1e9:.1f} GB"
-        self._drop(setting, reason)
-        for other in list(self.active):
-            if other.covers(setting):
-                self._drop(other, f"needs at least the memory of {setting}, which {reason}")
-        self.tools.on_trial()
-
-    def _drop(self, setting: Setting, reason: str) -> None:
-        self.dropped[setting] = reason
+        limit = self.goal.max_memory or 0
+        why = f"took {trial.memory / 1e9:.1f} GB, more than max_memory, {limit / 1e9:.1f} GB"
+        self.drop(setting, why=why)
         self.trials = [trial for trial in self.trials if trial.setting != setting]
-        if setting in self.active:
-            self.active.remove(setting)
-
-    def _look_at_length(self, trial: Trial) -> None:
-        """Compare whole passes from now on if passes are shorter than what would be left out."""
-        most = max(2, max(setting.num_workers for setting in self.settings))
-        if not self._whole and trial.length is not None and trial.length <= 2 * most:
-            self._whole = True
-            self.trials = [kept for kept in self.trials if kept.round == TOUCH]
-
-
-def _overhead(trial: Trial) -> float:
-    return max(0.0, trial.total - trial.seconds)
+        larger = [other for other in self.active if other.covers(setting)]
+        self.drop(*larger, why=f"needs at least the memory of {setting}, which {why}")

@@ -1,4 +1,9 @@
-"""Protocol of a pool of workers."""
+"""Protocol of a pool of workers.
+
+A run holds a bounded number of jobs and results. The rooms that make them bound their bytes:
+packing and the counting of tokens cut jobs at 4 MB, packing answers in segments of fixed size, and
+a batch is as large as its user wants it. So a pool does not weigh jobs.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Template:
     """
 
     def __init__(self) -> None:
-        self.workers: set[int] = set()  # that were not ended
+        self.workers: set[int] = set()  # numbers of those in use
         self._numbers = itertools.count()
         self._modules: set[str] = set()
         ours, theirs = socket.socketpair()
@@ -84,7 +84,7 @@ class Template:
         return number
 
     def end(self, workers: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """Kill workers that have not ended, and wait for their end.
+        """Kill the workers that are still running, and wait for them.
 
         Returns:
             Process ID and exit status by the worker's number: negative for a signal.
@@ -130,7 +130,7 @@ def fork_worker(
 
 
 def end_workers(workers: Sequence[int], *, started: bool) -> dict[int, tuple[int, int]]:
-    """Kill workers that have not ended.
+    """Kill the workers that are still running.
 
     Args:
         workers: numbers.
@@ -213,13 +213,14 @@ def serve(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     workers: dict[int, int] = {}  # process ID by number
     ended: dict[int, tuple[int, int]] = {}  # process ID and exit status by number
+    # At once, since nothing asks for the workers of a pool that was dropped.
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(workers, ended, os.WNOHANG))
     while True:
         try:
             request = receive(connection)
         except EOFError:
             _kill(workers.values())
             os._exit(0)
-        _reap(workers, ended, os.WNOHANG)  # those whose pool was dropped
         if request.kind == _IMPORT:
             for module in request.value():
                 with suppress(ImportError):  # a worker that needs it says so
@@ -228,13 +229,15 @@ def serve(descriptor: int) -> None:
             with suppress(OSError):  # the parent sees that the worker's socket is closed
                 process = os.fork()
                 if not process:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     connection.close()
                     work(*request.descriptors)
                 workers[request.number] = process
             request.discard()
         else:
             wanted = request.value()
-            killed = {number: workers.pop(number) for number in wanted if number in workers}
+            running = {number: workers.pop(number, 0) for number in wanted}
+            killed = {number: process for number, process in running.items() if process}
             _kill(killed.values())
             _reap(killed, ended, 0)
             status = {number: ended.pop(number) for number in wanted if number in ended}

@@ -68,7 +68,7 @@ def test_an_epoch_that_begins_while_the_planner_ends_is_planned_too(
         patch.setattr(threading, "Thread", Slow)
         uses.of(np.arange(1), 0)
     planned.wait()
-    far = AHEAD + 1  # of which nothing is planned yet
+    far = AHEAD + 1  # beyond the epochs that are planned
     uses.of(np.arange(1), far)
     go.set()
     uses.wait()

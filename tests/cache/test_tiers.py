@@ -133,7 +133,7 @@ def test_entries_in_shared_memory_are_read_in_place() -> None:
         tier.put(use(sample), entry_of(sample))
     every = list(range(COUNT))
     wanted = np.arange(COUNT) % 4 != 2
-    for each in (tier, copy.copy(tier)):  # the copy has not read them yet
+    for each in (tier, copy.copy(tier)):  # the copy reads them for the first time
         found = each.in_place(uses(every), wanted)
         assert found is not None
         assert (found.starts >= 0).tolist() == [sample % 4 == 0 for sample in every]

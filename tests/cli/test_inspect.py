@@ -32,7 +32,7 @@ def test_shards_and_arrays(run: Run, shards: Path, tmp_path: Path) -> None:
         assert part in done.output
     found = json.loads(run("inspect", shards, "--image-size", 16, "--json").stdout)
     assert found["forms"][0]["name"] == "shards"
-    assert found["facts"]["decoded"] == 16 * 16 * 3
+    assert found["facts"]["sizes"]["arrays"] == 4 * 16 * 16 * 3
     run("convert", shards, tmp_path / "arrays", "--image-size", 16)
     arrays = run("inspect", tmp_path / "arrays")
     assert arrays.exit_code == 0, arrays.output

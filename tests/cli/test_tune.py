@@ -128,7 +128,7 @@ def test_a_loader_of_ones_own_is_tuned_for_a_step_of_training(
         (("--target", "SCRIPT:make", "--batch-size", 4), "--batch-size 4 is beside it"),
         (("SHARDS", "--target", "SCRIPT:make"), "is beside it; leave it out"),
         (("--target", "SCRIPT:none"), "has no 'none'"),
-        (("--target", "SCRIPT:nothing"), "it yields no batch at all"),
+        (("--target", "SCRIPT:nothing"), "yields no batch at all"),
     ],
 )
 def test_wrong_options_are_one_message(

@@ -32,7 +32,7 @@ ON_GPU = [
 
 
 def make_decoder(spec, options, batch_size):
-    device = "cpu" if options is None else "mixed"
+    device = None if options is None else torch.device("cuda", 0)
     return DaliDecoder(spec, device=device, batch_size=batch_size, threads=1, options=options)
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.campaign
 
 
 def measured(work: Callable[[], None], *, stages: dict[str, Stage] | None = None) -> Limit:
-    """What is concluded of two threads that do some work for about a second."""
+    """Return the verdict on two threads that work for about a second."""
     ended = threading.Event()
 
     def run() -> None:

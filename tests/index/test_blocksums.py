@@ -60,8 +60,7 @@ def test_values_are_those_that_were_written(files, monkeypatch, whole):
     assert a[A % 1000 == 0].tolist() == A[A % 1000 == 0].tolist()
     assert gather(a, some).tolist() == A[some].tolist()
     assert gather_counts(a, some[:1]).tolist() == [1]
-    assert ((a + 1) > A).all()
-    assert int(a.sum()) == int(A.sum())
+    assert int(a.sum()) == int(np.sum(a)) == int(A.sum())
     assert b[2:4].tolist() == B[2:4].tolist()
     with pytest.raises(IndexError):
         a[len(A)]
@@ -86,7 +85,6 @@ def test_damage_of_large_files_is_found_when_it_is_touched(files, tmp_path, larg
         lambda: a[np.array([0, inside])],
         lambda: gather(a, np.array([inside])),
         lambda: np.asarray(a),
-        lambda: a > 3,
         lambda: pickle.loads(pickle.dumps(a))[inside],
     ):
         with pytest.raises(IndexMismatch, match=r"between bytes 24,576 and 32,768: it is not what"):

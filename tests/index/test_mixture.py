@@ -19,8 +19,6 @@ from datapipe.array_types import Int64
 from datapipe.errors import IndexMismatch
 from datapipe.index.columns import DTYPES, Columns
 from datapipe.index.dataset import open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture
-from datapipe.index.dataset_part import DatasetPart
 from datapipe.index.files import block_checksums
 from datapipe.index.files.block_checksums import CheckedColumn, CheckedFiles
 from datapipe.index.files.mixture_column import MixtureColumn, split_by_part
@@ -28,6 +26,8 @@ from datapipe.index.files.npy import NpyFile
 from datapipe.index.files.random_read import gather, gather_counts
 from datapipe.index.find_keys import find_keys
 from datapipe.index.mixture_columns import ColumnCounts, MixtureColumns
+
+from .dataset_parts import Opener, mixture_of
 
 
 def edges_of(parts: Sequence[Any]) -> Int64:
@@ -324,7 +324,7 @@ def test_keys_are_found_in_joined_columns(parts: list[Columns], columns: Mixture
 
 
 def test_joined_columns_are_pickled_with_their_parts(folders: list[Path]) -> None:
-    dataset = mixed(folders)
+    dataset = mixture_of(folders)
     again = pickle.loads(pickle.dumps(dataset))
     assert again.fingerprint == dataset.fingerprint
     numbers = np.arange(len(dataset))
@@ -333,39 +333,8 @@ def test_joined_columns_are_pickled_with_their_parts(folders: list[Path]) -> Non
     assert {item.name for item in fields(again)} == {item.name for item in fields(dataset)}
 
 
-class Opener:
-    """Opens a folder, and counts how often."""
-
-    opened = 0
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, of: int) -> datapipe.index.dataset.Dataset:
-        Opener.opened += 1
-        return open_dataset(self._folder)
-
-
-def mixed(folders: Sequence[Path]) -> DatasetMixture:
-    parts = []
-    for folder in folders:
-        dataset = open_dataset(folder)
-        counts = ColumnCounts.of(dataset.columns)
-        parts.append(
-            DatasetPart(
-                f"the {folder.name}",
-                Opener(folder),
-                counts,
-                dataset.fingerprint,
-                of=len(folders),
-                is_remote=False,
-            )
-        )
-    return DatasetMixture.of(parts)
-
-
 def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Path]) -> None:
-    dataset = mixed(folders)
+    dataset = mixture_of(folders)
     Opener.opened = 0
     assert len(dataset) == 15
     assert dataset.sample_edges.tolist() == [0, 7, 12, 13, 15]
@@ -379,7 +348,7 @@ def test_a_dataset_of_a_mixture_is_opened_once_and_when_needed(folders: list[Pat
 
 
 def test_the_fingerprint_is_of_names_and_contents(folders: list[Path]) -> None:
-    first = mixed(folders).fingerprint
-    assert first == mixed(folders).fingerprint
-    assert first != mixed(folders[::-1]).fingerprint
-    assert first != mixed(folders[:-1]).fingerprint
+    first = mixture_of(folders).fingerprint
+    assert first == mixture_of(folders).fingerprint
+    assert first != mixture_of(folders[::-1]).fingerprint
+    assert first != mixture_of(folders[:-1]).fingerprint

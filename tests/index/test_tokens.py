@@ -1,18 +1,10 @@
-"""Token counts are beside the index: counted once, by one process, and never lost to another."""
+"""Token counts are beside the index: counted once, and read back as they were."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import json
-import logging
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,102 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe import pack_dataset
-from datapipe.errors import IndexMismatch
-from datapipe.index.manifest import Manifest, Shard, read_manifest
-from datapipe.index.tokens.columns import DTYPES, TokenColumns, open_tokens
+from datapipe.index.manifest import Manifest, read_manifest
+from datapipe.index.tokens.columns import DTYPES, open_tokens
 from datapipe.index.tokens.counting import open_or_count
-from datapipe.index.tokens.parts import PartFiles, TextFailure, TokenPart, join_parts
+from datapipe.index.tokens.parts import PartFiles
 
-DIGEST = "0123456789abcdef" * 4
-OTHER = "f" * 64
-
-
-def make_part(seed: int, samples: int) -> TokenPart:
-    """Counts that depend on `seed` alone; about every third sample failed."""
-    rng = np.random.default_rng(seed)
-    usable = rng.random(samples) > 0.3
-    places = rng.integers(0, 3, samples) * usable
-    spans = rng.integers(0, 4, samples) * usable
-    starts = rng.integers(0, 50, spans.sum()).astype(np.int32)
-    return TokenPart(
-        text_tokens=np.where(usable, rng.integers(0, 90, samples), -1).astype(np.int32),
-        label_tokens=(rng.integers(0, 90, samples) * usable).astype(np.int32),
-        places=places,
-        image_at=rng.integers(0, 90, places.sum()).astype(np.int32),
-        spans=spans,
-        label_start=starts,
-        label_stop=starts + np.int32(2),
-        failures=tuple(
-            TextFailure(f"{seed}-{sample}", "no text", "x.txt" * (sample % 2))
-            for sample in np.flatnonzero(~usable)
-        ),
-    )
-
-
-def make_manifest(sizes, *, salt=""):
-    shards = [
-        Shard(
-            name=f"{number}.tar",
-            index=f"{number}.parquet",
-            samples=size,
-            images=0,
-            bytes=1024,
-            index_sha256=hashlib.sha256(f"{salt}{number}".encode()).hexdigest(),
-        )
-        for number, size in enumerate(sizes)
-    ]
-    return Manifest(shards=tuple(shards))
-
-
-class Counter:
-    """Counts shards as `make_part` makes them; says which it was asked for."""
-
-    def __init__(self, manifest, *, stop_at=None):
-        self.asked = []
-        self._manifest = manifest
-        self._stop_at = stop_at
-
-    def __call__(self, parts, missing):
-        for number in missing:
-            if number == self._stop_at:
-                raise KeyboardInterrupt
-            self.asked.append(number)
-            shard = self._manifest.shards[number]
-            parts.write(shard, make_part(number, shard.samples))
-
-
-def count(home, manifest, *, digest=DIGEST, stop_at=None):
-    """The columns, and which shards had to be counted."""
-    counter = Counter(manifest, stop_at=stop_at)
-    columns = open_or_count(home, manifest, digest, image_wrap=(1, 2), count=counter)
-    return columns, counter.asked
-
-
-def refuse(parts, missing):
-    raise AssertionError("counted a second time")
-
-
-def whole(manifest):
-    return join_parts(
-        [make_part(number, shard.samples) for number, shard in enumerate(manifest.shards)]
-    )
-
-
-def assert_holds(columns: TokenColumns, expected: TokenPart) -> None:
-    for name in DTYPES.keys() & vars(expected).keys():
-        assert getattr(columns, name).tolist() == getattr(expected, name).tolist(), name
-    assert np.diff(columns.sample_image_at).tolist() == expected.places.tolist()
-    assert np.diff(columns.sample_label).tolist() == expected.spans.tolist()
-    assert columns.sample_image_at[0] == columns.sample_label[0] == 0
-    failures = [(f.key, f.reason, f.member) for f in expected.failures]
-    found = [(f["key"], f["reason"], f.get("member", "")) for f in columns.failures()]
-    assert found == failures
-    assert columns.failed == len(failures)
-
-
-@pytest.fixture
-def manifest():
-    return make_manifest([5, 1, 0, 7])
+from .token_counts import (
+    DIGEST,
+    OTHER,
+    assert_holds,
+    count,
+    make_manifest,
+    make_part,
+    refuse,
+    whole,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -246,129 +157,6 @@ def test_failures_are_told_and_written_down(tmp_path, manifest, caplog):
                 for n, shard in enumerate(manifest.shards)}  # fmt: skip
     for name, number in by_shard.items():
         assert sum(failure["shard"] == name for failure in failures) == number
-
-
-@pytest.fixture
-def waiting():
-    """Is set once somebody waits for another's count."""
-    event = threading.Event()
-
-    class Notice(logging.Handler):
-        def emit(self, record):
-            if "waiting for it" in record.getMessage():
-                event.set()
-
-    notice = Notice()
-    logging.getLogger("datapipe.index.tokens.counting").addHandler(notice)
-    yield event
-    logging.getLogger("datapipe.index.tokens.counting").removeHandler(notice)
-
-
-def run_both(tmp_path, manifest, first, second, begun):
-    """Open with two counters, the second once the first has begun; what came of it, in order.
-
-    Each thread opens the lock for itself, as processes do.
-    """
-    results = {}
-
-    def open_with(counter):
-        try:
-            found = open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=counter)
-        except RuntimeError as error:
-            found = error
-        results[counter] = found
-
-    threads = [
-        threading.Thread(target=open_with, args=(counter,), daemon=True)
-        for counter in (first, second)
-    ]
-    threads[0].start()
-    assert begun.wait(60)
-    threads[1].start()
-    for thread in threads:
-        thread.join(60)
-    return results[first], results[second]
-
-
-def test_one_process_counts_and_the_others_wait_for_it(tmp_path, manifest, waiting):
-    begun = threading.Event()
-
-    def slowly(parts, missing):
-        begun.set()
-        assert waiting.wait(60)
-        Counter(manifest)(parts, missing)
-
-    for columns in run_both(tmp_path, manifest, slowly, refuse, begun):
-        assert_holds(columns, whole(manifest))
-    assert [path.name for path in tmp_path.iterdir()] == ["tokens-0123456789abcdef"]
-
-
-def test_who_goes_on_for_one_that_failed_keeps_others_waiting_too(tmp_path, manifest, waiting):
-    begun = threading.Event()
-    held = []
-
-    def fail(parts, missing):
-        begun.set()
-        assert waiting.wait(60)
-        raise RuntimeError("no counting today")
-
-    def go_on(parts, missing):
-        with (tmp_path / ".tokens-0123456789abcdef" / "lock").open("wb") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held.append(True)
-        Counter(manifest)(parts, missing)
-
-    failed, columns = run_both(tmp_path, manifest, fail, go_on, begun)
-    assert isinstance(failed, RuntimeError)
-    assert held == [True]
-    assert_holds(columns, whole(manifest))
-
-
-_KILLED = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import test_tokens as t
-manifest = t.make_manifest([5, 1, 0, 7])
-def hang(parts, missing):
-    parts.write(manifest.shards[0], t.make_part(0, 5))
-    print("begun", flush=True)
-    time.sleep(600)
-t.open_or_count(Path(sys.argv[1]), manifest, t.DIGEST, image_wrap=(0, 0), count=hang)
-"""
-
-
-def test_a_killed_process_blocks_nobody_and_loses_one_shard_at_most(tmp_path, manifest):
-    command = [sys.executable, "-c", _KILLED, str(tmp_path), str(Path(__file__).parent)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"begun\n"
-        os.kill(process.pid, signal.SIGKILL)
-    columns, asked = count(tmp_path, manifest)
-    assert asked == [1, 2, 3]
-    assert_holds(columns, whole(manifest))
-
-
-@pytest.mark.parametrize("times", [1, 99])
-def test_parts_that_another_machine_takes_away_are_counted_again(tmp_path, manifest, times):
-    asked = []
-
-    def bereft(parts, missing):
-        asked.append(missing)
-        Counter(manifest)(parts, missing)
-        if len(asked) <= times:
-            next(tmp_path.glob(".tokens-*/*.npz")).unlink()
-
-    def open_bereft():
-        return open_or_count(tmp_path, manifest, DIGEST, image_wrap=(0, 0), count=bereft)
-
-    if times == 99:
-        with pytest.raises(IndexMismatch, match="token counts do not last there"):
-            open_bereft()
-    else:
-        assert_holds(open_bereft(), whole(manifest))
-        assert len(asked) == 2
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS])

@@ -15,7 +15,7 @@ import pytest
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
 from datapipe.index.where import parse_where, select, select_where
-from datapipe.plan.selection import Selection, build_directory
+from datapipe.plan.selection import Selection
 
 from .where_columns import columns_of
 
@@ -36,11 +36,10 @@ def asked(folder: Path, columns: Columns, expression: str | None = "width < 300"
 
 
 def test_a_selection_is_what_the_expression_keeps(many: Columns, tmp_path: Path) -> None:
-    bits, directory, digest = asked(tmp_path / "where", many)
+    bits, digest = asked(tmp_path / "where", many)
     expected = np.flatnonzero(many.image_width < 300)
-    selection = Selection(bits, 5003, directory)
+    selection = Selection(bits, 5003)
     assert selection.select(np.arange(selection.count)).tolist() == expected.tolist()
-    assert directory.tolist() == build_directory(bits).tolist()
     assert len(digest) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["where"]
     [found] = (tmp_path / "where").iterdir()
@@ -91,9 +90,8 @@ def flip_last(data: bytearray) -> bytearray:
 
 HARM: dict[str, Callable[[Path], None]] = {
     "a bit of the bitmap": lambda at: rewrite(at / "bits.npy", flip_last),
-    "a number of the directory": lambda at: rewrite(at / "ranks.npy", flip_last),
     "torn bitmap": lambda at: rewrite(at / "bits.npy", lambda data: data[:-5]),
-    "empty directory": lambda at: rewrite(at / "ranks.npy", lambda data: bytearray()),
+    "empty bitmap": lambda at: rewrite(at / "bits.npy", lambda data: bytearray()),
     "no bitmap": lambda at: (at / "bits.npy").unlink(),
     "half a note": lambda at: rewrite(at / "where.json", lambda data: data[:20]),
     "no note": lambda at: (at / "where.json").unlink(),
@@ -219,18 +217,10 @@ def test_a_missing_column_is_missed_even_where_the_answer_is_known(
 
 
 @pytest.mark.parametrize(("samples", "chunk"), list(product([1, 511, 512, 513, 1024], [512, 1024])))
-def test_a_directory_fits_whatever_the_number_of_samples(
+def test_a_bitmap_fits_whatever_the_number_of_samples(
     samples: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(select, "_CHUNK", chunk)
     columns = columns_of([(str(n), "", [], 1) for n in range(samples)])
-    bits, directory, _ = asked(tmp_path, columns, "images == 0")
-    assert Selection(bits, samples, directory).count == samples
-    assert directory.tolist() == build_directory(bits).tolist()
-
-
-def test_index_and_plan_agree_on_the_blocks_of_a_directory() -> None:
-    from datapipe.plan import selection
-
-    assert select.BLOCK == selection.BLOCK
-    assert select._CHUNK % select.BLOCK == 0
+    bits, _ = asked(tmp_path, columns, "images == 0")
+    assert Selection(bits, samples).count == samples

@@ -50,7 +50,6 @@ def columns_of(rows: list[Row], shards: Iterable[int] = ()) -> Columns:
         member_ext=no_members.astype(np.uint16),
         image_width=np.array([width for width, _ in sizes], np.int32),
         image_height=np.array([height for _, height in sizes], np.int32),
-        image_orientation=np.ones(len(sizes), np.int8),
     )
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,21 +308,3 @@ def test_arrays_that_are_removed_meanwhile_are_read_to_the_end(
     batches.extend(iterator)
     expected = datapipe.make_loader(converted["stretch"], batch_size=4, num_workers=0)
     assert_same_batches(batches, expected)
-
-
-def test_processes_map_them_themselves(
-    converted: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = open_dataset(converted["stretch"])
-    array = open_images(dataset)
-    sent = pickle.dumps(array)
-    assert len(sent) < 1000
-    code = (
-        "import pickle, sys; array = pickle.loads(sys.stdin.buffer.read()); "
-        "print(int(array.data.sum()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=sent, capture_output=True, check=True, cwd="/"
-    )
-    assert array is not None
-    assert int(done.stdout) == int(array.data.sum())

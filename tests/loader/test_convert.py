@@ -174,7 +174,7 @@ def test_a_sample_goes_whole(packed: Path, tmp_path: Path) -> None:
 
 
 def test_too_many_broken_images_end_it(damaged: Path, tmp_path: Path) -> None:
-    with pytest.raises(PackError, match="2 of 37 samples cannot be used"):
+    with pytest.raises(PackError, match="2 of 37 inputs were rejected"):
         convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects="1%")
     assert convert_dataset(damaged, tmp_path / "arrays", image=IMAGE, max_rejects=2).samples == 35
 

@@ -13,7 +13,7 @@ import torch
 import datapipe
 from datapipe import ImageSpec, Loader, PlanError
 from datapipe.decode.dali import graph as dali_graph
-from datapipe.loader import work
+from datapipe.loader import image_path
 from datapipe.loader.device.prefetcher import DevicePrefetcher
 from datapipe.testing import assert_resumes_exactly, assert_same_batches
 
@@ -237,9 +237,9 @@ def test_kernels_decode_where_dali_was_not_asked_for_and_cannot_start(
     options: dict[str, Any],
     cause: str,
 ) -> None:
-    monkeypatch.setattr(work, "resolve_device", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(image_path, "resolve_device", lambda _: torch.device("cuda", 0))
     monkeypatch.setattr(
-        work, "DevicePrefetcher", lambda _, **others: DevicePrefetcher("cpu", **others)
+        image_path, "DevicePrefetcher", lambda _, **others: DevicePrefetcher("cpu", **others)
     )
     options = {"image": ImageSpec(size=64, normalize="clip"), "num_workers": 2, **options}
     with caplog.at_level(logging.INFO, "datapipe"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,151 +13,30 @@ import torch
 from tokenizers import Tokenizer
 
 import datapipe
-from datapipe import CacheSpec, ImageSpec, Loader, PlanError
-from datapipe.array_types import Int64
+from datapipe import CacheSpec, ImageSpec, PlanError
 from datapipe.cache.factory import kept_transform
 from datapipe.decode import normalize
 from datapipe.decode.forms.fixed import FixedTransform
-from datapipe.decode.forms.together import check_together
 from datapipe.decode.normalize import ImageMoves
-from datapipe.decode.transform import make_transform
-from datapipe.loader.batch.builder import BatchBuilder
-from datapipe.loader.batch.context import BatchContext, StepJob
-from datapipe.loader.batch.image_batch import ImageSlots
 from datapipe.loader.batch.token_batch import TextKind, TokenContext, TokenSlots, check_texts
-from datapipe.loader.device.device_cache import DeviceCache
-from datapipe.loader.metrics.watch import Watch
-from datapipe.loader.specs import BatchSpec, DeviceSpec
-from datapipe.loader.work import Work
 from datapipe.plan.random_keys import RandomKeys
-from datapipe.plan.steps import Share
-from datapipe.plan.units import PASS_BIT, Sizes, Units
+from datapipe.plan.units import PASS_BIT, Units
 from datapipe.text.encode import SampleText
 
-Make = Callable[..., Loader]
-MakeText = Callable[..., datapipe.TextSpec]
-
-SAMPLES = np.random.default_rng(5).permutation(37)
-META = ("sample", "key", "valid", "images_per_sample")
-NATIVE = ImageSpec(resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096)
-
-PAIRS = {
-    "fixed": (
-        ImageSpec(size=24, random_crop=(0.2, 1.0), flip=0.5, normalize="imagenet"),
-        ImageSpec(size=24, resize="pad", normalize="siglip"),
-    ),
-    "bfloat16": (
-        ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
-        ImageSpec(size=24, normalize="siglip", flip=0.5, dtype=torch.bfloat16),
-    ),
-    "scaled": (ImageSpec(size=24), ImageSpec(size=24, scaled_decode=True)),
-    "tiles": (
-        ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
-        ImageSpec(resize="tiles", size=16, tiles=2, thumbnail=False, normalize="clip"),
-    ),
-    "fixed and tiles": (
-        ImageSpec(size=16, flip=0.5, normalize="clip"),
-        ImageSpec(resize="tiles", size=16, tiles=4, normalize="clip"),
-    ),
-    "anyres": (
-        ImageSpec(resize="tiles", size=16, grids=((16, 32), (32, 16)), normalize="clip"),
-        ImageSpec(resize="tiles", size=16, grids=((16, 48), (48, 48)), normalize="siglip"),
-    ),
-    "native": (
-        replace(NATIVE, normalize="clip"),
-        replace(NATIVE, normalize="siglip", min_pixels=4096, max_pixels=16384),
-    ),
-    "shortest": (
-        ImageSpec(resize="shortest", size=16, normalize="clip"),
-        ImageSpec(resize="shortest", size=32, normalize="siglip"),
-    ),
-    "shortest and dynamic": (
-        ImageSpec(resize="shortest", size=32, patch=16, normalize="clip"),
-        ImageSpec(resize="dynamic", patch=16, max_pixels=4096, normalize="clip"),
-    ),
-}
-
-
-def kinds_of(samples: Int64) -> Int64:
-    """Every other five samples are of the second kind."""
-    kinds: Int64 = samples // 5 % 2
-    return kinds
-
-
-def together(loaders: Sequence[Loader], *, pack: bool = False) -> BatchContext:
-    """A context whose samples are of one loader's kind or of the other's."""
-    contexts = [loader.components().context for loader in loaders]
-    first, images, tokens = contexts[0], None, None
-    if first.images is not None:
-        transforms = tuple(c.images.transforms[0] for c in contexts if c.images is not None)
-        check_together(transforms, ("one", "other"))
-        images = replace(first.images, transforms=transforms, kinds=kinds_of)
-    if first.tokens is not None:
-        texts = tuple(c.tokens.texts[0] for c in contexts if c.tokens is not None)
-        check_texts(texts, ("one", "other"))
-        tokens = TokenContext(texts=texts, kinds=kinds_of, pack=pack)
-    return replace(first, images=images, tokens=tokens)
-
-
-def job(loaders: Sequence[Loader], samples: Int64, **changes: Any) -> StepJob:
-    texts = [loader.components().schedule.origin.parts[0].selection().text for loader in loaders]
-    kinds, sizes = kinds_of(samples).tolist(), None
-    if texts[0] is not None:
-        parts = zip(kinds, samples, strict=True)
-        sizes = Sizes.join([texts[kind].measure(np.array([each])) for kind, each in parts])  # type: ignore[union-attr]
-    units = Units(samples, np.arange(len(samples) + 1), sizes)
-    keys = loaders[0].components().schedule.origin.random_keys(units)
-    return StepJob(
-        share=Share(
-            units=units,
-            valid=np.ones(len(samples), bool),
-            excluded=np.zeros(len(samples), bool),
-        ),
-        run_after=loaders[0].components().start,
-        **{"epoch": 0, "keys": keys} | changes,
-    )
-
-
-def build(context: BatchContext, step: StepJob) -> dict[str, Any]:
-    builder = BatchBuilder(context, step)
-    for piece in range(builder.pieces):
-        builder.run(piece, Watch())
-    context.store.close()
-    return builder.result()
-
-
-def alone(make: Make, image: ImageSpec | None, **options: Any) -> dict[int, dict[str, Any]]:
-    """Batches of one sample each, by its number."""
-    loader = make(image=image, shuffle=False, batch_size=1, **options)
-    return {int(batch["sample"]): batch for batch in loader}
-
-
-def check_images(
-    batch: dict[str, Any], expected: Sequence[dict[str, Any]], *, padded: bool
-) -> None:
-    """Assert that images are those of batches of one sample each, in this order."""
-    row = image = 0
-    for one in expected:
-        rows = one.get("pixel_values")
-        count = int(one["images_per_sample"])
-        for name in ("image_sizes", "image_grid_thw", "image_geometry"):
-            if name in one:
-                assert torch.equal(batch[name][image : image + count], one[name]), name
-        image += count
-        if not count:
-            continue
-        found = batch["pixel_values"][row : row + len(rows)]
-        row += len(rows)
-        if padded:
-            height, width = rows.shape[2:]
-            assert not found[:, :, height:].any()
-            assert not found[:, :, :, width:].any()
-            found = found[:, :, :height, :width]
-        assert torch.equal(found, rows)
-    assert row == len(batch["pixel_values"])
-    if padded and row:
-        sizes = [one["pixel_values"].shape[1:] for one in expected if one["images_per_sample"]]
-        assert batch["pixel_values"].shape[1:] == torch.Size(map(max, *sizes))
+from .kinds import (
+    META,
+    NATIVE,
+    PAIRS,
+    SAMPLES,
+    Make,
+    MakeText,
+    alone,
+    build,
+    check_images,
+    job,
+    kinds_of,
+    together,
+)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -372,47 +251,6 @@ def test_decoded_images_of_one_cache_are_finished_by_kind(
     assert sum(calls) == len(expected)  # none was decoded, or finished by itself
 
 
-def test_caches_refuse_decoded_images_of_two_forms() -> None:
-    specs = {"one": ImageSpec(size=24), "other": ImageSpec(size=24, resize="crop")}
-    cache = CacheSpec(memory=1 << 30, keep="auto")
-    assert kept_transform(cache, specs, decoder=False, transform=False) is None
-    cache = CacheSpec(memory=1 << 30, keep="decoded")
-    with pytest.raises(PlanError, match="one and other differ"):
-        kept_transform(cache, specs, decoder=False, transform=False)
-
-
-@pytest.mark.parametrize(
-    ("other", "told"),
-    [
-        (ImageSpec(size=448), r"\[3, 336, 336\] of one, \[3, 448, 448\] of other"),
-        (ImageSpec(size=336, normalize="clip"), "torch.uint8 of one, torch.float32 of other"),
-        (NATIVE, "'image_grid_thw'"),
-        (ImageSpec(resize="tiles", size=336, grids=((336, 672),)), "'image_sizes'"),
-        (ImageSpec(resize="shortest", size=336), "of the largest image of other"),
-    ],
-    ids=str,
-)
-def test_images_that_make_no_batch_are_refused(other: ImageSpec, told: str) -> None:
-    first = make_transform(ImageSpec(size=336))
-    alike = make_transform(ImageSpec(size=336, flip=0.5, resize="crop"))
-    check_together([first, alike], ["one", "alike"])
-    with pytest.raises(PlanError, match=told):
-        check_together([first, alike, make_transform(other)], ["one", "alike", "other"])
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"merge": 1}, "merge: 2 of one, 1 of other"),
-        ({"patch": 4, "temporal": 8}, "patch: 8 of one, 4 of other"),
-    ],
-)
-def test_patches_of_equal_length_are_no_equal_patches(changes: dict[str, Any], told: str) -> None:
-    specs = NATIVE, replace(NATIVE, **changes)
-    with pytest.raises(PlanError, match=told):
-        check_together([make_transform(spec) for spec in specs], ["one", "other"])
-
-
 def test_texts_that_make_no_batch_are_refused(
     make: Make, text: MakeText, qwen: MakeText, tokenizer: Path
 ) -> None:
@@ -438,71 +276,3 @@ def test_texts_that_make_no_batch_are_refused(
         kind(datapipe.TextSpec(tokenizer=again, template="chatml", **native)),
     )  # type: ignore[arg-type]
     check_texts(same, ["one", "other"])
-
-
-def test_what_works_on_all_images_alike_refuses_several_kinds(make: Make) -> None:
-    loaders = [make(image=spec) for spec in PAIRS["fixed"]]
-    images = together(loaders).images
-    assert images is not None
-    with pytest.raises(PlanError, match="2 different ImageSpecs"):
-        replace(images, decoder=object())  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="2 different ones"):
-        DeviceCache(None, images, 0.0)  # type: ignore[arg-type]
-
-
-def work_on(**options: Any) -> Work:
-    options = {"device": DeviceSpec("cpu"), "decoder": "auto", "cache": None} | options
-    nothing: dict[str, Any] = {"image": None, "text": None, "transform": None, "where": None}
-    return Work(static_shapes=False, **{"batch": BatchSpec(4)} | nothing | options)
-
-
-@pytest.mark.parametrize("pair", ["fixed and tiles", "shortest and dynamic"])
-def test_a_device_normalises_images_of_two_specs(make: Make, pair: str) -> None:
-    first, other = PAIRS[pair]
-    loaders = [make(image=spec) for spec in (first, other)]
-    context, work = together(loaders), work_on(image=first)
-    expected = build(context, job(loaders, SAMPLES))["pixel_values"]
-    path = work.choose_path(loaders[0].options)
-    transforms = [work.fitting_own(spec, path) for spec in (None, other)]
-    assert context.images is not None
-    images = replace(context.images, transforms=tuple(transforms))  # type: ignore[arg-type]
-    batch = build(replace(context, images=images), job(loaders, SAMPLES))
-    assert batch["pixel_values"].dtype == torch.uint8
-    assert path.prefetcher is not None
-    there = path.prefetcher.receive(path.prefetcher.send(batch))
-    assert torch.equal(there["pixel_values"], expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "changes", "told"),
-    [
-        ({}, {"normalize": "siglip"}, "normalised on the device"),
-        ({}, {"resize": "shortest"}, "pads images of resize='stretch'"),
-        ({"cache": CacheSpec(device=1 << 20)}, {"flip": 0.5}, "keeps images of one ImageSpec"),
-        ({"batch": BatchSpec(4, sample_images=2)}, {"resize": "tiles"}, "sample_images=2"),
-    ],
-    ids=["normalised", "padded", "device cache", "shapes"],
-)
-def test_images_of_a_dataset_that_the_rest_of_the_loader_cannot_take_are_refused(
-    make: Make, options: dict[str, Any], changes: dict[str, Any], told: str
-) -> None:
-    image = ImageSpec(size=24, normalize="clip")
-    work = work_on(image=image, **options)
-    path = work.choose_path(make().options)
-    same = work.fitting_own(replace(image), path), work.fitting(path)
-    assert len({repr(transform.spec) for transform in same if transform}) == 1
-    with pytest.raises(PlanError, match=told):
-        work.fitting_own(replace(image, **changes), path)
-    if not options:
-        return
-    dali = replace(path, decoder=object())  # type: ignore[arg-type]
-    with pytest.raises(PlanError, match="DALI makes all images of a batch alike"):
-        work_on(image=image).fitting_own(replace(image, flip=0.5), dali)
-
-
-def test_one_kind_takes_no_kinds_into_account(make: Make) -> None:
-    images = make(image=PAIRS["fixed"][0]).components().context.images
-    assert images is not None
-    counted = replace(images, kinds=lambda samples: pytest.fail("asked for kinds"))
-    samples = np.arange(3)
-    ImageSlots(counted, samples, np.ones_like(samples), lambda slot: (0, slot))

@@ -171,7 +171,7 @@ def test_counts_agree_with_the_real_encoder(dataset, members):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize(("name", "value"), [("_CHUNK", 3), ("_CHUNK_BYTES", 1), ("_JOIN", 0)])
+@pytest.mark.parametrize(("name", "value"), [("_CHUNK", 3), ("_CHUNK_BYTES", 1)])
 def test_workers_and_chunks_do_not_change_the_files(
     dataset, contents, monkeypatch, workers, name, value
 ):

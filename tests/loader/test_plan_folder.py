@@ -54,7 +54,7 @@ def test_ranks_that_come_to_a_block_together_plan_it_once(tmp_path: Path) -> Non
     assert planned == [0, 1, 2, 3]
     expected = order_of(PlannedBlocks(make_plan(), None, ahead=False))
     assert all(order == expected for order in orders)
-    assert {path.suffix for path in tmp_path.rglob("*.*")} == {".npy"}
+    assert {path.suffix for path in tmp_path.rglob("*.*")} == {".npz"}
 
 
 def test_a_rank_that_died_while_it_planned_stops_no_other(
@@ -63,7 +63,7 @@ def test_a_rank_that_died_while_it_planned_stops_no_other(
     monkeypatch.setattr(block_cache, "_PATIENCE", 0.1)
     folder = BlockFolder(tmp_path, "same")
     expected = order_of(PlannedBlocks(make_plan(), folder, ahead=False))
-    block = sorted(tmp_path.rglob("*.npy"))[1]
+    block = sorted(tmp_path.rglob("*.npz"))[1]
     claim = block.rename(block.with_suffix(".claim"))
     assert order_of(PlannedBlocks(make_plan(), folder, ahead=True)) == expected
     assert block.exists()
@@ -103,7 +103,7 @@ def test_a_block_that_was_saved_just_before_the_claim_is_used(
     units = make_plan().form(0)
 
     def claimed(claim: Path) -> bool:
-        block_cache._save(claim.with_suffix(".npy"), units)
+        block_cache._save(claim.with_suffix(".npz"), units)
         return True
 
     monkeypatch.setattr(block_cache, "_claimed", claimed)

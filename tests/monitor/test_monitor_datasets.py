@@ -80,7 +80,7 @@ def test_nothing_is_counted_for_one_folder_and_for_batches_without_names() -> No
 
 
 def test_counting_is_no_synchronisation_of_the_loop() -> None:
-    monitor = datapipe.Monitor(gpu=False)
+    monitor = datapipe.Monitor(gpu=False, probe=True)
     for _ in monitor(Mixture([PACK] * 40)):
         pass
     report = monitor.report()
@@ -92,7 +92,7 @@ def test_batches_are_not_kept_until_the_report() -> None:
     monitor = datapipe.Monitor(gpu=False)
     for _ in monitor(Mixture([PACK] * 400)):
         with monitor.step():
-            assert len(monitor._meter.datasets._pending) < 200
+            assert len(monitor._meter._datasets._pending) < 200
 
 
 def test_reports_have_the_shares(tmp_path: Path) -> None:

@@ -87,7 +87,6 @@ def test_a_verdict_is_read_with_its_line() -> None:
     line = Blocked(
         where="train.py:7",
         call="Tensor.item",
-        kind="synchronisation",
         count=3,
         seconds=1.0,
         turns=3,

@@ -11,10 +11,10 @@ from torch import nn
 
 import datapipe
 from datapipe.diagnosis.step_roofline import Operator, Peaks
-from datapipe.monitor import step_sample
-from datapipe.monitor.intervals import total, union, without
+from datapipe.monitor import recorder
 from datapipe.monitor.peaks import cpu_peaks, gpu_peaks
-from datapipe.monitor.step_sample import StepRecorder, StepSample, sample_of
+from datapipe.monitor.recorder import StepRecorder
+from datapipe.monitor.step_sample import StepSample, sample_of, total, union, without
 
 MS = 1_000_000
 
@@ -30,6 +30,7 @@ class Event:
     thread: int = 1
     cause: int = 0
     number: int = 0
+    range: int = 0
     sizes: list[list[int]] = field(default_factory=list)
     types: list[str] = field(default_factory=list)
 
@@ -48,6 +49,9 @@ class Event:
 
     def activity_type(self) -> str:
         return self.kind
+
+    def scope(self) -> int:
+        return self.range
 
     def is_async(self) -> bool:
         return False
@@ -92,9 +96,34 @@ def test_exchange_counts_as_far_as_no_operator_runs() -> None:
         Event("aten::add_", 90, 100),
     )
     assert found.exchange == pytest.approx(0.040)
-    assert found.hidden == pytest.approx(0.010)
+    assert found.beside == pytest.approx(0.010)
     assert found.busy is None
     assert found.seconds == pytest.approx(0.1)
+
+
+def test_ranges_of_ddp_and_fsdp_are_no_compute_that_hides_an_exchange() -> None:
+    found = sample(
+        Event("gloo:all_reduce", 10, 90, thread=2),
+        Event("torch.distributed.ddp.reducer::copy_bucket_to_grad", 10, 40),
+        Event("FSDP::all_gather_copy_out", 40, 90, range=7),
+    )
+    assert found.exchange == pytest.approx(0.080)
+    assert found.operators == ()
+
+
+def test_calls_that_wait_for_a_gpu_are_seen_without_a_probe() -> None:
+    found = sample(
+        Event("aten::item", 10, 41),
+        Event("aten::_local_scalar_dense", 10, 40),
+        Event("cudaStreamSynchronize", 15, 35),
+        Event("aten::index", 50, 62),
+        Event("cudaStreamSynchronize", 55, 60),
+        Event("aten::add", 90, 95),
+        Event("cudaDeviceSynchronize", 96, 100),  # by the profiler
+        Event("kernel", 0, 100, "kernel"),
+    )
+    assert found.synchronisation == pytest.approx(0.025)
+    assert found.waiter == "aten::item"
 
 
 def test_waiting_for_the_batch_is_part_of_the_turn() -> None:
@@ -124,7 +153,7 @@ def test_on_a_gpu_kernels_decide(event: type[Event]) -> None:
     )
     assert found.seconds == pytest.approx(0.1)
     assert found.exchange == pytest.approx(0.030)
-    assert found.hidden == pytest.approx(0.010)
+    assert found.beside == pytest.approx(0.010)
     assert found.busy == pytest.approx(0.070)
     # The time of an operator is that of its kernels, not that of its launch.
     assert [(o.name, o.seconds, o.flops) for o in found.operators] == [
@@ -132,12 +161,22 @@ def test_on_a_gpu_kernels_decide(event: type[Event]) -> None:
     ]
 
 
+def begin(recorder: StepRecorder) -> None:
+    recorder.begin(turn=1, waited=0.0)
+
+
+def end(recorder: StepRecorder, *, counts: bool = True) -> StepSample | None:
+    before = len(recorder.samples)
+    recorder.end(counts=counts)
+    return recorder.samples[-1] if len(recorder.samples) > before else None
+
+
 def recorded(work: Any) -> dict[str, Operator]:
     """The operators of some work, those of equal names added up."""
     recorder = StepRecorder()
-    recorder.begin()
+    begin(recorder)
     work()
-    found = recorder.end(turn=1, waited=0.0, counts=True)
+    found = end(recorder)
     assert found is not None
     names = {operator.name.removeprefix("aten::") for operator in found.operators}
     return {
@@ -189,20 +228,20 @@ def test_a_profiler_that_fails_is_told_once_and_left(
 
     monkeypatch.setattr(torch.autograd.profiler, "profile", Broken)
     recorder = StepRecorder()
-    for turn in range(3):
-        recorder.begin()
-        assert recorder.end(turn=turn, waited=0.0, counts=True) is None
+    for _ in range(3):
+        begin(recorder)
+        assert end(recorder) is None
     # Another test's thread may have something to say.
-    (text,) = (r.message for r in caplog.records if r.name == "datapipe.monitor.step_sample")
+    (text,) = (r.message for r in caplog.records if r.name == "datapipe.monitor.recorder")
     assert "CUPTI is taken" in text
 
 
 def test_a_profiler_of_the_user_is_left_alone() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         recorder = StepRecorder()
-        recorder.begin()
+        begin(recorder)
         torch.ones(3).add(1)
-        assert recorder.end(turn=1, waited=0.0, counts=True) is None
+        assert end(recorder) is None
     assert any(event.key == "aten::add" for event in profiler.key_averages())
 
 
@@ -212,37 +251,36 @@ def test_a_profiler_of_the_user_that_prepares_itself_is_left_alone() -> None:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
         for turn in range(3):
-            recorder.begin()
+            begin(recorder)
             torch.ones(3).add(1)
-            assert recorder.end(turn=turn, waited=0.0, counts=True) is None
+            assert end(recorder) is None
             if turn < 2:
                 profiler.step()
     assert any(event.key == "aten::add" for event in profiler.key_averages())
-    recorder.begin()
-    assert recorder.end(turn=3, waited=0.0, counts=True) is not None
+    begin(recorder)
+    assert end(recorder) is not None
 
 
 @pytest.mark.parametrize("schedule", [None, torch.profiler.schedule(wait=0, warmup=1, active=1)])
 def test_a_profiler_that_the_user_begins_in_a_recorded_turn_takes_over(schedule: Any) -> None:
-    begin = torch.autograd.profiler._enable_profiler, torch.autograd.profiler._prepare_profiler
     recorder = StepRecorder()
-    recorder.begin()
+    begin(recorder)
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, schedule=schedule) as profiler:
         if schedule:
             profiler.step()
         torch.ones(3).add(1)
-        assert recorder.end(turn=1, waited=0.0, counts=True) is None
+        assert end(recorder) is None
     assert any(event.key == "aten::add" for event in profiler.key_averages())
-    after = torch.autograd.profiler._enable_profiler, torch.autograd.profiler._prepare_profiler
-    assert after == begin
+    begin(recorder)
+    assert end(recorder) is not None
 
 
 def test_a_turn_that_does_not_count_stops_the_profiler() -> None:
     recorder = StepRecorder()
-    recorder.begin()
+    begin(recorder)
     assert torch.autograd._profiler_enabled()
-    assert recorder.end(turn=1, waited=0.0, counts=False) is None
+    assert end(recorder, counts=False) is None
     assert not torch.autograd._profiler_enabled()
 
 
@@ -251,11 +289,16 @@ def test_a_step_is_limited_by_memory_or_by_arithmetic(
     monkeypatch: pytest.MonkeyPatch, bytes_too: bool, kind: str
 ) -> None:
     # Not measured: other work on the machine would change the verdict.
-    peaks = Peaks(flops={"float32": 1e11}, bandwidth=1e10, source="test")
-    monkeypatch.setattr("datapipe.monitor.sampled.cpu_peaks", lambda threads: peaks)
-    long, square = torch.ones(1 << 20), torch.ones(384, 384)
-    monitor = datapipe.Monitor(warmup=1)
-    for _ in monitor(range(10)):
+    slow, fast = 1.0, 1e30
+    peaks = Peaks(
+        flops={"float32": fast if bytes_too else slow},
+        bandwidth=slow if bytes_too else fast,
+        source="test",
+    )
+    monkeypatch.setattr("datapipe.monitor.recorder.cpu_peaks", lambda threads, **_: peaks)
+    long, square = torch.ones(1 << 20), torch.ones(256, 256)
+    monitor = datapipe.Monitor(warmup=0)
+    for _ in monitor(range(9)):
         with monitor.step():
             for _ in range(40):
                 if bytes_too:
@@ -268,32 +311,73 @@ def test_a_step_is_limited_by_memory_or_by_arithmetic(
     assert report.sampled.steps == 1
     roofline = report.sampled.roofline
     assert roofline is not None
-    assert roofline.flops == (0 if bytes_too else 40 * 2 * 384**3)
+    assert roofline.flops == (0 if bytes_too else 40 * 2 * 256**3)
     assert ("aten::mul_" in report.verdict.sentence) == bytes_too
     assert report.to_dict()["sampled"]["roofline"]["flops"] == roofline.flops
 
 
 def test_a_loop_that_computes_little_has_no_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datapipe.monitor.sampled.cpu_peaks", lambda threads: pytest.fail("no"))
-    found = StepSample(
-        turn=5, seconds=1.0, waited=0.0, exchange=0.0, hidden=0.0, busy=None, operators=()
+    monkeypatch.setattr(
+        "datapipe.monitor.recorder.cpu_peaks", lambda threads, **_: pytest.fail("no")
     )
-    from datapipe.monitor.ranks import RankSamples
-    from datapipe.monitor.sampled import look_at_samples
-
-    figures = look_at_samples([found], RankSamples(), thoroughly=True)
+    seen = StepRecorder()
+    begin(seen)
+    seen.end(counts=True)
+    figures = seen.figures(thoroughly=True)
     assert figures is not None
     assert figures.roofline is figures.ranks is None
 
 
-def test_few_probes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = []
-    monkeypatch.setattr(step_sample.StepRecorder, "begin", lambda self: began.append(1))
-    monitor = datapipe.Monitor(warmup=0)
-    for _ in monitor(range(80 + 503 * 14)):
-        pass
-    assert monitor.report().blocked.turns == 3 + 14
-    assert len(began) == 3 + 2  # and then every eighth
+def test_few_steps_are_recorded_and_none_at_round_intervals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = []
+    monkeypatch.setattr(
+        recorder.StepRecorder, "begin", lambda self, *, turn, **_: turns.append(turn)
+    )
+    for warmup in (0, 2, 5):
+        turns.clear()
+        for _ in datapipe.Monitor(warmup=warmup)(range(8200)):
+            pass
+        assert len(turns) == 3 + 2
+        assert all(turn % 5 not in (0, 1) for turn in turns)
+
+
+def test_what_the_loop_does_after_its_step_is_not_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    square = torch.ones(8, 8)
+    monitor = datapipe.Monitor()
+    seen = []
+    monkeypatch.setattr(
+        recorder,
+        "sample_of",
+        lambda events, **_: seen.append({event.name() for event in events}),
+    )
+    for _ in monitor(range(14)):
+        with monitor.step():
+            square.add(1)
+        square.exp()  # an evaluation
+    (names,) = seen
+    assert "aten::add" in names
+    assert "aten::exp" not in names
+
+
+def test_a_step_of_several_batches_is_recorded_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    square = torch.ones(8, 8)
+    monitor = datapipe.Monitor()
+    seen = []
+    monkeypatch.setattr(
+        recorder,
+        "sample_of",
+        lambda events, **_: seen.append({event.name() for event in events}),
+    )
+    for number in monitor(range(17)):
+        if number % 4 == 3:
+            with monitor.step():
+                square.add(1)
+    (names,) = seen
+    assert "aten::add" in names
 
 
 def test_peaks_of_the_cpu_are_plausible() -> None:
@@ -301,6 +385,25 @@ def test_peaks_of_the_cpu_are_plausible() -> None:
     assert 1e8 < peaks.rate("float32") < 1e15
     assert 1e8 < peaks.bandwidth < 1e13
     assert peaks.rate("float64") == peaks.rate("float32")
+
+
+def test_a_peak_that_a_step_exceeds_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from datapipe.monitor import peaks as module
+
+    found = iter([1e9, 8e9, 9e9])
+    monkeypatch.setattr(module, "_MEASURED", {})
+    monkeypatch.setattr(
+        module,
+        "_measure",
+        lambda threads: Peaks(
+            flops={"float32": next(found), "bfloat16": 1e9}, bandwidth=1e9, source="test"
+        ),
+    )
+    assert cpu_peaks(2).rate("float32") == 1e9
+    assert cpu_peaks(2, reached={"float32": 0.9e9}).rate("float32") == 1e9
+    assert cpu_peaks(2, reached={"float32": 2.4e9}).rate("float32") == 8e9
+    assert cpu_peaks(2, reached={"float32": 2e10}).rate("float32") == 2e10
+    assert cpu_peaks(2).rate("float32") == 2e10
 
 
 @pytest.mark.parametrize(

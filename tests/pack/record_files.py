@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.record_files import (
     open_records,
 )
@@ -18,7 +19,7 @@ def fits(record):
 
 
 def open_(raw, **options):
-    return open_records(raw, ReadOptions(**options), fits, "`a`")
+    return open_records(Survey(raw), ReadOptions(**options), fits, "`a`")
 
 
 def write_csv(path, rows, delimiter=",", **how):

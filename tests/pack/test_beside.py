@@ -110,7 +110,7 @@ def test_images_that_were_packed_are_not_left_out_however_the_folder_is_given(
 def test_more_records_than_are_looked_for_are_weighed_alike_in_a_relative_folder(
     tmp_path, monkeypatch, jpeg
 ):
-    monkeypatch.setattr("datapipe.pack.recognition.readings._STATS", 2)
+    monkeypatch.setattr("datapipe.pack.recognition.counts._STATS", 2)
     (tmp_path / "raw" / "images").mkdir(parents=True)
     for number in range(30):
         (tmp_path / "raw" / "images" / f"{number}.jpg").write_bytes(jpeg(number))

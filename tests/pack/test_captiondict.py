@@ -7,7 +7,8 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import CAPTION_DICT as READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, read_all, recognises
 
 NAMES = ["000123.jpg", "000124.jpg", "sub/a.png"]
 
@@ -29,7 +30,7 @@ def make_dict(tmp_path, jpeg, encode):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("dump", [{}, {"indent": 2}, {"ensure_ascii": False}])
@@ -83,7 +84,7 @@ def test_an_object_with_a_caption_keeps_its_other_fields(make_dict):
     ],
 )
 def test_other_objects_are_no_captions(make_dict, captions):
-    assert not READER.recognises(make_dict(captions, "info.json"), ReadOptions())
+    assert not recognises(READER, make_dict(captions, "info.json"), ReadOptions())
 
 
 def test_settings_beside_the_captions_do_not_matter(make_dict):

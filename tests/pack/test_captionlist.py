@@ -5,7 +5,8 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.caption_list import READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, estimate, read_all, recognises
 
 NAMES = ["1000268201_693b08cb0e.jpg", "1001773457_577c3a7d70.jpg", "1007320043_627395c3d8.jpg"]
 TOKENS = (
@@ -35,7 +36,7 @@ def make_list(tmp_path, jpeg):
 
 def pairs(raw, **options):
     """(name of the image, caption) of each sample, and the rejects."""
-    taken = list(READER.read(raw, ReadOptions(**options)))
+    taken = list(read_all(READER, raw, ReadOptions(**options)))
     samples = [t for t in taken if isinstance(t, RawSample)]
     return (
         [(sample.images[0].blob.name, sample.caption) for sample in samples],
@@ -123,7 +124,7 @@ def test_lists_are_written_in_many_ways(make_list, name, content):
     for given in (raw, raw / name):
         assert choose_reader(given) is READER
         assert pairs(given) == ([(NAMES[0], "A dog runs"), (NAMES[1], "A cat sits")], [])
-    assert all(s.images[0].blob.read() for s in READER.read(raw, ReadOptions()))
+    assert all(s.images[0].blob.read() for s in read_all(READER, raw, ReadOptions()))
 
 
 def test_captions_without_blanks_are_captions_too(make_list):
@@ -168,7 +169,7 @@ def test_a_line_that_is_no_text_and_an_image_that_is_missing_cost_themselves(
 )
 def test_lists_of_names_labels_and_scores_are_no_captions(make_list, content):
     raw = make_list(content, "list.txt")
-    assert not READER.recognises(raw, ReadOptions())
+    assert not recognises(READER, raw, ReadOptions())
     with pytest.raises(PackError, match=r"no text file here lists captions"):
         pairs(raw)
 
@@ -176,7 +177,7 @@ def test_lists_of_names_labels_and_scores_are_no_captions(make_list, content):
 def test_texts_beside_the_images_are_what_is_meant(make_list):
     raw = make_list(TOKENS, "all.txt")
     (raw / "Images" / NAMES[0]).with_suffix(".txt").write_text("A dog")
-    assert not READER.recognises(raw, ReadOptions())
+    assert not recognises(READER, raw, ReadOptions())
 
 
 def test_several_lists_are_not_mixed(make_list):
@@ -196,9 +197,11 @@ def test_utf_16_is_refused_with_the_remedy(make_list):
 
 
 def test_a_key_is_the_name_of_the_image(make_list):
-    keys = [sample.key for sample in READER.read(make_list(TOKENS), ReadOptions(key_from="image"))]
+    keys = [
+        sample.key for sample in read_all(READER, make_list(TOKENS), ReadOptions(key_from="image"))
+    ]
     assert keys == [NAMES[0], NAMES[0], NAMES[1], NAMES[2]]
 
 
 def test_the_estimate_is_the_number_of_lines(make_list):
-    assert READER.estimate(make_list(TOKENS), ReadOptions()) == 4
+    assert estimate(READER, make_list(TOKENS), ReadOptions()) == 4

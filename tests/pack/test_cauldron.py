@@ -12,6 +12,8 @@ from datapipe.pack.readers.conversations import CAULDRON as READER
 from datapipe.text.conversation import conversation
 from datapipe.text.sample_text import sample_text
 
+from .reading import read_all
+
 TEXTS = [
     {"user": "What?", "assistant": "A cat.", "source": "VQA"},
     {"user": "Where?", "assistant": "On a mat.", "source": "VQA"},
@@ -77,7 +79,7 @@ def test_further_columns_of_finevision_are_kept(tmp_path, packed_records, jpeg):
 
 
 def test_the_text_has_a_turn_for_each_question_and_answer(lines):
-    (sample,) = READER.read(lines({"images": ["a.jpg"], "texts": TEXTS}), ReadOptions())
+    (sample,) = read_all(READER, lines({"images": ["a.jpg"], "texts": TEXTS}), ReadOptions())
     assert conversation(sample.record) == [
         ("user", "What?", False), ("assistant", "A cat.", True),
         ("user", "Where?", False), ("assistant", "On a mat.", True),
@@ -90,7 +92,7 @@ def test_jsonl_with_paths(lines, packed_records, jpeg):
 
 
 def test_a_field_becomes_the_key(lines):
-    (sample,) = READER.read(lines({"texts": TEXTS, "id": "x7"}), ReadOptions(key_from="id"))
+    (sample,) = read_all(READER, lines({"texts": TEXTS, "id": "x7"}), ReadOptions(key_from="id"))
     assert sample.key == "x7"
 
 
@@ -145,7 +147,7 @@ def test_hostile_records_are_samples_or_rejects(tmp_path_factory, records):
     path = Path(tmp_path_factory.mktemp("raw")) / "a.jsonl"
     records = [{"images": [], "texts": TEXTS}, *records]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    taken = list(READER.read(path, ReadOptions()))
+    taken = list(read_all(READER, path, ReadOptions()))
     assert len(taken) == len(records)
     for record, one in zip(records, taken, strict=True):
         assert isinstance(one, Reject) or (isinstance(one, RawSample) and READER.fits(record))

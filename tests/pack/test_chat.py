@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.conversations import CHAT as READER
-from datapipe.pack.recognition.choose import choose_reader
 from datapipe.text.conversation import conversation
+
+from .reading import choose_reader, read_all
 
 unpack = READER.unpack
 
@@ -52,7 +53,7 @@ def raw(tmp_path, jpeg):
 
 
 def read(raw, **options):
-    return list(READER.read(Path(raw), ReadOptions(**options)))
+    return list(read_all(READER, Path(raw), ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("options", [{}, {"format": "chat"}])

@@ -9,7 +9,8 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.coco import READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, estimate, read_all, recognises
 
 HEAD = {
     "info": {"description": "COCO 2017 Dataset", "version": "1.0", "year": 2017},
@@ -43,7 +44,7 @@ IMAGES = [image(522418), image(318219), image(184613)]
 
 def read(raw, **options):
     """Return the inputs with the first caption of each image, unless another mode is given."""
-    return list(READER.read(raw, ReadOptions(**{"captions": "first"} | options)))
+    return list(read_all(READER, raw, ReadOptions(**{"captions": "first"} | options)))
 
 
 def rejects_of(raw, **options):
@@ -274,14 +275,15 @@ def test_images_in_another_folder_nearby_are_found_and_the_report_says_where(tmp
     raw = make_coco(folder="deep/elsewhere")
     report = pack_dataset(raw, tmp_path / "out")
     assert report.rejected == 0
-    assert f"images are read from {raw / 'deep/elsewhere'}" in report.notes
+    said = "images start in deep/elsewhere (found; --image-root says otherwise)"
+    assert said in report.notes
 
 
 def test_images_that_are_nowhere_are_refused_with_what_was_tried(tmp_path, make_coco):
     raw = make_coco(folder="elsewhere")
     (raw / "elsewhere").rename(tmp_path / "away")
     with pytest.raises(
-        PackError, match=r"000000522418.jpg\) are in none of .*raw/val2017.*--image-"
+        PackError, match=r"000000522418.jpg\) are in none of .*raw/annotations.*--image-"
     ):
         read(raw)
     assert len(read(raw, image_root=tmp_path / "away")) == 3
@@ -297,7 +299,9 @@ def test_images_in_two_folders_of_which_each_has_others_are_all_found(make_coco)
 def test_images_in_two_places_are_not_guessed(make_coco):
     raw = make_coco()
     shutil.copytree(raw / "val2017", raw / "images")
-    with pytest.raises(PackError, match=r"several folders .*raw/val2017, .*raw/images\); name one"):
+    with pytest.raises(
+        PackError, match=r"several folders[\s\S]*raw/images  3[\s\S]*raw/val2017  3"
+    ):
         read(raw)
 
 
@@ -340,7 +344,7 @@ def test_a_file_without_captions_is_refused_as_such(make_coco, annotations, give
 
 def test_a_folder_without_any_is_refused(tmp_path):
     (tmp_path / "a.json").write_text('{"images": 5}')
-    assert not READER.recognises(tmp_path, ReadOptions())
+    assert not recognises(READER, tmp_path, ReadOptions())
     with pytest.raises(PackError, match=r"no .json file here or in .*annotations.* holds COCO's"):
         read(tmp_path)
 
@@ -377,7 +381,7 @@ def test_memory_stays_flat_however_many_annotations(tmp_path):
     tracemalloc.start()
     try:
         count = 0
-        for number, sample in enumerate(READER.read(path, ReadOptions(scratch=tmp_path))):
+        for number, sample in enumerate(read_all(READER, path, ReadOptions(scratch=tmp_path))):
             count += len(sample.record["captions"])
             assert sample.caption.startswith(f"{number // 10 + number % 10 * 5_000} ")
         peak = tracemalloc.get_traced_memory()[1]
@@ -389,8 +393,9 @@ def test_memory_stays_flat_however_many_annotations(tmp_path):
 
 def test_the_estimate_is_the_number_of_samples(tmp_path):
     path = write_large(tmp_path / "captions.json", 1000, 2)
-    assert READER.estimate(path, ReadOptions()) == 2000
-    assert READER.estimate(path, ReadOptions(captions="first")) == 1000
+    (tmp_path / "000000000000.jpg").touch()
+    assert estimate(READER, path, ReadOptions()) == 2000
+    assert estimate(READER, path, ReadOptions(captions="first")) == 1000
 
 
 def test_a_file_broken_anywhere_gives_no_sample(make_coco):
@@ -400,14 +405,14 @@ def test_a_file_broken_anywhere_gives_no_sample(make_coco):
     for size in range(0, len(whole), 7):
         path.write_bytes(whole[:size])
         with pytest.raises(PackError, match="about byte"):
-            next(READER.read(path, ReadOptions(image_root=raw)))
+            next(read_all(READER, path, ReadOptions(image_root=raw)))
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3, 5])
 def test_the_temporary_database_is_removed_wherever_reading_stops(make_coco, tmp_path, taken):
     orphan = {"image_id": 99, "caption": "c"}
-    stream = READER.read(
-        make_coco(annotations=[*ANNOTATIONS, orphan, orphan]), ReadOptions(scratch=tmp_path)
+    stream = read_all(
+        READER, make_coco(annotations=[*ANNOTATIONS, orphan, orphan]), ReadOptions(scratch=tmp_path)
     )
     for _ in range(taken):
         next(stream)

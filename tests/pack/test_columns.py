@@ -12,6 +12,8 @@ from datapipe.pack.notes import Notes
 from datapipe.pack.readers.table import READER
 from datapipe.text.conversation import conversation
 
+from .reading import read_all
+
 
 @pytest.fixture
 def raw(tmp_path, jpeg):
@@ -27,7 +29,7 @@ def raw(tmp_path, jpeg):
 
 
 def read(path, **options):
-    return list(READER.read(path, ReadOptions(**options)))
+    return list(read_all(READER, path, ReadOptions(**options)))
 
 
 def turns(sample):

@@ -15,8 +15,9 @@ from datapipe.pack.records.images.fields import (
     raw_images,
     rejected,
 )
+from datapipe.pack.records.images.roots import Images
 
-ROOT = Path("/data")
+ROOT = Images(folders=(Path("/data"),))
 DATA = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 BASE64 = base64.b64encode(DATA).decode()
 

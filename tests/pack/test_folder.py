@@ -10,6 +10,8 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.notes import Notes
 from datapipe.pack.readers.folder import READER
 
+from .reading import estimate, read_all
+
 YOLO = "0 0.5 0.5 0.1 0.2\n1 0.25 0.5 0.1 0.2\n"
 
 
@@ -25,13 +27,13 @@ def read(raw, include=None):
     """Return captions and records by image, rejects by source, and notes of a folder."""
     notes = Notes()
     samples, rejects = {}, {}
-    for taken in READER.read(raw, ReadOptions(include=include, notes=notes)):
+    for taken in read_all(READER, raw, ReadOptions(include=include, notes=notes)):
         if isinstance(taken, RawSample):
             texts = [blob.label for blob in (taken.caption, taken.record) if blob is not None]
             samples[taken.source] = " ".join(texts)
         else:
             rejects[taken.source] = taken.reason
-    assert READER.estimate(raw, ReadOptions(include=include)) == len(samples)
+    assert estimate(READER, raw, ReadOptions(include=include)) == len(samples)
     return samples, rejects, notes.lines()
 
 
@@ -75,7 +77,7 @@ def test_texts_and_images_of_parallel_folders_without_the_other(tmp_path):
 
 
 def test_names_with_dots_and_very_many_names_are_joined(tmp_path, monkeypatch):
-    monkeypatch.setattr("datapipe.pack.input.parallel_folders._RUN", 16)
+    monkeypatch.setattr("datapipe.pack.input.sorted_names._RUN", 16)
     names = [f"{number:03d}{end}" for number in range(60) for end in ("", ".b", "-c", "ü")]
     files = {f"img/{n}.jpg": "" for n in names} | {f"txt/{n}.txt": "a" for n in names[::2]}
     samples, rejects, _ = read(make(tmp_path, files))
@@ -87,7 +89,7 @@ def test_several_folders_of_texts_are_asked_about_before_anything_is_packed(tmp_
     files = {f"{f}/{n}.txt": "72,25,TAN" for f in ("box", "entities") for n in range(2)}
     raw = make(tmp_path, {"img/0.jpg": "", "img/1.jpg": ""} | files)
     with pytest.raises(PackError, match="img holds images, and several folders") as caught:
-        READER.estimate(raw, ReadOptions())
+        estimate(READER, raw, ReadOptions())
     assert "--include 'box/*'       2 files, such as 0.txt" in str(caught.value)
     assert "--include 'entities/*'  2 files, such as 0.txt" in str(caught.value)
     samples, rejects, said = read(raw, include="box/*")
@@ -310,8 +312,9 @@ def test_a_text_in_json_that_a_text_beside_it_replaces_is_said(tmp_path, jpeg, r
     make(tmp_path / "raw", {"0.txt": "A cat", "0.json": record})
     (tmp_path / "raw" / "0.jpg").write_bytes(jpeg(0))
     report = pack_dataset(tmp_path / "raw", tmp_path / "out")
-    line = "1 image: the text of the JSON is not learnt, but the caption beside it (0.json)"
-    assert report.notes == ((line,) if said else ())
+    line = "1 of 1 samples have another text in the JSON beside their caption, which is not learnt"
+    assert report.notes == ()
+    assert report.teaching.warnings() == ([line] if said else [])
 
 
 def test_images_that_share_a_text_are_said(tmp_path, jpeg, encode):

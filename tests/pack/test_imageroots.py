@@ -2,8 +2,10 @@
 
 import io
 import json
+import shlex
 import tarfile
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,8 @@ from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.index.manifest import read_manifest
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.images.roots import path_below
 from datapipe.pack.records.streams.record_files import open_records
 
 from .record_files import fits, write
@@ -29,7 +31,7 @@ def touch(folder, names=NAMES):
 
 def opened(raw, **options):
     notes = Notes()
-    records = open_records(raw, ReadOptions(notes=notes, **options), fits, "`a`")
+    records = open_records(Survey(raw), ReadOptions(notes=notes, **options), fits, "`a`")
     return records, notes.lines()
 
 
@@ -42,45 +44,57 @@ def rows(path, names=NAMES, prefix=""):
     [
         (".", "llava.json", "images", "images"),
         (".", "llava.json", "coco/train2017", "coco/train2017"),
-        (".", "llava.json", "any/name/at/all", "any/name/at/all"),
+        (".", "llava.json", "any/name", "any/name"),
         (".", "annotations/llava.json", "any", "any"),
         ("llava.json", "llava.json", "any", "any"),
         ("annotations/llava.json", "annotations/llava.json", "images", "../images"),
+        ("annotations/llava.json", "annotations/llava.json", "", ".."),
     ],
 )
 def test_the_one_folder_that_holds_the_images_is_taken_and_said(tmp_path, give, file, place, said):
     rows(tmp_path / "raw" / file)
     touch(tmp_path / "raw" / place)
     records, notes = opened(tmp_path / "raw" / give)
-    assert records.root == tmp_path / "raw" / place
+    assert records.images.folders == (tmp_path / "raw" / place,)
     assert notes == [f"images start in {said} (found; --image-root says otherwise)"]
 
 
 @pytest.mark.parametrize("place", ["", "images", "imgs", "train2017", "images/train2017"])
-@pytest.mark.parametrize("levels", [1, 2, 3])
-def test_three_levels_above_the_records_are_looked_into(tmp_path, place, levels):
-    path = rows(tmp_path.joinpath("top", *"abc"[:levels]) / "captions_train2017.jsonl")
+@pytest.mark.parametrize("levels", [1, 2])
+def test_two_levels_above_the_records_are_looked_into(tmp_path, place, levels):
+    path = rows(tmp_path.joinpath("top", *"ab"[:levels]) / "captions_train2017.jsonl")
     touch(tmp_path / "top" / place)
     records, _ = opened(path)
-    assert records.root == tmp_path / "top" / place
+    assert records.images.folders == (tmp_path / "top" / place,)
 
 
-def test_a_folder_that_is_four_levels_above_or_a_neighbour_is_another_dataset(tmp_path):
-    path = rows(tmp_path / "a" / "b" / "c" / "d" / "llava.json")
+def test_a_folder_that_is_three_levels_above_or_a_neighbour_is_another_dataset(tmp_path):
+    path = rows(tmp_path / "a" / "b" / "c" / "llava.json")
     touch(tmp_path / "images")
-    touch(tmp_path / "a" / "b" / "other" / "photographs")
+    touch(tmp_path / "a" / "other" / "photographs")
     records, said = opened(path)
-    assert (records.root, said) == (path.parent, [])
+    assert (records.images.folders, said) == ((path.parent,), [])
+
+
+@pytest.mark.parametrize("prefix", ["", "coco/train/"])
+def test_images_further_away_are_said_with_the_image_root_that_works(tmp_path, prefix):
+    path = rows(tmp_path / "raw" / "llava.json", prefix=prefix)
+    touch(tmp_path / "raw" / "any" / "name" / "at all")
+    with pytest.raises(PackError, match=r"the first is .*; give --image-root") as caught:
+        opened(path)
+    root = shlex.split(str(caught.value).rpartition("--image-root ")[2].partition(", where")[0])
+    records, _ = opened(path, image_root=Path(*root))
+    assert records.images.has(f"{prefix}{NAMES[0]}")
 
 
 def test_several_folders_that_hold_the_images_are_listed(tmp_path):
     rows(tmp_path / "llava.json")
     touch(tmp_path / "images")
-    touch(tmp_path / "small ones", NAMES[:40])
-    with pytest.raises(PackError, match="several folders hold images of these names") as caught:
+    touch(tmp_path / "pics", NAMES[:40])
+    with pytest.raises(PackError, match="several folders hold images of the same") as caught:
         opened(tmp_path)
     assert f"--image-root {tmp_path}/images  60 of the first 60" in str(caught.value)
-    assert f"--image-root '{tmp_path}/small ones'  40 of the first 60" in str(caught.value)
+    assert f"--image-root {tmp_path}/pics  40 of the first 60" in str(caught.value)
     assert opened(tmp_path, image_root=tmp_path / "images")[1] == []
 
 
@@ -88,34 +102,32 @@ def test_examples_elsewhere_do_not_stand_in_the_way_and_some_may_be_missing(tmp_
     rows(tmp_path / "llava.json")
     touch(tmp_path / "images", NAMES[:55])
     touch(tmp_path / "docs", NAMES[:5])
-    assert opened(tmp_path)[0].root == tmp_path / "images"
+    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
 
 
-def test_a_folder_that_holds_few_of_the_images_is_asked_about(tmp_path):
+def test_folders_of_which_each_holds_other_images_are_used_together(tmp_path):
     rows(tmp_path / "llava.json")
-    touch(tmp_path / "images", NAMES[:20])
-    with pytest.raises(PackError, match=r"a folder holds some .*\n.*images  20 of the first 60"):
-        opened(tmp_path)
-    touch(tmp_path / "images", NAMES[:30])
-    assert opened(tmp_path)[0].root == tmp_path / "images"
-    touch(tmp_path / "more", NAMES[:5])
-    with pytest.raises(PackError, match="several folders hold images"):
-        opened(tmp_path)
+    touch(tmp_path / "train", NAMES[:20])
+    assert opened(tmp_path)[0].images.folders == (tmp_path / "train",)
+    touch(tmp_path / "val", NAMES[20:])
+    images = opened(tmp_path)[0].images
+    assert images.folders == (tmp_path / "val", tmp_path / "train")
+    assert all(map(images.has, NAMES))
 
 
 def test_an_image_beside_the_records_does_not_hide_the_folder_of_all(tmp_path):
     rows(tmp_path / "llava.json")
     touch(tmp_path, NAMES[:1])
-    assert opened(tmp_path)[0].root == tmp_path
+    assert opened(tmp_path)[0].images.folders == (tmp_path,)
     touch(tmp_path / "images")
-    assert opened(tmp_path)[0].root == tmp_path / "images"
+    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
 
 
 def test_a_link_to_a_folder_is_not_a_second_folder(tmp_path):
     rows(tmp_path / "llava.json")
     touch(tmp_path / "images")
     (tmp_path / "imgs").symlink_to(tmp_path / "images")
-    assert opened(tmp_path)[0].root == tmp_path / "images"
+    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
 
 
 @pytest.mark.parametrize("prefix", ["coco/", "/home/author/data/coco/", "../data/"])
@@ -125,7 +137,7 @@ def test_a_prefix_that_is_not_here_is_left_out(tmp_path, prefix, place):
     touch(tmp_path / "raw" / place / "train2017")
     records, (said,) = opened(tmp_path / "raw")
     assert f"without the {prefix!r} that their paths begin with (found;" in said
-    assert records.root == tmp_path / "raw" / place
+    assert records.images.folders == (tmp_path / "raw" / place,)
 
 
 def test_paths_of_another_machine_that_windows_wrote_are_found(tmp_path):
@@ -134,13 +146,15 @@ def test_paths_of_another_machine_that_windows_wrote_are_found(tmp_path):
     touch(tmp_path / "images" / "train")
     records, (said,) = opened(tmp_path)
     assert "without the 'D:/data/coco/' that their paths begin with (found;" in said
-    assert path_below(records.root, names[0]) == str(tmp_path / "images" / "train" / NAMES[0])
+    assert records.images.path(names[0]) == str(tmp_path / "images" / "train" / NAMES[0])
 
 
 def test_a_prefix_is_left_out_only_if_every_image_is_there_then(tmp_path):
     rows(tmp_path / "llava.json", prefix="coco/train2017/")
     touch(tmp_path / "train2017", NAMES[:-1])
-    assert opened(tmp_path)[1] == []
+    with pytest.raises(PackError, match=r"--image-root .*, where 59 of the first 60 are"):
+        opened(tmp_path)
+    assert len(opened(tmp_path, image_root=tmp_path)[1]) == 1
     touch(tmp_path / "train2017")
     assert len(opened(tmp_path)[1]) == 1
     touch(tmp_path / "copy" / "train2017")
@@ -152,7 +166,7 @@ def test_a_sentence_that_ends_with_a_file_is_no_image(tmp_path):
     texts = [f"What do you see in the picture called {name}" for name in NAMES]
     write(tmp_path / "a.jsonl", [{"a": n, "b": t} for n, t in zip(NAMES, texts, strict=True)])
     touch(tmp_path / "images")
-    assert opened(tmp_path)[0].root == tmp_path / "images"
+    assert opened(tmp_path)[0].images.folders == (tmp_path / "images",)
 
 
 def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_path):
@@ -162,14 +176,14 @@ def test_a_wrong_image_root_says_where_it_looked_and_where_the_images_are(tmp_pa
     with pytest.raises(PackError) as caught:
         opened(tmp_path, image_root=tmp_path / "empty")
     said = str(caught.value)
-    assert f"none of the first 60 images is there (looked for {tmp_path}/empty/0000.jpg)" in said
-    assert f"they seem to be in {tmp_path}/images (60 of the first 60)" in said
+    assert f"none of the first images is there (looked for {tmp_path}/empty/0000.jpg)" in said
+    assert f"give --image-root {tmp_path}/images, where 60 of the first 60 are" in said
 
 
 def test_a_wrong_image_root_with_no_images_anywhere_says_so(tmp_path):
     rows(tmp_path / "raw" / "llava.json")
     (tmp_path / "raw" / "empty").mkdir()
-    with pytest.raises(PackError, match="nor in a folder near the records; fetch them"):
+    with pytest.raises(PackError, match=r"is there .*; fetch them, or name the folder"):
         opened(tmp_path / "raw", image_root=tmp_path / "raw" / "empty")
 
 
@@ -178,7 +192,7 @@ def test_a_prefix_is_left_out_below_a_folder_that_was_given(tmp_path):
     touch(tmp_path / "mine" / "train2017")
     records, (said,) = opened(tmp_path, image_root=tmp_path / "mine")
     assert said == "images start in mine, without the 'coco/' that their paths begin with"
-    assert records.root == tmp_path / "mine"
+    assert records.images.folders == (tmp_path / "mine",)
 
 
 def make_archive(path, names):
@@ -197,7 +211,7 @@ def make_archive(path, names):
 def test_an_archive_that_may_hold_the_images_is_to_be_unpacked(tmp_path, archive, place):
     path = rows(tmp_path / "annotations" / "llava.json")
     make_archive(tmp_path / "annotations" / place / archive, [f"images/{n}" for n in NAMES])
-    with pytest.raises(PackError, match=f"{archive} in .* may hold them; unpack it with"):
+    with pytest.raises(PackError, match=f"unpack {archive} first, with `"):
         opened(path)
 
 

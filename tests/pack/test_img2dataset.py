@@ -11,7 +11,8 @@ from datapipe import PackError, pack_dataset
 from datapipe.errors import StoreError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.img2dataset import READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, estimate, read_all, recognises
 
 # The columns that version 1.47 writes, with one that the user asked to keep.
 SCHEMA = pa.schema(
@@ -25,7 +26,7 @@ ASSERTION = "OpenCV(4.14.0) /io/opencv/loadsave.cpp:1310: error: (-215)\n in fun
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 def sources(taken, kind):
@@ -341,7 +342,7 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
         raw.touch()
     elif make == "an empty folder":
         raw.mkdir()
-    assert not READER.recognises(raw, ReadOptions())
+    assert not recognises(READER, raw, ReadOptions())
     with pytest.raises(PackError, match=r"cannot be read|no shard such as 00000.tar"):
         read(raw)
 
@@ -349,9 +350,9 @@ def test_what_is_no_folder_of_shards_is_refused(tmp_path, make):
 def test_the_estimate_goes_by_the_first_table_that_can_be_read(make_shard, rows, row):
     make_shard(rows)
     raw = make_shard([row("000010000", 0)], "00001")
-    assert READER.estimate(raw, ReadOptions()) == 12
+    assert estimate(READER, raw, ReadOptions()) == 12
     (raw / "00000.parquet").write_bytes(b"")
-    assert READER.estimate(raw, ReadOptions()) == 2
+    assert estimate(READER, raw, ReadOptions()) == 2
 
 
 def test_reading_twice_gives_the_same(make_shard, rows, tmp_path, contents):

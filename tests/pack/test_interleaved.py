@@ -11,6 +11,8 @@ from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.conversations import INTERLEAVED as READER
 from datapipe.text.sample_text import interleaved, sample_text
 
+from .reading import read_all
+
 
 @pytest.fixture
 def lines(tmp_path, jpeg):
@@ -86,7 +88,7 @@ def test_file_addresses(lines, packed_records, tmp_path, jpeg):
 
 def test_a_field_becomes_the_key(lines):
     path = lines({"texts": ["a"], "images": [None], "id": "x7"})
-    (sample,) = READER.read(path, ReadOptions(key_from="id"))
+    (sample,) = read_all(READER, path, ReadOptions(key_from="id"))
     assert sample.key == "x7"
 
 
@@ -151,7 +153,7 @@ def test_hostile_records_are_samples_or_rejects(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("raw") / "a.jsonl"
     records = [{"texts": ["a"], "images": [None]}, *records]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    taken = list(READER.read(path, ReadOptions()))
+    taken = list(read_all(READER, path, ReadOptions()))
     assert len(taken) == len(records)
     for record, one in zip(records, taken, strict=True):
         assert isinstance(one, RawSample | Reject)

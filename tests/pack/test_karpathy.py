@@ -7,7 +7,8 @@ import pytest
 from datapipe import PackError, make_loader, pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions
 from datapipe.pack.readers.caption_files import KARPATHY as READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, estimate, read_all
 
 
 def sentence(text, number):
@@ -49,7 +50,7 @@ def make_karpathy(tmp_path, jpeg):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 def test_every_sentence_is_a_sample_and_a_loader_takes_a_split(tmp_path, make_karpathy, members):
@@ -126,5 +127,5 @@ def test_several_files_are_not_mixed(make_karpathy):
 
 def test_the_estimate_is_the_number_of_samples(make_karpathy):
     raw = make_karpathy()
-    assert READER.estimate(raw, ReadOptions()) == 4
-    assert READER.estimate(raw, ReadOptions(captions="join")) == 3
+    assert estimate(READER, raw, ReadOptions()) == 4
+    assert estimate(READER, raw, ReadOptions(captions="join")) == 3

@@ -9,8 +9,9 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
-from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.teaching import show
+
+from .reading import choose_reader, read_all
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def table(tmp_path, jpeg):
 
 def lessons(path):
     """Return the turns of each sample, as a report shows them."""
-    read = choose_reader(path).read(path, ReadOptions())
+    read = read_all(choose_reader(path), path, ReadOptions())
     return [[(role, text) for role, text, _ in show(sample).turns] for sample in read]
 
 

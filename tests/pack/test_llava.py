@@ -10,6 +10,8 @@ from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.conversations import LLAVA as READER
 
+from .reading import read_all
+
 
 def turns(*texts):
     return [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
@@ -100,7 +102,7 @@ def test_several_annotation_files_are_refused_by_name(tmp_path, make_llava):
     for name in ("train.json", "val.jsonl"):
         make_llava(tmp_path / "raw", RECORDS, name)
     options = ReadOptions(include="*.json*")
-    assert sum(1 for _ in READER.read(tmp_path / "raw", options)) == 2 * len(RECORDS)
+    assert sum(1 for _ in read_all(READER, tmp_path / "raw", options)) == 2 * len(RECORDS)
     with pytest.raises(
         PackError, match=r"files:\n *--include 'train.json' +5 rec[^\n]*\n *--include 'val.jsonl' "
     ):
@@ -144,7 +146,7 @@ def test_sharegpt_with_images_system_and_tools(tmp_path, make_llava, packed, jpe
 
 def test_a_key_is_taken_from_a_field(tmp_path, make_llava):
     path = make_llava(tmp_path / "raw", [*RECORDS[:2], {"conversations": turns("a", "b")}])
-    samples = list(READER.read(path, ReadOptions(key_from="id")))
+    samples = list(read_all(READER, path, ReadOptions(key_from="id")))
     assert [sample.key for sample in samples[:2]] == ["one", "2"]
     assert isinstance(samples[0], RawSample)
     assert samples[2] == Reject(

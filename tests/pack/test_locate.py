@@ -9,6 +9,7 @@ import pytest
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams.record_files import (
     find_records,
     is_unreadable,
@@ -59,7 +60,7 @@ def test_files_that_are_numbered_alike_are_one_dataset(tmp_path, names):
 def test_splits_and_configurations_are_listed_with_the_remedy(tmp_path, names, listed):
     for name in names:
         write(tmp_path / name, ROWS)
-    assert find_records(tmp_path, ReadOptions(), fits) is not None
+    assert find_records(Survey(tmp_path), ReadOptions(), fits)
     pattern = r"holds several datasets[\s\S]*" + r"[\s\S]*".join(listed) + r"[\s\S]*--include '"
     with pytest.raises(PackError, match=pattern) as caught:
         open_(tmp_path)
@@ -165,8 +166,8 @@ def test_what_describes_other_data_is_no_candidate(tmp_path, name, beside):
     write(tmp_path / name, ROWS)
     (tmp_path / beside).parent.mkdir(exist_ok=True)
     (tmp_path / beside).touch()
-    assert find_records(tmp_path, ReadOptions(), fits) is None
-    assert not is_unreadable(tmp_path, ReadOptions())
+    assert not find_records(Survey(tmp_path), ReadOptions(), fits)
+    assert not is_unreadable(Survey(tmp_path), ReadOptions())
 
 
 def test_a_folder_beside_a_file_of_its_name_does_not_hide_it(tmp_path):
@@ -196,7 +197,7 @@ def test_what_was_found_is_said_where_nothing_fits(tmp_path):
 
 def test_records_of_a_json_file_that_was_named_are_judged_one_by_one(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"other": 1}, *ROWS])
-    assert find_records(path, ReadOptions(), fits) is None
+    assert not find_records(Survey(path), ReadOptions(), fits)
     assert len(list(open_(path))) == 4
     with pytest.raises(PackError, match="records with 'other'"):
         open_(write(tmp_path / "a.csv", [{"other": 1}]))
@@ -211,7 +212,7 @@ def test_a_folder_that_links_to_itself_ends(tmp_path):
 def test_a_link_to_itself_does_not_hide_the_files_beside_it(tmp_path):
     write(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "loop").symlink_to("loop")
-    assert find_records(tmp_path, ReadOptions(), fits) == open_(tmp_path)
+    assert find_records(Survey(tmp_path), ReadOptions(), fits) == open_(tmp_path).files
 
 
 @pytest.mark.parametrize(("place", "root"), [("images", "."), ("data/images", "data")])
@@ -219,8 +220,9 @@ def test_images_lie_beside_the_files_or_in_the_raw_folder(tmp_path, place, root)
     write(tmp_path / "data" / "0.parquet", [{"a": ["images/1.jpg"]}])
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / "1.jpg").touch()
-    assert open_(tmp_path).root == tmp_path / root
-    assert open_(tmp_path, image_root=tmp_path / place).root == tmp_path / place
+    assert open_(tmp_path).images.folders == (tmp_path / root,)
+    given = open_(tmp_path, image_root=(tmp_path / place).parent)
+    assert given.images.folders == ((tmp_path / place).parent,)
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
@@ -243,21 +245,24 @@ def test_paths_start_in_the_folder_of_each_file_where_images_lie_beside_it(tmp_p
         write(tmp_path / split / "metadata.csv", [{"a": "1.jpg"}])
         (tmp_path / split / "1.jpg").touch()
     records = open_(tmp_path, include="*/metadata.csv")
-    assert [part.root for part in records.parts()] == [tmp_path / "train", tmp_path / "val"]
+    assert [part.images.folders for part in records.parts()] == [
+        (tmp_path / "train",),
+        (tmp_path / "val",),
+    ]
     (tmp_path / "1.jpg").touch()
     given = open_(tmp_path, include="*/metadata.csv", image_root=tmp_path)
-    assert [part.root for part in given.parts()] == [tmp_path]
+    assert [part.images.folders for part in given.parts()] == [(tmp_path,)]
 
 
 def test_images_that_lie_nowhere_or_are_held_need_no_folder(tmp_path, jpeg):
     write(tmp_path / "a.jsonl", [{"a": "1.jpg"}])
-    assert open_(tmp_path).root == tmp_path
+    assert open_(tmp_path).images.folders == (tmp_path,)
     (tmp_path / "a.jsonl").unlink()
     rows = [{"a": {"bytes": jpeg(0), "path": "1.jpg"}}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b.parquet")
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "1.jpg").touch()
-    assert open_(tmp_path).root == tmp_path
+    assert open_(tmp_path).images.folders == (tmp_path,)
 
 
 @pytest.mark.parametrize("value", ["a" * 300 + ".jpg", "\0.jpg", "\ud800.jpg", "deep"])
@@ -268,4 +273,4 @@ def test_no_first_path_is_too_odd_to_be_looked_for(tmp_path, value):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "a.jsonl").write_text(json.dumps({"a": value}))
     records = open_(tmp_path, include="*/a.jsonl")
-    assert len([part.root for part in records.parts()]) == 2
+    assert len(records.parts()) == 2

@@ -7,8 +7,9 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions
 from datapipe.pack.readers.mmc4 import READER
-from datapipe.pack.recognition.choose import choose_reader
 from datapipe.text.sample_text import interleaved, sample_text
+
+from .reading import choose_reader, read_all
 
 TEXTS = ["When you lock the door.", "Press the switch.", "When you unlock."]
 
@@ -50,7 +51,7 @@ def make_mmc4(tmp_path, jpeg):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("folder", [".", "images", "downloads/shard_0"])

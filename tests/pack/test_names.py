@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.pack.input import parallel_folders as names_module
-from datapipe.pack.input.parallel_folders import SortedNames
+from datapipe.pack.input import sorted_names
+from datapipe.pack.input.sorted_names import SortedNames
 
 file_names = st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name)
 
@@ -17,7 +17,7 @@ file_names = st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in
 @given(st.lists(file_names))
 def test_names_come_back_in_the_order_of_their_bytes(run, given_names):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(names_module, "_RUN", run)
+        patch.setattr(sorted_names, "_RUN", run)
         names = SortedNames()
         for name in given_names:
             names.add(os.fsdecode(name))

@@ -5,7 +5,8 @@ import pytest
 from datapipe import PackError, pack_dataset
 from datapipe.pack.options import parse_max_rejects, parse_shard_size
 from datapipe.pack.readers import all_readers
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader
 
 TURNS = [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]
 

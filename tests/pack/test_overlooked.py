@@ -14,8 +14,9 @@ import pytest
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions
-from datapipe.pack.recognition.choose import choose_reader
 from datapipe.pack.teaching import show
+
+from .reading import choose_reader, read_all
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_records_in_another_encoding_are_named_with_the_remedy(images, place):
     with pytest.raises(PackError, match=said):
         choose_reader(images / place)
     with pytest.raises(PackError, match=said):
-        list(choose_reader(images, "table").read(images / place, ReadOptions()))
+        list(read_all(choose_reader(images, "table"), images / place, ReadOptions()))
     (images / "data.csv").write_text(lines, "utf-16-le")
     with pytest.raises(PackError, match=r"header: .* UTF-16.*iconv"):
         choose_reader(images / place)
@@ -143,7 +144,7 @@ def test_a_table_whose_ids_name_the_images_says_how_to_take_it(images, name, con
     with pytest.raises(PackError, match=r"names images or tells of them") as caught:
         choose_reader(images)
     options = ReadOptions(**remedy(caught.value))
-    first, _ = choose_reader(images, "table", options).read(images, options)
+    first, _ = read_all(choose_reader(images, "table", options), images, options)
     assert first.caption == text
     assert first.images[0].blob.read()
 
@@ -157,7 +158,7 @@ def test_json_beside_images_of_which_no_field_is_known_says_how_to_take_it(image
         choose_reader(images)
     options = ReadOptions(**remedy(caught.value))
     reader = choose_reader(images, "folder", options)
-    shown = [show(sample, options.map).turns for sample in reader.read(images, options)]
+    shown = [show(sample, options.map).turns for sample in read_all(reader, images, options)]
     assert shown == [
         (("user", "<image>", False), ("assistant", "A dog", True)),
         (("user", "<image>", False), ("assistant", "A cat", True)),
@@ -200,7 +201,7 @@ def test_records_inside_of_an_object_are_written_out_by_the_command_given(
         choose_reader(path)
     subprocess.run(re.search(r"`(.*)`", str(caught.value))[1], shell=True, check=True)
     (written,) = tmp_path.glob("*.jsonl")
-    samples = list(choose_reader(written).read(written, ReadOptions()))
+    samples = list(read_all(choose_reader(written), written, ReadOptions()))
     assert [sample.caption for sample in samples] == ["A dog"] * 3
 
 
@@ -231,7 +232,7 @@ def test_json_of_conversations_parallel_to_the_images_is_theirs(images):
         path.write_text(json.dumps({"conversations": said}))
     reader = choose_reader(images)
     assert reader.name == "folder"
-    assert all(sample.record for sample in reader.read(images, ReadOptions()))
+    assert all(sample.record for sample in read_all(reader, images, ReadOptions()))
 
 
 def test_many_files_of_one_record_are_named_by_their_folder(images):
@@ -240,9 +241,9 @@ def test_many_files_of_one_record_are_named_by_their_folder(images):
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"image": "0.jpg", "question": "What?", "answer": "A dog"}))
     with pytest.raises(PackError, match=r"--include 'questions/\*.json' +5 records in 5 files"):
-        list(choose_reader(images, "table").read(images, ReadOptions()))
+        list(read_all(choose_reader(images, "table"), images, ReadOptions()))
     options = ReadOptions(include="questions/*.json")
-    assert len(list(choose_reader(images, "table").read(images, options))) == 5
+    assert len(list(read_all(choose_reader(images, "table"), images, options))) == 5
 
 
 def test_where_images_have_sidecars_a_list_of_them_does_not_stand_in_the_way(images):
@@ -255,7 +256,7 @@ def test_where_images_have_sidecars_a_list_of_them_does_not_stand_in_the_way(ima
 def test_what_windows_leaves_in_folders_is_no_input(images, name):
     (images / "images" / name).write_bytes(b"x")
     reader = choose_reader(images)
-    assert len(list(reader.read(images, ReadOptions()))) == 2
+    assert len(list(read_all(reader, images, ReadOptions()))) == 2
 
 
 def test_a_table_of_urls_is_to_be_downloaded(tmp_path):
@@ -296,10 +297,10 @@ def test_parquet_inside_gzip_is_to_be_unpacked(tmp_path):
     path = tmp_path / "part.parquet.gz"
     path.write_bytes(b"\x1f\x8b" + bytes(20))
     with pytest.raises(PackError, match="gunzip"):
-        list(choose_reader(path).read(path, ReadOptions()))
+        list(read_all(choose_reader(path), path, ReadOptions()))
 
 
 def test_parquet_that_is_merely_called_gz_is_read(tmp_path, jpeg):
     path = tmp_path / "part.parquet.gz"
     pq.write_table(pa.Table.from_pylist([{"jpg": jpeg(0), "txt": "A"}]), path, compression="gzip")
-    assert len(list(choose_reader(path).read(path, ReadOptions()))) == 1
+    assert len(list(read_all(choose_reader(path), path, ReadOptions()))) == 1

@@ -15,6 +15,7 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.streams import containers, parquet_records
 from datapipe.pack.records.streams.record_files import (
     find_records,
@@ -38,8 +39,8 @@ def test_every_container_gives_the_same_records(tmp_path, name, give):
     assert list(records) == [(f"{name}#{number}", row) for number, row in enumerate(ROWS)]
     assert containers.first_record(records.files[0]) == ROWS[0]
     assert records.estimate() == 3
-    assert records.root == path.parent
-    assert find_records(tmp_path / "raw", ReadOptions(), fits) == open_(path.parent)
+    assert records.images.folders == (path.parent,)
+    assert find_records(Survey(tmp_path / "raw"), ReadOptions(), fits) == open_(path.parent).files
 
 
 @pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.csv", "x.tsv", "x.parquet"])
@@ -53,7 +54,7 @@ def test_the_number_of_many_records_is_told_from_the_first(tmp_path, name, monke
 @pytest.mark.parametrize("name", ["x.jsonl", "x.csv", "x.parquet"])
 def test_a_file_without_records_is_empty(tmp_path, name):
     (tmp_path / name).touch()
-    assert find_records(tmp_path, ReadOptions(), fits) is None
+    assert not find_records(Survey(tmp_path), ReadOptions(), fits)
     with pytest.raises(PackError):
         open_(tmp_path)
 
@@ -66,8 +67,8 @@ def test_a_file_without_records_is_empty(tmp_path, name):
 def test_another_encoding_is_refused_with_the_remedy(tmp_path, name, encoding):
     mark = "\ufeff" if encoding.endswith("be") else ""
     (tmp_path / name).write_text(mark + '{"a": 1}', encoding)
-    assert find_records(tmp_path / name, ReadOptions(), fits) is None
-    assert is_unreadable(tmp_path / name, ReadOptions())
+    assert not find_records(Survey(tmp_path / name), ReadOptions(), fits)
+    assert is_unreadable(Survey(tmp_path / name), ReadOptions())
     with pytest.raises(PackError, match=r"x\..* is not UTF-8 but UTF-16 or UTF-32.*iconv"):
         open_(tmp_path / name)
 
@@ -236,8 +237,8 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, damage, reason, place):
             path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(PackError, match=f"train-0000{place}-of-00003.parquet.*{reason}"):
         open_(tmp_path)
-    assert not is_unreadable(tmp_path, ReadOptions())
-    assert is_unreadable(tmp_path / f"train-{place:05d}-of-00003.parquet", ReadOptions())
+    assert not is_unreadable(Survey(tmp_path), ReadOptions())
+    assert is_unreadable(Survey(tmp_path / f"train-{place:05d}-of-00003.parquet"), ReadOptions())
 
 
 def test_damage_behind_the_first_rows_is_refused_when_it_is_met(tmp_path):

@@ -27,7 +27,7 @@ def test_a_disk_that_is_too_small_is_told_with_both_sizes(tmp_path, make_folder,
     raw = make_folder(tmp_path / "raw", 20)
     disk(size_of(raw) // 2)
     with pytest.raises(
-        PackError, match=r"about 20 samples, [0-9.]+ KB are expected.*free; make room"
+        PackError, match=r"about 20 samples, [0-9.]+ KB are needed.*free; make room"
     ):
         pack_dataset(raw, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.tar"))

@@ -12,7 +12,8 @@ from PIL import Image
 from datapipe import PackError, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.table import READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, estimate, read_all, recognises
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def write(path, rows):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 # --- as datasets and pandas write them ---------------------------------------------------------
@@ -246,8 +247,8 @@ def test_columns_can_be_named(raw, jpeg):
     rows = [{"photo": "0.jpg", "image": "1.jpg", "alt": "a", "text": "b"}]
     write(raw / "data.jsonl", rows)
     options = ReadOptions(image_column="photo", text_column="alt")
-    assert READER.recognises(raw, options)
-    (sample,) = READER.read(raw, options)
+    assert recognises(READER, raw, options)
+    (sample,) = read_all(READER, raw, options)
     assert sample.images[0].blob.read() == jpeg(0)
     assert (sample.caption, sample.record) == ("a", rows[0])
 
@@ -368,14 +369,14 @@ def test_damaged_parquet_is_recognised_to_say_what_is_wrong_with_it(tmp_path):
 
 def test_rows_are_estimated(raw):
     write(raw / "data.jsonl", [{"image": "0.jpg"}] * 9)
-    assert READER.estimate(raw, ReadOptions()) == 9
+    assert estimate(READER, raw, ReadOptions()) == 9
 
 
 def test_a_table_whose_images_are_urls_is_refused_unless_text_alone_is_meant(tmp_path):
     path = tmp_path / "cc3m.csv"
     path.write_text("caption,url\nA dog,https://a.b/1\n")
     with pytest.raises(PackError, match=r"img2dataset.*--image-column ''"):
-        list(READER.read(path, ReadOptions()))
+        list(read_all(READER, path, ReadOptions()))
     for options in (ReadOptions(text_column="caption"), ReadOptions(image_column="")):
-        (sample,) = READER.read(path, options)
+        (sample,) = read_all(READER, path, options)
         assert (sample.caption, sample.images) == ("A dog", ())

@@ -7,7 +7,8 @@ import pytest
 from datapipe import pack_dataset
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
 from datapipe.pack.readers.caption_files import TEXTCAPS as READER
-from datapipe.pack.recognition.choose import choose_reader
+
+from .reading import choose_reader, read_all
 
 REFERENCES = ["Five bottles on a shelf", "Many bottles together."]
 
@@ -44,7 +45,7 @@ def make_textcaps(tmp_path, jpeg):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 @pytest.mark.parametrize("folder", ["train_images", "images", "train", "."])

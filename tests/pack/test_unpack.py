@@ -83,7 +83,7 @@ def test_images_that_are_still_packed_are_named_beside_their_records(
         tar.add(raw / "images", "images")
     subprocess.run(["rm", "-r", raw / "images"], check=True)
     with pytest.raises(
-        PackError, match=r"data\.json: images/0\.jpg and others are neither in"
+        PackError, match=r"data\.json: its images \(the first is images/0\.jpg\) are in none of"
     ) as error:
         pack_dataset(raw / "data.json", tmp_path / "out")
     subprocess.run(command_in(error), shell=True, check=True)

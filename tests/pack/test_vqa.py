@@ -8,8 +8,9 @@ import pytest
 from datapipe import PackError, make_loader, pack_dataset
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
 from datapipe.pack.readers.vqa import READER
-from datapipe.pack.recognition.choose import choose_reader
 from datapipe.text.conversation import conversation
+
+from .reading import choose_reader, read_all, recognises
 
 QUESTIONS = [
     {"image_id": 262148, "question": "Where is he looking?", "question_id": 262148000},
@@ -80,7 +81,7 @@ def make_vqa(make):
 
 
 def read(raw, **options):
-    return list(READER.read(raw, ReadOptions(**options)))
+    return list(read_all(READER, raw, ReadOptions(**options)))
 
 
 def turns_of(taken):
@@ -182,7 +183,7 @@ def test_questions_of_a_test_split_beside_others_are_left_out_and_said(make, mak
     test = "v2_OpenEnded_mscoco_test2015_questions.json"
     make({test: of_questions(subtype="test2015")}, [])
     options = ReadOptions()
-    assert len(list(READER.read(raw, options))) == 2
+    assert len(list(read_all(READER, raw, options))) == 2
     assert f"{test} is left out: there are no answers to it" in options.notes.lines()
 
 
@@ -347,7 +348,7 @@ def test_visual_genome_lists_the_questions_of_each_image(make):
 def test_answers_that_are_indices_of_choices_are_not_taken_for_answers(make):
     problem = {"question": "Which?", "choices": ["a", "b"], "answer": 0, "image": "image.png"}
     raw = make({"problems.json": {"1": problem}}, ["images/1/image.png"])
-    assert not READER.recognises(raw, ReadOptions())
+    assert not recognises(READER, raw, ReadOptions())
 
 
 def test_questions_of_a_split_without_answers_are_refused(make):
@@ -374,7 +375,7 @@ def test_memory_stays_flat_however_many_questions(tmp_path):
     del questions, annotations
     tracemalloc.start()
     try:
-        asked = sum(len(s.record["questions"]) for s in READER.read(tmp_path, ReadOptions()))
+        asked = sum(len(s.record["questions"]) for s in read_all(READER, tmp_path, ReadOptions()))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

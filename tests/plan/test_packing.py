@@ -1,5 +1,4 @@
 import itertools
-import sys
 
 import numpy as np
 import pytest
@@ -7,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import PlanError
-from datapipe.plan import packing, packing_kernel, packing_reference
+from datapipe.plan import packing_kernel
 from datapipe.plan.options import BLOCK
 from datapipe.plan.packing import pack_lengths, pack_units
-from datapipe.plan.packing_reference import LONGEST_SEARCH, MOST_IMAGES, UNLIMITED
+from datapipe.plan.packing_kernel import LONGEST_SEARCH, MOST_IMAGES, UNLIMITED
+from tests.plan import packing_oracle
 
-KERNEL = packing_kernel.__name__
 Case = tuple[np.ndarray, np.ndarray, int, int, int, int]
 
 
@@ -35,7 +34,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(deadline=None, max_examples=300)
 def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> None:
     lengths, images, capacity, _, max_images, max_samples = case
-    order, offsets = packing_reference.pack(*case)
+    order, offsets = packing_kernel.pack(*case)
     assert sorted(order.tolist()) == list(range(len(lengths)))
     assert offsets[0] == 0
     assert offsets[-1] == len(lengths)
@@ -47,8 +46,8 @@ def test_every_sample_is_in_one_pack_and_no_pack_holds_too_much(case: Case) -> N
 
 @given(case=cases())
 @settings(deadline=None, max_examples=300)
-def test_the_compiled_packer_and_its_twin_agree_bit_for_bit(case: Case) -> None:
-    both = packing_reference.pack(*case), packing_kernel.pack(*case)
+def test_the_packer_and_its_oracle_agree_bit_for_bit(case: Case) -> None:
+    both = packing_oracle.pack(*case), packing_kernel.pack(*case)
     for ours, theirs in zip(*both, strict=True):
         assert ours.dtype == theirs.dtype == np.int64
         assert ours.tolist() == theirs.tolist()
@@ -56,10 +55,10 @@ def test_the_compiled_packer_and_its_twin_agree_bit_for_bit(case: Case) -> None:
 
 @pytest.mark.parametrize("capacity", [4096, LONGEST_SEARCH + 50_000])
 @pytest.mark.parametrize("limited", [False, True])
-def test_packer_and_twin_agree_on_real_lengths(capacity: int, limited: bool) -> None:
+def test_packer_and_oracle_agree_on_real_lengths(capacity: int, limited: bool) -> None:
     lengths, images = vlm_lengths(4000, capacity)
     arguments = (lengths, images, capacity, 256, 10 if limited else UNLIMITED, UNLIMITED)
-    both = packing_reference.pack(*arguments), packing_kernel.pack(*arguments)
+    both = packing_oracle.pack(*arguments), packing_kernel.pack(*arguments)
     for ours, theirs in zip(*both, strict=True):
         assert ours.tolist() == theirs.tolist()
 
@@ -256,24 +255,3 @@ PACKS_OF_SEED_1: dict[int | None, list[list[int]]] = {
         [38, 5],
     ],
 }
-
-
-@pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has packed nothing yet."""
-    monkeypatch.setattr(packing, "_packed", 0)
-    monkeypatch.delitem(sys.modules, KERNEL, raising=False)
-
-
-@pytest.mark.usefixtures("new_process")
-def test_the_first_block_of_a_process_does_not_wait_for_the_compiled_packer() -> None:
-    lengths = np.full(packing.BLOCK // 2, 100)
-    for half in (1, 2, 3):
-        pack_units(lengths, 4096)
-        assert (KERNEL in sys.modules) == (half > 2)
-
-
-@pytest.mark.usefixtures("new_process")
-def test_many_blocks_at_once_are_worth_the_compiled_packer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(packing.packing_reference, "pack")
-    pack_lengths(np.full(packing.BLOCK + 1, 1000), 4000)

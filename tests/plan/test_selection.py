@@ -84,12 +84,7 @@ def test_more_is_asked_than_is_answered_in_one_piece(monkeypatch: pytest.MonkeyP
 def test_a_selection_may_be_mapped_from_disk(tmp_path: Path) -> None:
     chosen = np.random.default_rng(0).random(100_001) < 0.7
     np.save(tmp_path / "bits.npy", pack(chosen))
-    np.save(tmp_path / "ranks.npy", build_directory(pack(chosen)))
-    selection = Selection(
-        np.load(tmp_path / "bits.npy", mmap_mode="r"),
-        100_001,
-        np.load(tmp_path / "ranks.npy", mmap_mode="r"),
-    )
+    selection = Selection(np.load(tmp_path / "bits.npy", mmap_mode="r"), 100_001)
     every = np.flatnonzero(chosen)
     assert selection.select(np.arange(selection.count)).tolist() == every.tolist()
     assert type(selection.select([0])) is np.ndarray
@@ -106,22 +101,13 @@ def test_what_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "size", "ranks", "message"),
+    ("bits", "size", "message"),
     [
-        (
-            np.zeros(3, np.uint8),
-            25,
-            None,
-            r"25 samples is uint8 \[4\], and this one is uint8 \[3\]",
-        ),
-        (np.zeros(4, np.int64), 25, None, "this one is int64"),
-        (np.full(4, 255, np.uint8), 25, None, "selects samples past its 25"),
-        (np.zeros(4, np.uint8), 25, np.zeros(3, np.int64), "has 2 entries from zero on, and this"),
-        (np.zeros(4, np.uint8), 25, np.ones(2, np.int64), "build it anew"),
+        (np.zeros(3, np.uint8), 25, r"25 samples is uint8 \[4\], and this one is uint8 \[3\]"),
+        (np.zeros(4, np.int64), 25, "this one is int64"),
+        (np.full(4, 255, np.uint8), 25, "selects samples past its 25"),
     ],
 )
-def test_a_bitmap_of_another_dataset_is_refused(
-    bits: UInt8, size: int, ranks: np.ndarray | None, message: str
-) -> None:
+def test_a_bitmap_of_another_dataset_is_refused(bits: UInt8, size: int, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        Selection(bits, size, ranks)
+        Selection(bits, size)

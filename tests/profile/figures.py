@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datapipe.diagnosis.loader_figures import Usage
 from datapipe.loader.metrics.meter import Reading, Stage
+from datapipe.profile.measure.alone import Alone, StageCost
 from datapipe.profile.measure.roofline import Ceiling, Roofline
-from datapipe.profile.measure.stage_benchmark import Alone
-from datapipe.profile.measure.stage_cost import StageCost
+from datapipe.profile.measure.samples import FirstReads
 from datapipe.profile.pipeline import PipelineRun
 
 SECONDS = 10.0
@@ -60,22 +60,27 @@ def run(
     )
 
 
-def alone(parts: Mapping[str, tuple[float, float]], **more: Any) -> Alone:
+def alone(parts: Mapping[str, tuple[float, float]], images: Sequence[bytes] = ()) -> Alone:
     """Stages by themselves, each of so many milliseconds a sample, and of so many on a core."""
+    context: Any = None
     return Alone(
         stages={
             name: StageCost(
                 samples=100,
+                seconds=seconds / 10,
                 cpu=cpu / 10,
-                bytes_in=100 * 1000,
-                bytes_out=100 * 1000,
-                times=[seconds / 1000] * 100,
-                whole_batches=name in ("collate", "transfer"),
+                bytes=100 * 1000,
+                times=(seconds / 1000,) * 3,
             )
             for name, (seconds, cpu) in parts.items()
         },
-        **{"samples": 100, "failed": 0, "images": 1.0, "latency": {}, "kept": [], "members": []}
-        | more,
+        samples=100,
+        failed=0,
+        images=1.0,
+        batch_bytes=1000.0,
+        first=FirstReads(stored=[], images=list(images)),
+        steps=[],
+        context=context,
     )
 
 
@@ -87,7 +92,7 @@ def roofline(cores: int = 2, **rates: float) -> Roofline:
     return Roofline(
         cores=cores,
         ceilings={
-            name: Ceiling(name=name, threads=cores, rate=rate, bytes_per_sample=1000.0, note="")
+            name: Ceiling(name=name, threads=cores, rate=rate, bytes_per_sample=1e6, note="")
             for name, rate in usual.items()
         },
         scaling={1: 1.0, cores: float(cores)},

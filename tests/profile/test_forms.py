@@ -13,15 +13,13 @@ from PIL import Image
 import datapipe
 from datapipe import ImageSpec, PlanError
 from datapipe.index.dataset import open_dataset
+from datapipe.profile.sizes import FormSizes
 from datapipe.profile.storage_advisor import Facts, advise, forms, look
 
 GB = 10**9
 FACTS = Facts(
-    samples=100_000,
     images=100_000,
-    encoded=8 * GB,
-    texts=10**7,
-    decoded=338_688,
+    sizes=FormSizes(shards=8 * GB, cache=33_900_000_000, arrays=33_870_000_000),
     decode=1 / 600,
     copy=1 / 30_000,
     cores=8,
@@ -34,10 +32,11 @@ def test_what_each_form_takes_and_gives() -> None:
     shards, cache, arrays = forms(FACTS)
     assert shards.rate == pytest.approx(4800)
     assert shards.read == 80_000
-    assert cache.memory == 100_000 * (338_688 + 128) + 10**7
-    assert cache.disk == shards.disk == 8 * GB + 10**7
+    assert cache.memory == 33_900_000_000
+    assert cache.disk == shards.disk == 8 * GB
     assert cache.rate == arrays.rate == pytest.approx(240_000)
-    assert arrays.disk == 100_000 * 338_688 + 10**7
+    assert arrays.disk == 33_870_000_000
+    assert arrays.read == 338_700
     assert arrays.before == pytest.approx(100_000 / 4800)
     assert arrays.memory == shards.memory == shards.before == 0
 
@@ -48,13 +47,13 @@ def test_what_each_form_takes_and_gives() -> None:
         ({}, 2000, 3, ["shards: 4 of 8 cores decode 2,000 images/s"]),
         ({}, 4000, 3, ["shards: 8 of 8 cores"]),
         ({}, 10_000, 1, ["in a single epoch every image is decoded once"]),
-        ({}, 10_000, 3, ["CacheSpec(memory='33892MB')", "arrays of 33.9 GB, which the page cache"]),
+        ({}, 10_000, 3, ["CacheSpec(memory='33900MB')", "arrays of 33.9 GB, which the page cache"]),
         ({"memory": 16 * GB}, 10_000, 3, ["read from storage, 3.4 GB/s of it"]),
-        ({"disk": GB}, 10_000, 3, ["CacheSpec(memory='33892MB')"]),
+        ({"disk": GB}, 10_000, 3, ["CacheSpec(memory='33900MB')"]),
         ({"disk": GB, "memory": GB}, 10_000, 3, ["neither a cache nor arrays fit"]),
         ({}, None, 3, ["less than 4,000 images/s, shards keep up", "CacheSpec", "arrays of"]),
         ({"disk": GB, "memory": GB}, None, 3, ["shards keep up", "neither a cache"]),
-        ({"decode": None, "encoded": None}, 10_000, 3, ["arrays already"]),
+        ({"decode": None}, 10_000, 3, ["arrays already"]),
     ],
     ids=str,
 )
@@ -81,16 +80,19 @@ def shards(tmp_path: Path) -> Path:
 
 def test_looking_at_a_dataset(shards: Path, tmp_path: Path) -> None:
     facts = look(open_dataset(shards), ImageSpec(size=32))
-    assert (facts.samples, facts.images, facts.texts) == (5, 5, 20)
-    assert facts.decoded == 32 * 32 * 3
-    sizes = [path.stat().st_size for path in (tmp_path / "raw").glob("*.png")]
-    assert facts.encoded == sum(sizes)
+    assert facts.images == 5
+    assert facts.sizes.shards == sum(path.stat().st_size for path in shards.glob("*.tar"))
+    assert facts.sizes.arrays == 5 * 32 * 32 * 3 + 20
+    assert facts.sizes.arrays < facts.sizes.cache < facts.sizes.arrays + 5 * 256
     assert facts.decode is not None
     assert 0 < facts.copy < facts.decode
     assert facts.memory > 0
     datapipe.convert_dataset(shards, tmp_path / "arrays", image=ImageSpec(size=32))
     there = look(open_dataset(tmp_path / "arrays"), ImageSpec(size=32))
-    assert (there.decode, there.encoded, there.texts) == (None, None, 20)
+    assert there.decode is None
+    files = ("images.npy", "texts.npy")
+    written = sum(np.load(tmp_path / "arrays" / name).nbytes for name in files)
+    assert there.sizes.arrays == written
     assert [cost.name for cost in forms(there)] == ["arrays"]
 
 

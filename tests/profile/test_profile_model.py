@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from datapipe.profile.model import Machine, SampleCost, WorkerSetup, predict, repairmen
+from datapipe.profile.model import SampleCost, Setup, predict, repairmen
 
-FOUR = Machine(cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
+FOUR = Setup(workers=4, cores=4, scaling={1: 1.0, 2: 2.0, 4: 3.0})
 COST = SampleCost(cpu={"read": 0.001, "decode": 0.003}, caller_cpu={"collate": 0.0001})
 
 
-def rate(cost: SampleCost = COST, machine: Machine = FOUR, workers: int = 4) -> float:
-    return predict(cost, machine, WorkerSetup(workers=workers)).rate
+def rate(cost: SampleCost = COST, workers: int = 4) -> float:
+    return predict(cost, replace(FOUR, workers=workers)).rate
 
 
 def test_speed_is_what_was_measured_and_between_that_a_line() -> None:
@@ -24,12 +24,12 @@ def test_speed_is_what_was_measured_and_between_that_a_line() -> None:
 
 
 def test_one_worker_does_one_sample_after_the_other() -> None:
-    assert repairmen(1, 0.004, 0.006, FOUR) == pytest.approx(100)
+    assert repairmen(replace(FOUR, workers=1), 0.004, 0.006) == pytest.approx(100)
     assert rate(workers=1) == pytest.approx(250)
 
 
 def test_cores_bound_many_workers() -> None:
-    found = predict(COST, FOUR, WorkerSetup(workers=64))
+    found = predict(COST, replace(FOUR, workers=64))
     assert found.bound == "cores"
     assert found.rate == pytest.approx(3 / 0.0041)
 
@@ -42,14 +42,14 @@ def test_workers_that_mostly_wait_scale_beyond_the_cores() -> None:
 
 @pytest.mark.parametrize("wait", [0.0, 0.001, 0.01])
 def test_more_workers_never_make_it_slower_nor_faster_than_the_cores(wait: float) -> None:
-    rates = [repairmen(workers, 0.004, wait, FOUR) for workers in range(1, 40)]
+    rates = [repairmen(replace(FOUR, workers=n), 0.004, wait) for n in range(1, 40)]
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(rates))
     assert rates[-1] <= 3 / 0.004 * (1 + 1e-9)
 
 
 def test_what_one_thread_has_to_do_bounds_the_whole() -> None:
     slow = replace(COST, caller_wait={"transfer": 0.01})
-    found = predict(slow, FOUR, WorkerSetup(workers=4))
+    found = predict(slow, FOUR)
     assert found.bound == "caller"
     assert found.rate == pytest.approx(1 / 0.0101)
 
@@ -57,12 +57,12 @@ def test_what_one_thread_has_to_do_bounds_the_whole() -> None:
 def test_the_lock_bounds_threads_and_each_process_for_itself() -> None:
     locked = SampleCost(cpu={"transform": 0.01}, locked=0.01)
     assert rate(locked) == pytest.approx(100)
-    apart = predict(locked, FOUR, WorkerSetup(workers=4, processes=True))
+    apart = predict(locked, replace(FOUR, processes=True))
     assert apart.rate == pytest.approx(300)
 
 
 def test_storage_bounds_the_whole() -> None:
-    found = predict(COST, replace(FOUR, storage=50.0), WorkerSetup(workers=4))
+    found = predict(COST, replace(FOUR, storage=50.0))
     assert (found.rate, found.bound) == (50.0, "storage")
 
 

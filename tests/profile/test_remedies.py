@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -21,51 +20,46 @@ from datapipe.cli.values import parse_image
 from datapipe.decode.array_spec import image_identity
 from datapipe.decode.dali.graph import installed
 from datapipe.decode.transform import make_transform
-from datapipe.profile.forecast import Forecast, Measured, Remedy, rank
+from datapipe.profile.forecast import Forecast, Remedy, rank
 from datapipe.profile.image_remedies import compare_images, convert_command, sufficient_side
-from datapipe.profile.measure.parts import ReadSample
-from datapipe.profile.measure.stage_benchmark import measure_alone
-from datapipe.profile.measure.stage_cost import COLD, latency_share
+from datapipe.profile.measure.alone import measure_alone
+from datapipe.profile.measure.samples import COLD
 from datapipe.profile.pipeline import PipelineRun
 from datapipe.profile.remedies import other_decoder, predict_remedies
+from datapipe.profile.sizes import form_sizes
 
 from .figures import alone, roofline, run
 
 Make = Callable[..., Loader]
-ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.2, 0.2), "normalize": (0.1, 0.1)}
+ONE_MS = {"read": (0.05, 0.05), "decode": (0.7, 0.7), "resize": (0.3, 0.3)}
 BUSY = {"read": (1.0, 1.0), "decode": (13.0, 13.0), "resize": (5.5, 5.5)}
 
 
-def measured(seen: PipelineRun, stages: Any = ONE_MS, **more: Any) -> Measured:
-    ceilings = more.pop("ceilings", {})
-    return Measured(
-        run=seen,
-        alone=alone(stages, **more.pop("alone", {})),
-        roofline=roofline(**ceilings),
-        **more,
+def measured(seen: PipelineRun, stages: Any = ONE_MS, images: Sequence[bytes] = ()) -> Forecast:
+    return Forecast(
+        run=seen, alone=alone(stages, images), roofline=roofline(seen.usage.cores), processes=False
     )
 
 
-def found(loader: Loader, figures: Measured, shards: str = "shards") -> dict[str, Remedy]:
-    return {remedy.name: remedy for remedy in predict_remedies(loader, figures, shards=shards)}
+def found(loader: Loader, forecast: Forecast, shards: str = "shards") -> dict[str, Remedy]:
+    return {remedy.name: remedy for remedy in predict_remedies(loader, forecast, shards=shards)}
 
 
-def kept(loader: Loader) -> list[ReadSample]:
-    return measure_alone(loader, samples=16, seconds=1.0).kept
+def kept(loader: Loader) -> list[Any]:
+    return measure_alone(loader, samples=16, seconds=1.0).first.images
 
 
 # The cost of a sample.
 
 
-def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured(endless: Make) -> None:
-    forecast = Forecast(endless(), measured(run(BUSY, samples=7_000)))
-    same = forecast.remedy("same", "as it is", "")
+def test_a_forecast_of_nothing_new_is_the_rate_that_was_measured() -> None:
+    same = measured(run(BUSY, samples=7_000)).remedy("same", "as it is", "")
     assert same.rate == pytest.approx(700)
     assert same.gain == pytest.approx(1.0)
 
 
 def test_what_no_stage_accounts_for_is_overhead() -> None:
-    cost = measured(run(BUSY, cpu=19.9)).cost()
+    cost = measured(run(BUSY, cpu=19.9)).cost
     assert sum(cost.cpu.values()) == pytest.approx(19.5 / 10_000)
     assert cost.overhead == pytest.approx(0.28 / 10_000)
 
@@ -73,7 +67,7 @@ def test_what_no_stage_accounts_for_is_overhead() -> None:
 def test_costs_are_those_of_a_core_that_has_no_others_beside_it() -> None:
     figures = measured(run(BUSY))
     slow = replace(figures, roofline=replace(figures.roofline, scaling={1: 1.0, 2: 1.3}))
-    fast, crowded = figures.cost().cpu["decode"], slow.cost().cpu["decode"]
+    fast, crowded = figures.cost.cpu["decode"], slow.cost.cpu["decode"]
     assert crowded == pytest.approx(fast * 1.3 / 2, rel=0.02)
 
 
@@ -83,27 +77,13 @@ def test_waiting_for_storage_is_that_of_cold_reads_as_far_as_reads_were_cold() -
         seen = run(BUSY, read=round(share * 10_000 * 1000))
         figures = measured(seen, stages)
         assert figures.cold == pytest.approx(share)
-        assert figures.cost().wait.get("read", 0.0) == pytest.approx(share * 0.002, abs=1e-9)
-        assert "read" not in figures.cost(cold=0.0).wait
+        assert figures.cost.wait.get("read", 0.0) == pytest.approx(share * 0.002, abs=1e-9)
+        assert "read" not in figures.cost_of_reads(0.0).wait
 
 
-@pytest.mark.parametrize(
-    ("latency", "slope", "share"), [(1.0, 0.0, 1.0), (0.0, 1e-6, 0.0), (0.5, 5e-7, 0.5)]
-)
-def test_the_latency_of_reads_is_told_from_their_bandwidth(
-    latency: float, slope: float, share: float
-) -> None:
-    sizes = np.random.default_rng(0).integers(0, 2_000_000, 200)
-    reads = [(int(size), latency + slope * size) for size in sizes]
-    reads += [(1000, 100.0)]  # met something else
-    assert latency_share(reads) == pytest.approx(share, abs=0.1)
-    assert latency_share([(1000, 1.0)] * 20) == 1.0
-
-
-def test_the_fewest_workers_for_a_pace_are_predicted(endless: Make) -> None:
+def test_the_fewest_workers_for_a_pace_are_predicted() -> None:
     busy = {"decode": (26.0, 26.0), "resize": (13.0, 13.0)}
-    figures = Measured(run=run(busy, count=4, cores=4), alone=alone(ONE_MS), roofline=roofline(4))
-    forecast = Forecast(endless(num_workers=4), figures)
+    forecast = measured(run(busy, count=4, cores=4))
     one = forecast.rate / 4
     assert forecast.enough(one * 0.5) == 1
     assert forecast.enough(one * 1.2) == 2
@@ -141,11 +121,13 @@ def test_no_other_number_of_workers_is_offered_where_cores_are_the_limit(endless
 def test_processes_are_the_remedy_for_a_lock(endless: Make) -> None:
     locked = {"transform": (19, 9.5), "decode": (0.5, 0.3)}
     loader = endless(transform=lambda sample, generator: sample)
-    figures = measured(run(locked, gil=0.7), held=1.0)
+    figures = measured(run(locked, gil=0.7))
+    assert figures.held == 1.0
     remedy = found(loader, figures)["processes"]
     assert remedy.gain == pytest.approx(2.0, abs=0.2)
     assert remedy.changes == {"workers": "processes", "num_workers": 2}
-    assert "processes" not in found(loader, replace(figures, held=0.1))
+    assert "processes" not in found(loader, measured(run(locked, gil=0.1)))
+    assert measured(run(BUSY, gil=0.7)).held == 0  # without a transform
 
 
 def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
@@ -163,7 +145,7 @@ def test_the_page_cache_is_the_remedy_for_cold_reads_of_a_small_dataset(
 
 def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endless: Make) -> None:
     loader = endless()
-    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
     assert set(remedies) >= {"scaled_decode", "uint8", "decoded cache", "memmap arrays"}
     assert remedies["smaller images"].max_side == 96
     assert remedies["smaller images"].gain > 1.5  # of 320x240
@@ -184,13 +166,13 @@ def test_images_have_forms_that_are_compared_and_caches_that_are_worked_out(endl
 
 def test_what_is_there_already_is_not_offered(endless: Make) -> None:
     loader = endless(image=ImageSpec(size=320, scaled_decode=True))
-    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
     assert not {"scaled_decode", "uint8", "smaller images"} & set(remedies)
 
 
 def test_caches_are_not_offered_for_what_is_random(endless: Make) -> None:
     loader = endless(image=ImageSpec(size=64, random_crop=(0.5, 1.0), normalize="clip"))
-    remedies = found(loader, measured(run(BUSY), alone={"kept": kept(loader)}))
+    remedies = found(loader, measured(run(BUSY), images=kept(loader)))
     assert not {"decoded cache", "memmap arrays"} & set(remedies)
 
 
@@ -198,10 +180,15 @@ def test_a_cache_that_does_not_fit_gives_less(
     endless: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = endless()
-    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    figures = measured(run(BUSY), images=kept(loader))
     whole = found(loader, figures)["decoded cache"].gain
-    # 48 samples of 1,000 bytes; seven tenths of what is free may be filled.
-    monkeypatch.setattr("datapipe.profile.image_remedies.free_memory", lambda: 24_000 / 0.7)
+    # 48 samples; seven tenths of what is free may be filled.
+    kept_images = make_transform(ImageSpec(size=64, normalize=None))
+    need = form_sizes(loader.dataset, kept_images).cache
+    assert 48 * 3 * 64 * 64 < need < 48 * (3 * 64 * 64 + 256)
+    monkeypatch.setattr(
+        "datapipe.profile.image_remedies.free_memory", lambda: round(need / 2 / 0.7)
+    )
     half = found(loader, figures)["decoded cache"]
     assert 1 < half.gain < whole
     assert "50% fit" in half.note
@@ -214,8 +201,8 @@ def test_a_loader_without_images_has_no_remedies_for_them(endless: Make) -> None
 
 def test_every_option_that_is_named_is_taken(endless: Make) -> None:
     loader = endless(num_workers=1)
-    figures = measured(run(BUSY, count=1, cores=4), alone={"kept": kept(loader)})
-    remedies = [r for r in predict_remedies(loader, figures, shards="s") if r.changes]
+    figures = measured(run(BUSY, count=1, cores=4), images=kept(loader))
+    remedies = [remedy for remedy in found(loader, figures).values() if remedy.changes]
     assert len(remedies) >= 3
     for remedy in remedies:
         other = endless(**dict(remedy.changes or {}))
@@ -225,7 +212,7 @@ def test_every_option_that_is_named_is_taken(endless: Make) -> None:
 
 def test_the_command_for_smaller_images_packs_them(endless: Make, photos: Path) -> None:
     loader = endless()
-    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    figures = measured(run(BUSY), images=kept(loader))
     how = found(loader, figures, f"{photos}/")["smaller images"].how
     there = found(loader, figures, "https://host/shards")["smaller images"]
     assert there.how == "datapipe pack RAW OUT --max-side 96"
@@ -332,7 +319,7 @@ def test_a_list_of_shards_is_named_as_a_shell_takes_it(endless: Make) -> None:
     how = found(endless(), figures, "a/{0..1}.tar::b/*.tar")["page cache"].how
     assert how == "cat a/{0..1}.tar b/*.tar > /dev/null"
     loader = endless()
-    figures = measured(run(BUSY), alone={"kept": kept(loader)})
+    figures = measured(run(BUSY), images=kept(loader))
     remedies = found(loader, figures, "a/{0..1}.tar")
     assert remedies["smaller images"].how == (
         "datapipe pack 'a/{0..1}.tar' shards-96 --max-side 96"

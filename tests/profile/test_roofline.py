@@ -6,20 +6,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from datapipe import Loader
 from datapipe.profile.measure import roofline as module
-from datapipe.profile.measure.lock import share_of_lock
-from datapipe.profile.measure.roofline import (
-    DEEP,
-    Roofline,
-    measure_roofline,
-    run_threads,
-)
-from datapipe.profile.measure.stage_benchmark import measure_alone
+from datapipe.profile.measure.alone import measure_alone
+from datapipe.profile.measure.roofline import DEEP, Roofline, measure_roofline, run_threads
 
 pytestmark = pytest.mark.campaign  # measures real time
 
@@ -28,21 +21,21 @@ Make = Callable[..., Loader]
 
 def measured(loader: Loader) -> Roofline:
     alone = measure_alone(loader, samples=24, seconds=1.0)
-    return measure_roofline(loader.components().context, alone, cores=2, readers=2, seconds=0.1)
+    return measure_roofline(alone, cores=2, readers=2, seconds=0.1)
 
 
-def asleep(number: int) -> Iterator[int]:
+def asleep(number: int) -> Iterator[float]:
     while True:
         time.sleep(0.005)
         yield 1
 
 
 def test_threads_that_wait_do_twice_as_much_together() -> None:
-    assert run_threads(asleep, 4, 0.3).rate > 2 * run_threads(asleep, 1, 0.3).rate
+    assert run_threads(asleep, 4, 0.3) > 2 * run_threads(asleep, 1, 0.3)
 
 
 def test_what_a_thread_raises_comes_out_and_the_others_end() -> None:
-    def work(number: int) -> Iterator[int]:
+    def work(number: int) -> Iterator[float]:
         yield 0
         if number == 1:
             raise ZeroDivisionError("on purpose")
@@ -53,7 +46,7 @@ def test_what_a_thread_raises_comes_out_and_the_others_end() -> None:
 
 
 def test_an_interrupt_leaves_no_thread_behind() -> None:
-    def work(number: int) -> Iterator[int]:
+    def work(number: int) -> Iterator[float]:
         if number == 0:
             signal.raise_signal(signal.SIGINT)  # to the main thread
         yield from asleep(number)
@@ -65,7 +58,7 @@ def test_an_interrupt_leaves_no_thread_behind() -> None:
 
 
 def test_work_that_cannot_be_set_up_ends_all_threads() -> None:
-    def work(number: int) -> Iterator[int]:
+    def work(number: int) -> Iterator[float]:
         if number == 0:
             raise ZeroDivisionError("on purpose")
         yield from asleep(number)
@@ -101,27 +94,3 @@ def test_cold_reads_have_a_ceiling_only_where_they_are_cold(
     assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
     monkeypatch.setattr(module, "evict", lambda *_: False)
     assert not {"storage, cold", DEEP} & set(measured(endless()).ceilings)
-
-
-@pytest.mark.parametrize("holds", [True, False])
-def test_a_transform_that_holds_the_lock_is_told_from_one_that_does_not(
-    endless: Make, holds: bool
-) -> None:
-    def transform(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
-        if holds:
-            for _ in range(100_000):
-                pass
-        else:
-            time.sleep(0.005)
-        return sample
-
-    loader = endless(transform=transform)
-    alone = measure_alone(loader, samples=8, seconds=1.0)
-    held = share_of_lock(loader.components().context, alone, seconds=0.6)
-    assert held > 0.5 if holds else held < 0.4, held
-
-
-def test_without_a_transform_no_lock_is_held(endless: Make) -> None:
-    loader = endless()
-    alone = measure_alone(loader, samples=8, seconds=1.0)
-    assert share_of_lock(loader.components().context, alone, seconds=0.1) == 0.0

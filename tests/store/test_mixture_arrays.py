@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,10 @@ import pytest
 import datapipe
 from datapipe.errors import IndexMismatch
 from datapipe.index.dataset import open_dataset
-from datapipe.index.dataset_mixture import DatasetMixture
-from datapipe.index.dataset_part import DatasetPart
-from datapipe.index.mixture_columns import ColumnCounts
 from datapipe.store.mixture_arrays import MixtureArrays
 from datapipe.store.open import open_arrays, open_store
+
+from ..index.dataset_parts import Opener, mixture_of
 
 
 @pytest.fixture(scope="module")
@@ -31,35 +29,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, make_folder: Any) -> list[
     return [root / name for name in ("shards", "a", "b")]
 
 
-class Opener:
-    """Opens a folder, and counts how often."""
-
-    opened = 0
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, of: int) -> datapipe.index.dataset.Dataset:
-        Opener.opened += 1
-        return open_dataset(self._folder)
-
-
 def arrays_of(folders: list[Path], **counts: int) -> MixtureArrays:
-    parts = []
-    for folder in folders:
-        dataset = open_dataset(folder)
-        parts.append(
-            DatasetPart(
-                folder.name,
-                Opener(folder),
-                replace(ColumnCounts.of(dataset.columns), **counts),
-                dataset.fingerprint,
-                of=len(folders),
-                is_remote=False,
-                arrays=dataset.manifest.arrays,
-            )
-        )
-    mixture = DatasetMixture.of(parts)
+    mixture = mixture_of(folders, **counts)
     arrays = open_arrays(mixture, open_store(mixture), images=True)
     assert arrays is not None
     return arrays

@@ -13,17 +13,8 @@ from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 from datapipe.text.truncate import IGNORE, Expanded, expand
 
-from .families import (
-    FAMILIES,
-    GEMMA_3,
-    NAMED,
-    QWEN3,
-    TOKENIZERS,
-    Family,
-    messages,
-    small_tokenizer,
-    transformers_tokenizer,
-)
+from .families import FAMILIES, GEMMA_3, QWEN3, Family, messages
+from .small_tokenizers import NAMED, TOKENIZERS, small_tokenizer, transformers_tokenizer
 
 Turns = list[tuple[str, str]]
 

@@ -10,8 +10,9 @@ from tokenizers import AddedToken, Tokenizer
 from datapipe.text.encode import SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
-from .families import QWEN3, small_tokenizer
-from .test_encode import chat, encoded, make, written
+from .encoding import chat, encoded, make, written
+from .families import QWEN3
+from .small_tokenizers import small_tokenizer
 
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 SYSTEM = "{{ '<|im_start|>system\nYou are a test.<|im_end|>\n' }}"

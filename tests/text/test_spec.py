@@ -12,15 +12,8 @@ from datapipe.errors import PlanError
 from datapipe.text.encode import EncodedText, SampleText, TextEncoder
 from datapipe.text.spec import TextSpec
 
-from .families import (
-    FAMILIES,
-    GEMMA,
-    NAMED,
-    QWEN2_5,
-    QWEN2_VL,
-    small_tokenizer,
-    transformers_tokenizer,
-)
+from .families import FAMILIES, GEMMA, QWEN2_5, QWEN2_VL
+from .small_tokenizers import NAMED, small_tokenizer, transformers_tokenizer
 
 
 @pytest.fixture

@@ -7,16 +7,41 @@ from typing import Any
 
 import pytest
 
-from datapipe.tune.job import tune_workers
+from datapipe.tune.job import tune
 from datapipe.tune.result import TuneResult
+from datapipe.tune.setting import grid
+from datapipe.tune.sweep import Goal
 
-from .synthetic import Case, Clock, Loader, Machine
+from .synthetic import PREFETCH, WORKERS, Case, Clock, Loader, Machine
 
 Sweep = Callable[..., TuneResult]
 
 
-def _run(case: Case, made: list[Loader] | None = None, **options: Any) -> TuneResult:
-    clock = Clock()
+def tune_on(clock: Clock, make: Any, **options: Any) -> TuneResult:
+    """Tune on a virtual clock; options are those of `tune_workers`."""
+    workers = options.pop("num_workers", WORKERS)
+    ahead = options.pop("prefetch_factor", PREFETCH)
+    settings = grid(workers, ahead, options.pop("variants", ({},)))
+    on_trial = options.pop("on_trial", None)
+    return tune(make, settings, Goal(**options), clock, on_trial)
+
+
+def chosen(result: TuneResult) -> tuple[int, int | None]:
+    return result.num_workers, result.prefetch_factor
+
+
+def row(result: TuneResult, workers: int, ahead: int | None = 2) -> Any:
+    return next(
+        tried
+        for tried in result.settings
+        if (tried.setting.num_workers, tried.setting.prefetch_factor) == (workers, ahead)
+    )
+
+
+def _run(
+    case: Case, made: list[Loader] | None = None, meter: Any = lambda: None, **options: Any
+) -> TuneResult:
+    clock = Clock(meter)
     made = [] if made is None else made
 
     def make(num_workers: int, prefetch_factor: int | None) -> Loader:
@@ -32,8 +57,7 @@ def _run(case: Case, made: list[Loader] | None = None, **options: Any) -> TuneRe
         )
         return made[-1]
 
-    options = {"budget": case.budget, "step_time": case.step, "seed": case.seed} | options
-    return tune_workers(make, clock=clock, sleep=clock.sleep, **options)
+    return tune_on(clock, make, **{"budget": case.budget, "step_time": case.step} | options)
 
 
 @pytest.fixture(scope="session")

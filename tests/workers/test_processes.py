@@ -167,14 +167,16 @@ def test_a_pool_that_is_dropped_has_no_workers():
     assert ended(process)
 
 
-def test_workers_of_dropped_pools_do_not_pile_up(pool):
+def test_workers_of_a_dropped_pool_are_no_zombies():
     dropped = ProcessPool(worker, 1)
     (process,) = dropped.run([(0, "pid")])
     del dropped
     gc.collect()
     assert ended(process)
-    assert list(pool.run([(1, "")])) == [10]
-    assert not os.path.exists(f"/proc/{process}")
+    deadline = time.monotonic() + 60
+    while os.path.exists(f"/proc/{process}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_pool_that_is_dropped_leaves_no_open_file():

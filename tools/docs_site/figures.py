@@ -122,7 +122,7 @@ def _balance(content: dict[str, Any]) -> str:
 
 def _planning(content: dict[str, Any]) -> str:
     """Seconds to plan a million lengths."""
-    head = ["lengths", "pack", "images evened out", "a million, s", "block, ms", "twin, ms"]
+    head = ["lengths", "pack", "images evened out", "a million, s", "block, ms"]
     rows = [
         [
             _lengths(row["lengths"]),
@@ -130,7 +130,6 @@ def _planning(content: dict[str, Any]) -> str:
             row["images"],
             f"{row['s, median']:.2f} ({row['s, least']:.2f}-{row['s, most']:.2f})",
             f"{row['kernel, ms a block']:.0f}",
-            f"{row['twin, ms a block']:.0f}",
         ]
         for row in content["speed"]
     ]

@@ -332,7 +332,7 @@ def _decode_on_the_cpu() -> None:
     build, from_dlpack = pipeline.build, pipeline.from_dlpack
 
     def build_there(spec: Any, options: Any) -> Any:
-        return build(spec, replace(options, device="cpu", device_id=None))
+        return build(spec, replace(options, device=torch.device("cpu")))
 
     def from_dlpack_there(batch: Any) -> Tensor:
         return upload(from_dlpack(batch))

@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -75,8 +74,7 @@ class DaliDecoder:
 
     Args:
         spec: of images of one size: resize="stretch", "pad" or "crop".
-        device: "cpu", or "mixed" to decode on a GPU, with its JPEG decoder if it has one.
-        device_id: of the GPU; None is torch's current one.
+        device: the CPU, or a GPU with its number, whose JPEG decoder is used if it has one.
         batch_size: most images that DALI takes at once. More are cut into several batches, and so
             are images of more than 128 million pixels together, to spare the device's memory.
         threads: of DALI, and as many more for the CPU kernels.
@@ -96,8 +94,7 @@ class DaliDecoder:
         self,
         spec: ImageSpec,
         *,
-        device: Literal["cpu", "mixed"] = "cpu",
-        device_id: int | None = None,
+        device: torch.device | None = None,
         batch_size: int,
         threads: int,
         options: DaliOptions | None = None,
@@ -105,16 +102,17 @@ class DaliDecoder:
     ) -> None:
         check_supported(spec)
         self.spec = spec
-        self.device = _torch_device(device, device_id)
-        self.batch_size = _at_least("batch_size", batch_size, 1)
+        self.device = torch.device("cpu") if device is None else device
+        if self._on_gpu and not torch.cuda.is_available():
+            raise PlanError(f"DALI on {device} needs a GPU, and torch sees none; use decoder='cpu'")
+        self.batch_size = batch_size
         self.check = check
         decoding = options or DaliOptions()
         self.pipelines = decoding.pipelines or (2 if self._on_gpu else 1)
         graph_options = GraphOptions(
-            device=device,
-            device_id=self.device.index,
+            device=self.device,
             batch_size=batch_size,
-            threads=max(1, _at_least("threads", threads, 1) // self.pipelines),
+            threads=max(1, threads // self.pipelines),
             decoding=decoding,
         )
         self._pipelines = [DaliPipeline(spec, graph_options) for _ in range(self.pipelines)]
@@ -348,22 +346,3 @@ class DaliDecoder:
 
 def _check_whole(image: bytes) -> None:
     check_image(image, probe(image))
-
-
-def _torch_device(device: str, device_id: int | None) -> torch.device:
-    if device == "cpu" and device_id is None:
-        return torch.device("cpu")
-    if device != "mixed":
-        raise PlanError(
-            f"device {device!r} with device_id {device_id!r}: give 'cpu' without a device_id, or "
-            "'mixed' for a GPU"
-        )
-    if not torch.cuda.is_available():
-        raise PlanError("device='mixed' needs a GPU, and torch sees none; use device='cpu'")
-    return torch.device("cuda", torch.cuda.current_device() if device_id is None else device_id)
-
-
-def _at_least(name: str, value: int, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise PlanError(f"{name} {value!r}: give a whole number from {least}")
-    return value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -37,8 +37,7 @@ FAILURES = (RuntimeError, ValueError, IndexError, MemoryError)
 class GraphOptions:
     """Options of the graph; see `DaliDecoder`."""
 
-    device: Literal["cpu", "mixed"]
-    device_id: int | None
+    device: torch.device
     batch_size: int
     threads: int
     decoding: DaliOptions
@@ -124,7 +123,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
     pipeline = dali.Pipeline(
         batch_size=options.batch_size,
         num_threads=options.threads,
-        device_id=options.device_id,
+        device_id=options.device.index,
         # One batch goes in and the same comes out; batches overlap by several pipelines.
         prefetch_queue_depth=1,
         # Outputs have memory of their own, which lives as long as their tensors, and the pipeline
@@ -137,8 +136,7 @@ def build(spec: ImageSpec, options: GraphOptions) -> Any:
         pipeline.build()
     except FAILURES as error:
         raise PlanError(
-            f"DALI cannot start with device={options.device!r}, device_id={options.device_id}: "
-            f"{first_line(error)}; use device='cpu', or decoder='cpu'"
+            f"DALI cannot start on {options.device}: {first_line(error)}; use decoder='cpu'"
         ) from error
     return pipeline
 
@@ -201,9 +199,9 @@ def _graph(spec: ImageSpec, options: GraphOptions) -> Any:
     )
 
 
-def decoder_options(device: Literal["cpu", "mixed"], decoding: DaliOptions) -> dict[str, Any]:
+def decoder_options(device: torch.device, decoding: DaliOptions) -> dict[str, Any]:
     """Return the arguments of `fn.decoders.image`."""
-    if device == "cpu":
+    if device.type == "cpu":
         return {"device": "cpu"}
     return {
         "device": "mixed",

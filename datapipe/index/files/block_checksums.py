@@ -11,21 +11,19 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from datapipe.array_types import Int64, UInt32
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.npy import HEADER, NpyFile, map_plain
 from datapipe.index.files.read_at import read_at
-from datapipe.workers.threads import ThreadPool
 
 SUMS = "checksums.npy"
 """File of a folder's checksums: uint32, one for each block, file after file."""
@@ -38,9 +36,7 @@ LARGE = 256 << 20
 
 _WHOLE = 256 << 20  # bytes of all files of a folder, up to which they are compared when opened
 _WHOLE_TOGETHER = 4 << 30  # bytes of all datasets of a mixture, likewise: a second or two
-_FEW = 1 << 20  # bytes of all files of a folder, up to which threads take longer than they save
 _AT_ONCE = 512  # blocks that are read together
-_THREADS = 4
 
 _datasets: ContextVar[int] = ContextVar("datasets", default=1)
 
@@ -98,14 +94,14 @@ class CheckedFiles:
         ends = np.cumsum(counts)
         self._sums = dict(zip(dtypes, np.split(whole, ends[:-1]), strict=True))
         self._sizes = sizes
-        total = sum(sizes.values())
-        self._is_small = total <= min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
-        if self._is_small and total <= _FEW:
-            for name in dtypes:
-                self._compare(name)
-        elif self._is_small:
-            with closing(ThreadPool(self._compare, _THREADS, name="datapipe-sums")) as pool:
-                list(pool.run(dtypes))
+        limit = min(_WHOLE, _WHOLE_TOGETHER // _datasets.get())
+        self._is_small = sum(sizes.values()) <= limit
+        for name in dtypes if self._is_small else ():
+            self._compare(name)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the values of `NAME.npy` by `NAME`, for all files; see `array`."""
+        return {name.removesuffix(".npy"): self.array(name) for name in self._dtypes}
 
     def array(self, name: str) -> Any:
         """Return the values of a file: an array, or a `CheckedColumn` if the files are large.
@@ -127,10 +123,10 @@ class CheckedFiles:
             at += len(found)
 
 
-class CheckedColumn(NDArrayOperatorsMixin):
+class CheckedColumn:
     """Array in a file, mapped when needed, of which each block is compared when it is first read.
 
-    Indexing it returns plain arrays. An operation on the array as a whole compares all blocks.
+    Indexing it returns plain arrays. `np.asarray` and methods such as `sum` compare all blocks.
 
     Attributes:
         values: the array.
@@ -167,10 +163,6 @@ class CheckedColumn(NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         self.compare(slice(None))
         return self.values if dtype is None else self.values.astype(dtype)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        arrays = (np.asarray(arg) if isinstance(arg, CheckedColumn) else arg for arg in inputs)
-        return getattr(ufunc, method)(*arrays, **options)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the array; all but those of its size compare it first."""
@@ -209,14 +201,12 @@ class CheckedColumn(NDArrayOperatorsMixin):
             numbers = np.asarray(index)
             if numbers.dtype == bool:
                 numbers = np.flatnonzero(numbers)
-            numbers = numbers.astype(np.int64).ravel()
+            # Out of range is an error of the indexing that follows.
+            numbers = numbers.astype(np.int64).ravel() % max(len(self), 1)
             blocks = (numbers * item + HEADER) // BLOCK
             if width > 1:  # a single value is in one block: its size divides the header's
                 ends = ((numbers + width) * item + HEADER - 1) // BLOCK
-                blocks = np.concatenate((blocks, ends))
-            if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self.compared)):
-                self.compare(slice(None))  # counted from the end, or out of range
-                return
+                blocks = np.concatenate((blocks, np.minimum(ends, len(self.compared) - 1)))
             if self.compared[blocks].all():
                 return
         wanted = np.unique(blocks[~self.compared[blocks]])
@@ -246,24 +236,14 @@ class CheckedColumn(NDArrayOperatorsMixin):
     def _read_some(self, numbers: Int64, width: int) -> npt.NDArray[Any]:
         begins = numbers * self._item + HEADER
         first, last = begins // BLOCK, (begins + width * self._item - 1) // BLOCK
-        blocks = np.concatenate((first, last)) if width > 1 else first
-        if len(blocks) and (blocks.min() < 0 or blocks.max() >= len(self.compared)):
+        wanted = np.unique(np.concatenate((first, last)))
+        if len(wanted) and (wanted[0] < 0 or wanted[-1] >= len(self.compared)):
             raise IndexError(f"{numbers.min()} or {numbers.max()} is not below {len(self)}")
-        found = np.empty((len(numbers), width), self.dtype)
-        rest = np.ones(len(numbers), bool)
-        wanted = np.unique(blocks[~self.compared[blocks]])
-        if len(wanted):
-            # Values are taken out of the blocks that are read for their checksums anyway.
-            data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
-            table = np.frombuffer(data, self.dtype).reshape(len(wanted), -1)
-            row = np.minimum(np.searchsorted(wanted, first), len(wanted) - 1)
-            here = (wanted[row] == first) & (first == last)
-            column = (begins[here] - first[here] * BLOCK) // self._item
-            found[here] = table[row[here, None], column[:, None] + np.arange(width)]
-            rest = ~here
-        if rest.any():
-            parts = read_at(self._path, begins[rest].tolist(), width * self._item)
-            found[rest] = np.frombuffer(b"".join(parts), self.dtype).reshape(-1, width)
+        # Values in two blocks are whole too: the second follows the first.
+        data = b"".join(self._read_blocks(wanted)).ljust(len(wanted) * BLOCK)
+        values: npt.NDArray[Any] = np.frombuffer(data, self.dtype)
+        starts = np.searchsorted(wanted, first) * BLOCK + begins - first * BLOCK
+        found: npt.NDArray[Any] = values[(starts // self._item)[:, None] + np.arange(width)]
         return found
 
     def _read_blocks(self, wanted: Int64) -> list[bytes]:

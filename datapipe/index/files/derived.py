@@ -7,13 +7,13 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from datapipe.errors import DatapipeError
-from datapipe.index.files.crc32 import crc32
+from datapipe.index.files.crc32 import prefix_sums
 from datapipe.index.files.sealed_json import seal, unseal
 
 logger = logging.getLogger(__name__)
@@ -130,17 +130,25 @@ def new_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def write_about(path: Path, about: dict[str, Any], *, indent: int | None = None) -> None:
-    """Write the description of a folder into it: `about`, and the sizes of its files."""
+def write_about(path: Path, about: dict[str, Any], *, compared: Iterable[str] = ()) -> None:
+    """Write the description of a folder into it.
+
+    Args:
+        path: of the description.
+        about: what it says, with a `version`.
+        compared: names of files whose checksums are compared whenever the description is read. Of
+            all others the size is.
+    """
     sizes = {file.name: file.stat().st_size for file in sorted(path.parent.iterdir())}
-    path.write_text(seal({**about, "sizes": sizes}, indent=indent), encoding="utf-8")
+    sums = {name: prefix_sums(path.with_name(name), [sizes[name]])[0] for name in compared}
+    sealed = seal({**about, "sizes": sizes, "crc32_of": sums}, indent=1)
+    path.write_text(sealed, encoding="utf-8")
 
 
 def read_about(path: Path, version: int) -> dict[str, Any] | None:
     """Return the description that `write_about` wrote.
 
-    None if it is missing, torn or of another version, or if a file is not the one described: all
-    sizes are compared, and the checksums of those in `crc32_of`.
+    None if it is missing, torn or of another version, or if a file is not the one described.
     """
     try:
         content = path.read_bytes()
@@ -152,9 +160,9 @@ def read_about(path: Path, version: int) -> dict[str, Any] | None:
             return None
         for name, size in about["sizes"].items():
             if path.with_name(name).stat().st_size != size:
-                raise ValueError(f"{name} has not the {size:,} bytes that were written")
-        for name, expected in about.get("crc32_of", {}).items():
-            if crc32(path.with_name(name).read_bytes()) != expected:
+                raise ValueError(f"{name} does not have the {size:,} bytes that were written")
+        for name, expected in about["crc32_of"].items():
+            if prefix_sums(path.with_name(name), [about["sizes"][name]]) != [expected]:
                 raise ValueError(f"{name} is not what was written")
     except (OSError, ValueError, LookupError) as error:
         logger.warning("%s is damaged or of an older version (%s)", path, error)

@@ -1,4 +1,4 @@
-"""The two files of work that goes on after a crash: a journal, and rejects beside it."""
+"""Files of work that is continued after a crash: a journal, and the rejects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.sealed_json import seal
 
 
@@ -19,11 +20,11 @@ class JournalFiles:
 
     Args:
         rejects, journal: their paths.
-        rejects_size, journal_size: bytes of them that count.
-        head: first line of a journal that is begun; None for one that goes on.
+        journal_size: bytes of the journal that count.
+        head: first line of a new journal; None for one that is continued.
 
     Attributes:
-        rejects: file of the rejects.
+        rejects_size, rejects_crc32: bytes of the rejects, and their checksum.
 
     Raises:
         OSError: they cannot be written; none is left open.
@@ -32,33 +33,45 @@ class JournalFiles:
     def __init__(
         self,
         rejects: Path,
-        rejects_size: int,
         journal: Path,
+        *,
+        rejects_size: int,
+        rejects_crc32: int,
         journal_size: int,
         head: Mapping[str, Any] | None,
     ) -> None:
+        self.rejects_size, self.rejects_crc32 = rejects_size, rejects_crc32
         with ExitStack() as opened:
-            self.rejects = opened.enter_context(rejects.open("ab"))
-            self.rejects.truncate(rejects_size)
-            self.rejects.seek(0, os.SEEK_END)  # truncating leaves the position where the end was
+            self._rejects = opened.enter_context(rejects.open("ab"))
+            self._rejects.truncate(rejects_size)
             self._journal = opened.enter_context(journal.open("ab"))
             self._journal.truncate(journal_size)
             if head is not None:
                 self.note(head)
             self._opened = opened.pop_all()
 
-    def sync_rejects(self) -> None:
-        """Bring the rejects to the disk."""
-        self.rejects.flush()
-        os.fsync(self.rejects.fileno())
+    def reject(self, line: bytes) -> None:
+        """Append a line to the rejects."""
+        self._rejects.write(line)
+        self.rejects_size += len(line)
+        self.rejects_crc32 = crc32(line, self.rejects_crc32)
 
     def note(self, line: Mapping[str, Any]) -> None:
-        """Append a line to the journal, and bring it to the disk."""
+        """Append a line to the journal, and bring it to the disk, the rejects before it."""
+        self.sync_rejects()
         self._journal.write(seal(line).encode() + b"\n")
-        self._journal.flush()
-        os.fsync(self._journal.fileno())
+        _sync(self._journal)
+
+    def sync_rejects(self) -> None:
+        """Bring the rejects to the disk."""
+        _sync(self._rejects)
 
     def close(self) -> None:
         """Close both files; what matters of them is on the disk already."""
         with suppress(OSError):
             self._opened.close()
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -119,15 +119,49 @@ def map_plain(path: Path, dtype: str, row: tuple[int, ...] = ()) -> Any:
     return map_values(path, dtype, HEADER, (length, *row))
 
 
+class MappedValues(np.ndarray):
+    """Values of a file, with what it takes to map them again.
+
+    Attributes:
+        path: of the file.
+        start: offset of the first value in it.
+    """
+
+    path: str | os.PathLike[str]
+    start: int
+
+
 def map_values(
     path: str | os.PathLike[str], dtype: npt.DTypeLike, start: int, shape: tuple[int, ...]
 ) -> Any:
-    """Map values of a file for reading, from byte `start` on. The file does not stay open."""
-    # The class by which `gather` and other processes find the file again.
-    values: Any = np.ndarray.__new__(np.memmap, shape, np.dtype(dtype), map_file(path), start)
-    values.filename, values.offset, values.mode = path, start, "r"
-    # A plain array over the map: indexing numpy's memmap subclass costs several times more.
+    """Map values of a file for reading, from byte `start` on. The file does not stay open.
+
+    The array is a plain one over `MappedValues`: indexing a subclass costs several times more.
+    """
+    values = MappedValues(shape, np.dtype(dtype), map_file(path), start)
+    values.path, values.start = path, start
     return np.asarray(values)
+
+
+def mapped_from(array: npt.NDArray[Any]) -> tuple[str, int] | None:
+    """Return the file that an array is mapped from, and the offset of its first byte.
+
+    Maps that NumPy made for reading count too. None for arrays in memory, and for those with gaps.
+    """
+    whole: MappedValues | np.memmap[Any, Any] | None = None
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        # A slice of NumPy's map has the offset of the whole map, which is the last base.
+        whole = base if isinstance(base, MappedValues | np.memmap) else whole
+        base = base.base
+    if whole is None or not array.size or not array.flags.c_contiguous:
+        return None
+    inside = array.ctypes.data - whole.ctypes.data
+    if isinstance(whole, MappedValues):
+        return os.fspath(whole.path), whole.start + inside
+    if not whole.filename or whole.mode != "r":
+        return None
+    return os.fspath(whole.filename), whole.offset + inside
 
 
 def map_file(path: str | os.PathLike[str]) -> UInt8:

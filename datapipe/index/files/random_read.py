@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from datapipe.array_types import Int64
 from datapipe.index.files.block_checksums import LARGE
+from datapipe.index.files.npy import mapped_from
 from datapipe.index.files.read_at import read_at
 
 Values = npt.NDArray[Any]
@@ -44,7 +44,7 @@ def read_values(column: Values | ReadableColumn, numbers: Int64, width: int = 1)
     """Return `width` values from each number on, as `gather` reads them: [n, width]."""
     if not isinstance(column, np.ndarray):
         return column.read(numbers, width)
-    if (mapped := _file(column)) is not None:
+    if column.nbytes > LARGE and (mapped := mapped_from(column)) is not None:
         return _read(column, mapped, numbers, width)
     return take_values(column, numbers, width)
 
@@ -67,15 +67,3 @@ def _read(column: Values, mapped: tuple[str, int], numbers: Int64, width: int) -
     values = np.empty((len(numbers), width), column.dtype)
     values[order] = np.frombuffer(b"".join(parts), column.dtype).reshape(-1, width)
     return values
-
-
-def _file(column: Values) -> tuple[str, int] | None:
-    """Return the file that a large column is mapped from, whole, and the offset of its values."""
-    if column.nbytes <= LARGE:
-        return None
-    base: Any = column
-    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
-        base = base.base
-    if not isinstance(base, np.memmap) or base.filename is None or len(base) != len(column):
-        return None
-    return os.fspath(base.filename), base.offset

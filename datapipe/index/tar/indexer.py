@@ -6,12 +6,11 @@ are parsed on the way; pixels are not decoded.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from datapipe.declared import Word, checked
 from datapipe.errors import DecodeError, IndexMismatch, MissingMember
 from datapipe.index.files.derived import writing_instead_of
+from datapipe.index.files.lock import lock_file
 from datapipe.index.ignore import ignored_by, parse_ignore, unmatched, why_ignored
 from datapipe.index.images.header import NeedMoreData, probe
 from datapipe.index.manifest import (
@@ -99,7 +99,7 @@ def index_shards(
     home = home or index_home(tars)
     with writing_instead_of(tars.folder, home):
         home.mkdir(parents=True, exist_ok=True)
-    with _locked(home):
+    with lock_file(home / ".index.lock", "indexes tars"):
         manifest = None
         if (home / MANIFEST).exists():
             manifest = read_manifest(home)
@@ -362,11 +362,3 @@ def _note(group: Group, contents: Sequence[Content], shard: str, findings: Findi
         elif content.kind != "image" and content.kind in seen:
             findings.members.keep(content.ext, FURTHER_TEXT, f"{shard}:{member.name}")
         seen.add(content.kind)
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """Hold the lock of `home`, so that one process at a time indexes; it dies with its holder."""
-    with (home / ".index.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

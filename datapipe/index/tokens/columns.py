@@ -38,6 +38,9 @@ DTYPES: dict[str, str] = {
 }
 """Every column and its dtype, in NumPy's notation. `TokenColumns` says what they hold."""
 
+FILES = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
+"""Every file and its dtype."""
+
 OFFSETS = {"sample_image_at": "places", "sample_label": "spans"}
 """Columns of offsets, and what a part calls the counts that they are made of."""
 
@@ -110,13 +113,12 @@ def map_tokens(folder: Path, about: dict[str, Any]) -> TokenColumns:
         IndexMismatch: the files are not those that were written.
     """
     remedy = f"remove {folder}, and its tokens are counted anew"
-    dtypes = {f"{name}.npy": dtype for name, dtype in DTYPES.items()}
-    files = CheckedFiles(folder, dtypes, about["checksums_crc32"], remedy=remedy)
+    files = CheckedFiles(folder, FILES, about["checksums_crc32"], remedy=remedy)
     before, after = about["image_wrap"]
     return TokenColumns(
         folder=folder,
         digest=about["digest"],
         image_wrap=(before, after),
         failed=about["failed"],
-        **{name: files.array(f"{name}.npy") for name in DTYPES},
+        **files.arrays(),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,14 +14,15 @@ import numpy as np
 
 from datapipe.errors import IndexMismatch
 from datapipe.index.files.block_checksums import write_sums
-from datapipe.index.files.crc32 import crc32
 from datapipe.index.files.derived import new_folder, open_or_build, read_about, write_about
+from datapipe.index.files.lock import lock_file
 from datapipe.index.files.npy import npy_files
 from datapipe.index.manifest import Manifest, Shard
 from datapipe.index.tokens.columns import (
     ABOUT,
     DTYPES,
     FAILURES,
+    FILES,
     OFFSETS,
     SHARDS,
     TokenColumns,
@@ -103,43 +102,13 @@ def _locked_folder(home: Path, manifest: Manifest, digest: str) -> tuple[Path, I
         lambda: cached,
         "token counts",
         open_at=lambda _: None,
-        build=lambda folder: (folder, _lock(_work_of(folder))),
+        build=lambda folder: (folder, lock_file(_work_of(folder) / _LOCK, "counts tokens")),
     )
 
 
 def _work_of(folder: Path) -> Path:
     """Return where the parts of columns are kept until all are there."""
     return folder.with_name(f".{folder.name}")
-
-
-def _lock(work: Path) -> IO[bytes]:
-    """Make `work` and lock it, waiting for the process that holds it."""
-    while True:
-        work.mkdir(parents=True, exist_ok=True)
-        try:
-            file = (work / _LOCK).open("wb")
-        except FileNotFoundError:  # its holder has just removed it
-            continue
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.warning("another process counts tokens in %s; waiting for it", work)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file, work / _LOCK):
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Return whether an open file is the one at `path`, which its holder may have removed."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _carry_over(folder: Path, manifest: Manifest, parts: PartFiles) -> None:
@@ -209,12 +178,9 @@ def _publish(
                 "samples": manifest.samples,
                 "failed": failed,
                 "image_wrap": image_wrap,
-                "crc32_of": {
-                    name: crc32((temporary / name).read_bytes()) for name in (FAILURES, SHARDS)
-                },
-                "checksums_crc32": write_sums(temporary, [f"{name}.npy" for name in DTYPES]),
+                "checksums_crc32": write_sums(temporary, FILES),
             }
-            write_about(temporary / ABOUT, about, indent=1)
+            write_about(temporary / ABOUT, about, compared=(FAILURES, SHARDS))
     except _PartGone:
         logger.warning("%s: a part of the count is gone or damaged; looking again", work)
         return

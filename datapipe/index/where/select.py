@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.array_types import Bools, Int64, UInt8
+from datapipe.array_types import Bools, UInt8
 from datapipe.errors import PlanError
 from datapipe.index.columns import Columns
-from datapipe.index.files.derived import cache_folder, new_folder, open_or_build
-from datapipe.index.files.npy import map_plain, npy_files
+from datapipe.index.files.derived import (
+    cache_folder,
+    new_folder,
+    open_or_build,
+    read_about,
+    write_about,
+)
+from datapipe.index.files.npy import NpyFile, map_plain
 from datapipe.index.where.evaluate import evaluate, holds
 from datapipe.index.where.syntax import Where, clip
 from datapipe.index.where.values import ExtraColumns, Span
 from datapipe.progress import Progress
 
-logger = logging.getLogger(__name__)
-
-BLOCK = 512
-"""Samples between two entries of the directory; `plan.selection` reads it so."""
-
-_CHUNK = 1 << 18  # samples at a time; whole blocks
+_CHUNK = 1 << 18  # samples at a time; whole bytes
 _ABOUT = "where.json"
-_FILES = {"bits": "|u1", "ranks": "<i8"}
-_VERSION = 1
+_BITS = "bits.npy"
+_VERSION = 2
 _MOST_TERMS = 8  # shown in a message
 
 
@@ -41,12 +42,10 @@ class Selected(NamedTuple):
     Attributes:
         bits: uint8 [ceil(N / 8)], memory-mapped; sample `i` is bit `i % 8` from the lowest of byte
             `i // 8`.
-        directory: int64 [blocks + 1], memory-mapped: selected samples before each block of 512.
         digest: sha256 of `bits`, hex.
     """
 
     bits: UInt8
-    directory: Int64
     digest: str
 
 
@@ -145,51 +144,37 @@ class _Scan:
 
 def _build(folder: Path, scan: _Scan) -> Selected:
     with new_folder(folder, lambda: _open(folder) is not None) as temporary:
-        count = _write(temporary, scan)
+        count = _write(temporary / _BITS, scan)
         if not count:
             raise scan.nothing()
+        bits: UInt8 = map_plain(temporary / _BITS, "|u1")
         about = {
             "version": _VERSION,
             "expression": scan.where and str(scan.where),
             "samples": scan.samples,
             "selected": count,
+            "digest": sha256(bits.data).hexdigest(),
         }
-        about |= {f"{name}.npy_sha256": digest for name, (_, digest) in _files(temporary).items()}
-        (temporary / _ABOUT).write_text(json.dumps(about, indent=1))
+        write_about(temporary / _ABOUT, about, compared=[_BITS])
     found = _open(folder)
     assert found, f"{folder} was written and cannot be read"
     return found
 
 
-def _write(folder: Path, scan: _Scan) -> int:
-    """Write bitmap and directory; return the number of selected samples."""
+def _write(path: Path, scan: _Scan) -> int:
+    """Write the bitmap; return the number of selected samples."""
     count = 0
-    with npy_files(folder, _FILES, ("ranks",)) as files:
+    with closing(NpyFile(path, "|u1")) as file:
         for span in scan.spans():
             kept = scan.kept(span)
-            blocks = np.add.reduceat(kept, np.arange(0, span.size, BLOCK), dtype=np.int64)
-            files["bits"].append(np.packbits(kept, bitorder="little"))
-            files["ranks"].append_ends(blocks)
-            count += int(blocks.sum())
+            file.append(np.packbits(kept, bitorder="little"))
+            count += int(kept.sum())
     return count
 
 
 def _open(folder: Path) -> Selected | None:
     """Return the selection in a folder; None where it is missing, torn or damaged."""
-    if not folder.exists():
+    about = read_about(folder / _ABOUT, _VERSION)
+    if about is None:
         return None
-    try:
-        about, files = json.loads((folder / _ABOUT).read_bytes()), _files(folder)
-        sums = {name: about[f"{name}.npy_sha256"] for name in _FILES}
-        if about["version"] == _VERSION and all(files[n][1] == sums[n] for n in _FILES):
-            return Selected(files["bits"][0], files["ranks"][0], files["bits"][1])
-    except (OSError, ValueError, LookupError, TypeError):
-        pass
-    logger.warning("%s is damaged or of an older version; its samples are selected anew", folder)
-    return None
-
-
-def _files(folder: Path) -> dict[str, tuple[Any, str]]:
-    """Map bitmap and directory; return each with the sha256 of its values."""
-    mapped = {name: map_plain(folder / f"{name}.npy", dtype) for name, dtype in _FILES.items()}
-    return {name: (values, sha256(values.data).hexdigest()) for name, values in mapped.items()}
+    return Selected(map_plain(folder / _BITS, "|u1"), about["digest"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import operator
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -91,7 +90,8 @@ class Meter:
         self.caller = StageClock("caller", options)
         self._workers = workers
         self._clocks: list[StageClock] = []  # of worker threads
-        self._ended = _Sum()  # of threads that have ended, and of worker processes
+        self._ended = Tally({}, 0)  # of threads that have ended, and of worker processes
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)  # likewise
         self._start: int | None = None
         self._samples = self._batches = self._waited = 0
         # Times at which each of the latest was asked for, yielded, and finished by its workers.
@@ -107,11 +107,12 @@ class Meter:
         """Add the sums of worker threads that have ended, and drop their clocks."""
         clocks, self._clocks = self._clocks, []
         for clock in clocks:
-            self._ended.add(clock.read())
+            self.add(clock.read())
 
     def add(self, tally: Tally) -> None:
         """Add the sums of a worker process."""
-        self._ended.add(tally)
+        self._ended = self._ended.plus(tally)
+        self._events.extend(tally.events)
 
     def give(self, *, asked: int, finished: int, samples: int) -> None:
         """Count a batch that is yielded now."""
@@ -126,9 +127,9 @@ class Meter:
     def reading(self) -> Reading:
         """Return the figures so far, for any thread."""
         now = time.perf_counter_ns()
-        total = self._ended.copy()
+        total = self._ended
         for clock in tuple(self._clocks):
-            total.add(clock.read())
+            total = total.plus(clock.read())
         given = tuple(self._given.copy())
         return Reading(
             seconds=0.0 if self._start is None else (now - self._start) / 1e9,
@@ -146,37 +147,13 @@ class Meter:
     @property
     def events(self) -> list[Event]:
         """Latest stages of all threads in order, if events were asked for."""
-        total = self._ended.copy()
+        events = list(self._events.copy())
         for clock in (self.caller, *self._clocks):
-            total.add(clock.read())
-        return sorted(total.events, key=lambda event: event.start)
+            events += clock.read().events
+        return sorted(events, key=lambda event: event.start)[-MOST_EVENTS:]
 
 
-class _Sum:
-    """Sum of the tallies of several clocks."""
-
-    def __init__(self) -> None:
-        self.stages: dict[str, tuple[int, int, int, int]] = {}
-        self.idle = 0
-        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-
-    def add(self, tally: Tally) -> None:
-        stages = dict(self.stages)
-        for stage, more in tally.stages.items():
-            wall, cpu, count, size = map(operator.add, stages.get(stage, (0, 0, 0, 0)), more)
-            stages[stage] = wall, cpu, count, size
-        self.stages = stages  # at once, for other threads that read it
-        self.idle += tally.idle
-        self.events.extend(tally.events)
-
-    def copy(self) -> _Sum:
-        other = _Sum()
-        other.stages, other.idle = self.stages, self.idle
-        other.events.extend(self.events)
-        return other
-
-
-def _stages(tally: _Sum | Tally) -> Mapping[str, Stage]:
+def _stages(tally: Tally) -> Mapping[str, Stage]:
     return MappingProxyType(
         {
             stage: Stage(seconds=wall / 1e9, cpu=cpu / 1e9, count=count, bytes=size)

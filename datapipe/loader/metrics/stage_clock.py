@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -45,7 +46,15 @@ class Tally(NamedTuple):
     # nanoseconds, nanoseconds on a CPU, times entered and bytes moved, by stage
     stages: dict[str, tuple[int, int, int, int]]
     idle: int  # nanoseconds between stages
-    events: tuple[Event, ...]  # if they were asked for
+    events: tuple[Event, ...] = ()  # if they were asked for
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the sums of two clocks, without events."""
+        stages = dict(self.stages)
+        for stage, more in other.stages.items():
+            wall, cpu, count, size = map(operator.add, stages.get(stage, (0, 0, 0, 0)), more)
+            stages[stage] = wall, cpu, count, size
+        return Tally(stages, self.idle + other.idle)
 
 
 class StageClock:

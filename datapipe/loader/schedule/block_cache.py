@@ -9,22 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
-from datapipe.array_types import Int64
-from datapipe.index.files.crc32 import crc32
-from datapipe.index.files.npy import header, map_plain
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.units import Sizes, Units
 
 logger = logging.getLogger(__name__)
-
-_COLUMNS = len(fields(Sizes))
-_HEADER = 4  # samples, units, whether sizes follow, checksum of the rest
-
 
 _PATIENCE = 10.0  # seconds that a rank has to plan a block, compiling the packer included
 _POLL = 0.005
@@ -68,7 +60,7 @@ class BlockFolder:
                 logger.debug("%s is still in use", folder)
 
     def _path(self, epoch: int, block: int, before: int) -> Path:
-        return self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npy"
+        return self._folder / f"epoch-{epoch}" / f"{block:08d}-{before}.npz"
 
 
 class PlannedBlocks:
@@ -142,29 +134,24 @@ def _planned_for_all(path: Path, claim: Path, plan: Callable[[], Units]) -> Unit
 def _load(path: Path) -> Units | None:
     """Return a block that was saved; None if there is none, or its file is damaged."""
     try:
-        flat = np.array(map_plain(path, "<i8"))
+        with np.load(path) as stored:  # members of a zip file have checksums
+            samples, offsets, *sizes = (stored[name] for name in sorted(stored.files))
+        return Units(samples, offsets, Sizes(*sizes) if sizes else None)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
-        flat = np.zeros(0, np.int64)
-    units = _parse(flat)
-    if units is None:
-        logger.warning("%s is damaged; this block of the plan is made anew", path)
-    return units
+    except Exception:  # damage shows in many ways
+        logger.warning("%s is damaged; this block is planned again", path)
+        return None
 
 
 def _save(path: Path, units: Units) -> None:
     """Keep a block for other ranks. Unwritable folders are ignored, with a warning."""
-    sizes = units.sizes
-    body = np.concatenate([units.samples, units.offsets, *(sizes.columns if sizes else ())])
-    head = np.array([len(units.samples), len(units), sizes is not None], np.int64)
-    flat = np.concatenate([head, [_sum_of(head, body)], body]).astype(np.int64)
+    columns = units.sizes.columns if units.sizes else ()
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
-            file.write(header("<i8", len(flat)))
-            file.write(flat.data)
+            np.savez(file, units.samples, units.offsets, *columns)
         temporary.replace(path)
     except OSError as error:
         logger.warning("a block of the plan cannot be kept for other ranks: %s", error)
@@ -187,23 +174,3 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         logger.debug("%s cannot be removed: %s", path, error)
-
-
-def _sum_of(head: Int64, body: Int64) -> int:
-    return crc32(body.data, crc32(head.data))
-
-
-def _parse(flat: Int64) -> Units | None:
-    """Return the block in a file; None if the file is damaged."""
-    if len(flat) < _HEADER:
-        return None
-    samples, units, sized, checksum = (int(value) for value in flat[:_HEADER])
-    body = flat[_HEADER:]
-    if (
-        len(body) != samples * (1 + _COLUMNS * sized) + units + 1
-        or _sum_of(flat[: _HEADER - 1], body) != checksum
-    ):
-        return None
-    edges = np.cumsum([samples, units + 1, *([samples] * _COLUMNS if sized else [])])[:-1]
-    parts: list[Int64] = np.split(body, edges)
-    return Units(parts[0], parts[1], Sizes(*parts[2:]) if sized else None)

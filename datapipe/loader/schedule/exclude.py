@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from datapipe.errors import PlanError
 from datapipe.index.find_keys import find_keys
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.plan_view import StepView
-from datapipe.loader.schedule.state import differences
+from datapipe.loader.schedule.run_schedule import SeenIn
 from datapipe.plan.steps import Exclusion
 
 
@@ -54,33 +53,6 @@ def parse_exclude(exclude: Any, origin: Origin) -> tuple[Exclusion, list[SeenIn]
         if not 0 <= number <= last:
             raise PlanError(f"exclude names sample {number}, the dataset has samples 0 to {last}")
     return Exclusion(np.unique(np.array(samples, np.int64)), units), plans
-
-
-@dataclass(frozen=True)
-class SeenIn:
-    """Plan that excluded units were seen in.
-
-    Attributes:
-        units: their description.
-        plan: from `Schedule.order`.
-    """
-
-    units: str
-    plan: Mapping[str, Any]
-
-    def check(self, plan: Mapping[str, Any], *, but: str | None = None) -> None:
-        """Refuse a plan with other units; the option named `but` may differ.
-
-        Raises:
-            PlanError: it is another plan.
-        """
-        there, here = ({k: v for k, v in p.items() if k != but} for p in (self.plan, plan))
-        if different := differences(there, here, "there"):
-            raise PlanError(
-                f"exclude names {self.units}, seen in another plan ({'; '.join(different)}), where "
-                "they hold other samples; give the keys of its samples, or the options of that "
-                "plan, group= included, or load a state of that run"
-            )
 
 
 def _whole(item: Any) -> int | None:

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from datapipe.array_types import Bools, Int64
 from datapipe.index.dataset import Dataset
 from datapipe.index.where import evaluate, parse_where
-from datapipe.loader.schedule.sample_source import SampleSelection, TextSizes
+from datapipe.loader.schedule.sample_source import SampleSelection, TextSizes, unfit
 from datapipe.plan.options import PlanOptions
-from datapipe.plan.units import Sizes
 
 _CHUNK = 1 << 16  # samples looked at together
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Number of samples that take no part, each under the first reason that holds.
+LeftOut = Counter[str]
+"""Number of samples that take no part, each under the first of `REASONS` that holds."""
 
-    Attributes:
-        where: `where=` does not hold.
-        unusable: the text cannot be used.
-        overlong: dropped, since they are longer than the limit.
-        images: more images than `max_images`, or patches than `max_patches`.
-        empty: no token.
-        limit: more than the `limit` of a dataset of a mixture.
-    """
-
-    where: int = 0
-    unusable: int = 0
-    overlong: int = 0
-    images: int = 0
-    empty: int = 0
-    limit: int = 0
-
-    @property
-    def total(self) -> int:
-        """Number of samples over all reasons."""
-        return sum(self.to_dict().values())
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the count of each reason."""
-        return asdict(self)
-
-    def __add__(self, other: LeftOut) -> LeftOut:
-        theirs = other.to_dict()
-        return LeftOut(**{name: count + theirs[name] for name, count in self.to_dict().items()})
+REASONS = ("where", "unusable", "overlong", "images", "empty", "limit")
+"""`where=` does not hold; those of `unfit`; more than the `limit` of a dataset of a mixture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,46 +59,31 @@ class Lengths:
 
 def look_at_lengths(dataset: Dataset, samples: SampleSelection, plan: PlanOptions) -> Lengths:
     """Count the samples that are too long, and those that are left out. Looks at every sample."""
-    text = samples.text
+    text, left_out = samples.text, LeftOut()
     if text is None:
-        where = len(dataset) - samples.count
-        return Lengths(limit=None, overlong=None, left_out=LeftOut(where=where))
+        left_out["where"] = len(dataset) - samples.count
+        return Lengths(limit=None, overlong=None, left_out=left_out)
     overlong = images = labels = 0
-    counts = dict.fromkeys(LeftOut().to_dict(), 0)
     for start in range(0, len(dataset), _CHUNK):
         numbers = np.arange(start, min(start + _CHUNK, len(dataset)), dtype=np.int64)
         chosen = _holds(dataset, text, samples.identity["where"], numbers)
-        counts["where"] += int((~chosen).sum())
-        whole = replace(text, limit=None).measure(numbers)
-        long = _over(whole.tokens, text.limit)
-        overlong += int((chosen & (text.columns.text_tokens[numbers] >= 0) & long).sum())
-        sizes = text.measure(numbers)
-        for reason, out in _reasons(text, plan, numbers, sizes):
-            counts[reason] += int((chosen & out).sum())
+        left_out["where"] += int((~chosen).sum())
+        whole, sizes = replace(text, limit=None).measure(numbers), text.measure(numbers)
+        if text.limit is not None:
+            readable = chosen & (text.columns.text_tokens[numbers] >= 0)
+            overlong += int((readable & (whole.tokens > text.limit)).sum())
+        for reason, out in unfit(text, plan, numbers, sizes).items():
+            left_out[reason] += int((chosen & out).sum())
             chosen = chosen & ~out
         images += int((whole.images - sizes.images)[chosen].sum())
         labels += int((whole.labels - sizes.labels)[chosen].sum())
     return Lengths(
         limit=text.limit,
         overlong=overlong,
-        left_out=LeftOut(**counts),
+        left_out=left_out,
         cut_images=images,
         cut_labels=labels,
     )
-
-
-def _reasons(
-    text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes
-) -> Iterator[tuple[str, Bools]]:
-    """Yield each reason, and the samples that it leaves out."""
-    yield "unusable", text.columns.text_tokens[numbers] < 0
-    yield "overlong", _over(sizes.tokens, text.limit)
-    yield "images", _over(sizes.images, plan.max_images) | _over(sizes.rows, plan.max_patches)
-    yield "empty", sizes.tokens <= 0
-
-
-def _over(values: Int64, limit: int | None) -> Bools:
-    return np.zeros(len(values), bool) if limit is None else values > limit
 
 
 def _holds(dataset: Dataset, text: TextSizes, where: str | None, numbers: Int64) -> Bools:

@@ -68,11 +68,6 @@ class Origin:
         """True if the data are one dataset that was given alone, which has no name."""
         return not self.parts[0].data.is_named
 
-    @property
-    def warnings(self) -> list[str]:
-        """Warnings about samples that teach nothing, or are left out."""
-        return [warning for part in self.parts for warning in part.warnings]
-
     def random_keys(self, units: Units) -> RandomKeys:
         """Return what random numbers of samples depend on."""
         return RandomKeys(units, self.identities)
@@ -80,7 +75,7 @@ class Origin:
     def _draw(self, epoch: int, start: int, stop: int) -> Int64:
         """Return the samples at some positions of an epoch, with their passes: int64 [n].
 
-        The positions are of one leg.
+        All positions lie in one leg.
         """
         before, _ = self.legs.span(epoch)
         return self._drawn[self.legs.at(before + start)].draw(before + start, before + stop)

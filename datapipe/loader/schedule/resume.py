@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 
 
 def resume(schedule: Schedule, state: Mapping[str, Any]) -> tuple[Run, Schedule]:
-    """Return the run in a state, and the schedule of the rest of it.
+    """Return the run in a state, and the schedule of the rest of it, which has its group.
 
     Raises:
         StateMismatch: the state belongs to another plan or dataset. Mixtures may differ.
     """
     saved = parse_state(state)
+    if saved.group is not None and not schedule.group_given:
+        schedule = replace(schedule, plan=replace(schedule.plan, group=saved.group))
     _refuse_differences(schedule, saved)
     run, origin, plan = saved.run, schedule.origin, schedule.plan
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,24 @@ from datapipe.errors import EndlessError, PlanError
 from datapipe.loader.schedule.block_cache import BlockFolder, PlannedBlocks
 from datapipe.loader.schedule.origin import Origin
 from datapipe.loader.schedule.run_options import LoaderOptions
-from datapipe.loader.schedule.state import Run
+from datapipe.loader.schedule.state import Run, differences
 from datapipe.plan.epoch import EpochPlan
 from datapipe.plan.options import PLAN_VERSION, PlanOptions
 from datapipe.plan.steps import Exclusion, Position, Step, steps_in, walk
 from datapipe.progress import Progress
+
+
+@dataclass(frozen=True)
+class SeenIn:
+    """Plan that excluded units were seen in.
+
+    Attributes:
+        units: their description.
+        plan: from `Schedule.order`.
+    """
+
+    units: str
+    plan: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +41,8 @@ class Schedule:
         fingerprint: of the dataset.
         origin: samples that take part, and their sizes.
         options: of the loader, with the units of a step and the length of a run.
+        seen_in: plans that excluded units were seen in.
+        group_given: whether `plan.group` was asked for, else a state may bring another.
         plan_cache: folder in which ranks share blocks; None for none.
     """
 
@@ -36,6 +51,8 @@ class Schedule:
     plan: PlanOptions
     options: LoaderOptions
     exclusion: Exclusion
+    seen_in: Sequence[SeenIn]
+    group_given: bool
     plan_cache: Path | None
     _counted: dict[int, tuple[int, int]] = field(default_factory=dict)  # blocks, units by epoch
 
@@ -46,6 +63,37 @@ class Schedule:
     def order(self) -> dict[str, Any]:
         """Return all that the position of a unit in an epoch depends on."""
         return {"dataset": self.fingerprint} | self.identity()
+
+    def check(self) -> None:
+        """Refuse a plan without a step, and excluded units of another plan.
+
+        Raises:
+            PlanError: there is no step; or as `check_exclusion`, except that a state which is
+                loaded next may bring the group.
+        """
+        count, options = self.origin.source.count, self.options
+        if self.plan.drop_last and self.plan.unit == "sample" and count < options.share:
+            raise PlanError(
+                f"drop_last leaves no step: {count} samples are fewer than batch_size "
+                f"{options.units_per_rank} times world_size {options.world_size}"
+            )
+        self.check_exclusion(but=None if self.group_given else "group")
+
+    def check_exclusion(self, *, but: str | None = None) -> None:
+        """Refuse excluded units of another plan; the option named `but` may differ.
+
+        Raises:
+            PlanError: units were seen in another plan.
+        """
+        here = {name: value for name, value in self.order().items() if name != but}
+        for seen in self.seen_in:
+            there = {name: value for name, value in seen.plan.items() if name != but}
+            if different := differences(there, here, "there"):
+                raise PlanError(
+                    f"exclude names {seen.units}, seen in another plan ({'; '.join(different)}), "
+                    "where they hold other samples; give the keys of its samples, or the options "
+                    "of that plan, group= included, or load a state of that run"
+                )
 
     def facts(self, position: Position) -> dict[str, Any]:
         """Return what a state says for people beside the position."""

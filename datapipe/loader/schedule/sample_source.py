@@ -285,7 +285,7 @@ def _select(
     # The cache key includes `overlong`: a selection made for "drop" must not serve "raise".
     asked = [text.identity, text.spec.overlong] if text else None
     identity = json.dumps([asked, plan.max_images, plan.max_patches], sort_keys=True)
-    bits, directory, digest = select_where(
+    bits, digest = select_where(
         parse_where(where) if where is not None else None,
         dataset.columns,
         text.where_columns() if text else {},
@@ -294,7 +294,7 @@ def _select(
         fingerprint=dataset.manifest.fingerprint,
         identity=identity,
     )
-    selection = Selection(bits, len(dataset), directory)
+    selection = Selection(bits, len(dataset))
     if selection.count == len(dataset):
         return None, None
     logger.info("%d of %d samples take part", selection.count, len(dataset))
@@ -309,29 +309,43 @@ def _keep(text: TextSizes, plan: PlanOptions, span: slice, chosen: Bools) -> Boo
     """
     numbers = _numbers(span)
     sizes = text.measure(numbers)
-    usable = chosen & (text.columns.text_tokens[span] >= 0)
-    limits = {
-        "tokens": (text.limit, sizes.tokens),
-        "images": (plan.max_images, sizes.images),
-        "patches": (plan.max_patches, sizes.rows),
-    }
-    bounds = {
-        name: (limit, values) for name, (limit, values) in limits.items() if limit is not None
-    }
-    fits = np.ones(len(numbers), bool)
-    for limit, values in bounds.values():
-        fits &= values <= limit
-    if text.spec.overlong != "drop" and not fits[usable].all():
-        first = int(np.flatnonzero(usable & ~fits)[0])
-        most = " or ".join(f"{limit:,} {name}" for name, (limit, _) in bounds.items())
+    out = unfit(text, plan, numbers, sizes)
+    usable = chosen & ~out["unusable"]
+    large = usable & (out["overlong"] | out["images"])
+    if text.spec.overlong != "drop" and large.any():
+        first = int(np.flatnonzero(large)[0])
+        limits = {"tokens": text.limit, "images": plan.max_images, "patches": plan.max_patches}
+        most = " or ".join(f"{limit:,} {name}" for name, limit in limits.items() if limit)
         raise PlanError(
-            f"{int((usable & ~fits).sum()):,} of the first {span.stop:,} samples do not fit, such "
+            f"{int(large.sum()):,} of the first {span.stop:,} samples do not fit, such "
             f"as {text.dataset.columns.key(int(numbers[first]))} with {sizes.tokens[first]:,} "
             f"tokens and {sizes.images[first]} images, more than {most}; give "
             "TextSpec(overlong='drop') to leave such samples out, 'truncate' to cut their tokens, "
             "or a larger limit"
         )
-    return usable & (sizes.tokens > 0) & fits
+    return usable & ~large & ~out["empty"]
+
+
+def unfit(text: TextSizes, plan: PlanOptions, numbers: Int64, sizes: Sizes) -> dict[str, Bools]:
+    """Return the samples that take no part, by reason: bool [n] each.
+
+    "unusable" is a text that cannot be used, "overlong" more tokens than the limit, "images" more
+    images or patches than a unit may have, and "empty" no token.
+
+    Args:
+        numbers: int64 [n], of the samples.
+        sizes: of them.
+    """
+
+    def over(values: Int64, limit: int | None) -> Bools:
+        return np.zeros(len(values), bool) if limit is None else values > limit
+
+    return {
+        "unusable": text.columns.text_tokens[numbers] < 0,
+        "overlong": over(sizes.tokens, text.limit),
+        "images": over(sizes.images, plan.max_images) | over(sizes.rows, plan.max_patches),
+        "empty": sizes.tokens <= 0,
+    }
 
 
 def _sides(columns: Columns, sample: int) -> tuple[Int64, Int64]:

@@ -117,6 +117,12 @@ class SavedRun:
     plan: dict[str, Any]
 
     @property
+    def group(self) -> int | None:
+        """The `group` of the plan; None if it has none."""
+        group = self.plan.get("group")
+        return group if isinstance(group, int) and group > 0 else None
+
+    @property
     def is_alone(self) -> bool:
         """True if the data were one dataset that was given alone."""
         return dataset_alone(self.plan) is not None
@@ -154,13 +160,6 @@ def parse_state(state: Mapping[str, Any]) -> SavedRun:
             f"{STATE_VERSION} and {PLAN_VERSION}; use the version that saved it"
         )
     return SavedRun(run, fingerprint, saved_plan)
-
-
-def saved_group(state: Mapping[str, Any]) -> int | None:
-    """Return the `group` of the plan in a state; None if it has none."""
-    plan = state.get("plan") if isinstance(state, Mapping) else None
-    group = plan.get("group") if isinstance(plan, Mapping) else None
-    return group if isinstance(group, int) and group > 0 else None
 
 
 def _dump_position(position: Position) -> dict[str, int]:

@@ -34,8 +34,6 @@ from datapipe.workers.threads import ThreadPool
 
 _CHUNK = 256  # samples encoded at once: enough for the tokenizer's own threads
 _CHUNK_BYTES = 4 << 20  # of texts, as documents can be long
-_JOIN = 1 << 15  # texts closer than this many bytes are read together
-_READ_BYTES = 8 << 20  # read together at most
 _MOST_WORKERS = 4  # the part of encoding that holds the interpreter's lock keeps no more busy
 
 
@@ -166,9 +164,8 @@ def _read_chunk(texts: _TextSource, chunk: _Chunk) -> list[SampleText | SampleEr
     owners, members = _text_members(texts, chunk)
     parts = [SampleParts() for _ in range(chunk.start, chunk.stop)]
     failures: dict[int, SampleError] = {}
-    for slot, member, data in zip(
-        owners, members, _contents(texts.store, chunk.shard, members), strict=True
-    ):
+    contents = texts.store.read(chunk.shard, members)
+    for slot, member, data in zip(owners, members, contents, strict=True):
         if slot in failures:
             continue
         try:
@@ -192,20 +189,6 @@ def _text_members(texts: _TextSource, chunk: _Chunk) -> tuple[list[int], list[Me
     wanted = np.flatnonzero(texts.holds_text[columns.member_ext[bounds[0] : bounds[-1]]])
     owners = np.searchsorted(bounds - bounds[0], wanted, side="right") - 1
     return owners.tolist(), columns.members_at(wanted + bounds[0])
-
-
-def _contents(store: Store, shard: int, members: list[Member]) -> Iterator[memoryview]:
-    """Yield the bytes of members of one shard; members close to each other are read together."""
-    group: list[Member] = []
-    for member in members:
-        if group:
-            gap = member.offset - (group[-1].offset + group[-1].size)
-            span = member.offset + member.size - group[0].offset
-            if not (0 <= gap <= _JOIN and span <= _READ_BYTES):
-                yield from store.read(shard, group)
-                group = []
-        group.append(member)
-    yield from store.read(shard, group)
 
 
 def _as_part(results: Sequence[EncodedText | None], failures: tuple[TextFailure, ...]) -> TokenPart:

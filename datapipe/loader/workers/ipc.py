@@ -15,13 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from datapipe.array_types import UInt8
 from datapipe.cache.stats import Counts
-from datapipe.index.files.npy import map_values
+from datapipe.index.files.npy import map_values, mapped_from
 from datapipe.loader.batch.context import StepJob
 from datapipe.loader.metrics.stage_clock import ClockOptions, Tally
 from datapipe.loader.workers.shared_memory import Region
@@ -130,23 +129,10 @@ def reduce_array(array: Any) -> Any:
 
     An array that is mapped from a file is mapped again there, and not copied.
     """
-    mapped = _mapped_from(array)
-    return array.__reduce_ex__(5) if mapped is None else (_map_again, mapped)
-
-
-def _mapped_from(array: Any) -> tuple[str, int, str, tuple[int, ...]] | None:
-    """Return file, offset, dtype and shape of a memory-mapped array; None for any other."""
-    whole, base = None, array
-    while isinstance(base, np.ndarray):
-        # A slice of a map has the offset of the whole map, which is the last base.
-        whole = base if isinstance(base, np.memmap) else whole
-        base = base.base
-    if whole is None or not whole.filename or whole.mode != "r":
-        return None
-    if not array.size or not array.flags.c_contiguous:
-        return None
-    start = whole.offset + array.ctypes.data - whole.ctypes.data
-    return str(whole.filename), start, array.dtype.str, array.shape
+    mapped = mapped_from(array)
+    if mapped is None:
+        return array.__reduce_ex__(5)
+    return _map_again, (*mapped, array.dtype.str, array.shape)
 
 
 def _map_again(name: str, start: int, dtype: str, shape: tuple[int, ...]) -> Any:

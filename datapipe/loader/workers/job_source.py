@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
@@ -48,6 +49,8 @@ class JobSource:
         self._options = options
         self._device_cache = device_cache
         self._processes = self._make_processes() if options.in_processes else None
+        self._runs = 0  # begun so far
+        self._lock = threading.Lock()  # of the count and of what ends with a run
         self._next_uses: NextUses | None = None
         if context.cache is not None and context.cache.plans_ahead:
             self._next_uses = NextUses(
@@ -70,7 +73,7 @@ class JobSource:
             on_final: called with the run after its last step, once that is known.
         """
         options, context = self._options, self._context
-        steps = self._steps(run, schedule, on_final)
+        steps = self.steps(run, schedule, on_final)
         if self._processes is not None:
             stays = options.persistent_workers
             return StepExecutor(
@@ -86,7 +89,10 @@ class JobSource:
         if self._device_cache is None:  # else a step is made from what the ones before it keep
             steps = with_rows(steps, context)
         steps = read_ahead(steps, context, options.read_ahead)
-        workers, on_end = options.num_workers, context.store.close
+        with self._lock:
+            self._runs += 1
+            context.store.close()  # cancels the reads of a run that was left
+        workers, on_end = options.num_workers, partial(self._end, self._runs)
         return StepExecutor(
             self._jobs(steps, partial(BatchBuilder, context), meter),
             ThreadSteps(workers, ahead=options.prefetch_factor, on_end=on_end, meter=meter)
@@ -99,6 +105,12 @@ class JobSource:
         """End worker processes."""
         if self._processes is not None:
             self._processes.pool.close()
+
+    def _end(self, run: int) -> None:
+        """Close the store once the workers of a run have ended, unless another one uses it."""
+        with self._lock:
+            if run == self._runs:
+                self._context.store.close()
 
     def _make_processes(self) -> BatchProcesses:
         return BatchProcesses(
@@ -113,8 +125,11 @@ class JobSource:
             make = meter.caller.timed("collate", make)
         return map(make, steps)
 
-    def _steps(
-        self, run: Run, schedule: Schedule, on_final: Callable[[Run], None]
+    def steps(
+        self,
+        run: Run,
+        schedule: Schedule,
+        on_final: Callable[[Run], None] = lambda run: None,
     ) -> Iterator[StepJob]:
         """Yield this rank's part of each step of a run."""
         options = self._options

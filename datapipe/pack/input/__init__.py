@@ -1,6 +1,7 @@
 """Contents of the folder that is packed: images, texts, archives, other files.
 
-A path comes in; raw samples that name their bytes without reading them go out. `raw_sample.py`
-defines them, `survey.py` lists folders and looks at loose images, `archives.py` at archives. A file
-name that never means data belongs in `file_kinds.py`.
+A path comes in; a survey of it goes out, and raw samples that name their bytes without reading
+them. `survey.py` lists each folder once, `loose_images.py` looks at images, `archives.py` at
+archives; `raw_sample.py` defines the samples. A file name that never means data belongs in
+`file_kinds.py`.
 """

@@ -14,8 +14,8 @@ from shlex import quote
 
 from datapipe.errors import PackError
 from datapipe.index.tar.listing import download_command, expand, names_shards, refuse_urls, tars_at
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.raw_sample import printable
-from datapipe.pack.input.survey import list_folder
 from datapipe.remote.folder import is_remote
 
 _MEMBERS = 30  # that are looked for; a compressed archive is unpacked as far as these reach
@@ -134,7 +134,7 @@ def packed_images(folders: Iterable[Path]) -> str:
     """Return what to do with archives in some folders that may hold images; "" without any."""
     found: dict[str, Path] = {}
     for folder in folders:
-        for name in sorted(list_folder(folder, _LOOKED_AT)[0]):
+        for name in list_folder(folder, _LOOKED_AT).files:
             if is_archive(name):
                 found.setdefault(_whole(name), folder / name)
     if not found:

@@ -8,73 +8,21 @@ from __future__ import annotations
 
 import glob
 import heapq
-import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from heapq import nsmallest
-from itertools import groupby
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from itertools import groupby, islice
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper
+from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.raw_sample import printable
-from datapipe.pack.input.survey import are_labels
+from datapipe.pack.input.sorted_names import SortedNames
+from datapipe.pack.input.survey import Survey
 from datapipe.text.sample_text import TEXT_EXTENSIONS
-
-_RUN = 1 << 16  # names that wait as strings before they are packed
-
-
-class SortedNames:
-    """Collection of file names, iterated in the order of their bytes."""
-
-    def __init__(self) -> None:
-        self._waiting: list[str] = []
-        self._runs: list[npt.NDArray[Any]] = []
-        self._length = 0
-
-    def add(self, name: str) -> None:
-        """Take one more name."""
-        self._waiting.append(name)
-        self._length += 1
-        if len(self._waiting) >= _RUN:
-            self._pack()
-
-    def __len__(self) -> int:
-        """Return how many names were taken."""
-        return self._length
-
-    def __iter__(self) -> Iterator[str]:
-        """Return the names, sorted."""
-        if not self._runs:
-            # Text sorts as its bytes in UTF-8 do; names that are no text do not.
-            plain = all(map(str.isascii, self._waiting))
-            return iter(sorted(self._waiting, key=None if plain else os.fsencode))
-        self._pack()
-        return map(os.fsdecode, heapq.merge(*map(_items, self._runs)))
-
-    def unsorted(self) -> Iterator[str]:
-        """Return the names in any order, which costs less."""
-        runs = map(_items, self._runs)
-        return itertools.chain(self._waiting, map(os.fsdecode, itertools.chain.from_iterable(runs)))
-
-    def _pack(self) -> None:
-        if self._waiting:
-            # Fixed width: no name holds the NUL that shorter ones are filled up with.
-            self._runs.append(np.sort(np.array(list(map(os.fsencode, self._waiting)), np.bytes_)))
-            self._waiting = []
-
-
-def _items(run: npt.NDArray[Any]) -> Iterator[bytes]:
-    for start in range(0, len(run), 1024):
-        yield from run[start : start + 1024].tolist()
-
 
 # Parallel folders are few; class folders are thousands, and none of them is looked at.
 _MOST_SIBLINGS = 16
@@ -115,13 +63,13 @@ class ParallelFolders:
     """Folders of texts and the folders of images they belong to, in a tree that is being walked.
 
     Attributes:
-        raw: the folder that was given.
-        listing: lists the files of a folder.
+        survey: of the folder that was given.
+        files: gives the names of the files in a folder.
         include: whether a text is to be taken, by its path below `raw`.
     """
 
-    raw: str
-    listing: Callable[[str], SortedNames]
+    survey: Survey
+    files: Callable[[str], SortedNames]
     include: Callable[[str], bool] = lambda name: True
     _folders: dict[str, list[str]] = field(default_factory=dict)
     _kinds: dict[str, str] = field(default_factory=dict)
@@ -141,7 +89,7 @@ class ParallelFolders:
         return [
             TextFolder(
                 folder=texts,
-                names=self.listing(texts),
+                names=self.files(texts),
                 pattern=pattern,
                 kind=kind,
                 reports=self.owner_of(texts) == images,
@@ -170,22 +118,21 @@ class ParallelFolders:
         return self._texts[images]
 
     def _chosen(self, images: str, parallel: list[tuple[str, str]]) -> list[tuple[str, str, str]]:
-        image_names = self.listing(images)
-        have_texts = any(map(is_text, image_names.unsorted()))
+        image_names = self.files(images)
+        have_texts = any(map(is_text, image_names))
         chosen, lines = [], []
         width = max(len(pattern) for _, pattern in parallel)
         for texts, pattern in parallel:
-            listing, below = self.listing(texts), os.path.relpath(texts, self.raw)
+            files, below = self.files(texts), os.path.relpath(texts, self.survey.raw)
 
-            def wanted(listing: SortedNames = listing, below: str = below) -> Iterator[str]:
-                names = filter(is_text, listing.unsorted())
-                return (name for name in names if self.include(f"{below}/{name}"))
+            def wanted(files: SortedNames = files, below: str = below) -> Iterator[str]:
+                return (n for n in filter(is_text, files) if self.include(f"{below}/{n}"))
 
             if not _share_stems(image_names, wanted()):
                 continue
-            first = nsmallest(_JUDGED, (n for n in wanted() if not n.lower().endswith("json")))
+            first = islice((n for n in wanted() if not n.lower().endswith("json")), _JUDGED)
             kind = "second" if have_texts else "taken"
-            if are_labels([f"{texts}/{name}" for name in first]):
+            if are_labels(f"{texts}/{name}" for name in first):
                 kind = "labels"
             elif kind == "taken" and self._is_beside_images(images, texts):
                 kind = "other"
@@ -194,12 +141,12 @@ class ParallelFolders:
                 count = sum(1 for _ in wanted())
                 lines.append(
                     f"\n  --include {printable(pattern)!r:<{width + 2}}  {count:,} "
-                    f"file{'' if count == 1 else 's'}, such as {printable(min(wanted()))}"
+                    f"file{'' if count == 1 else 's'}, such as {printable(next(wanted()))}"
                 )
         if len(lines) > 1:
             raise PackError(
-                f"{printable(os.path.relpath(images, self.raw))} holds images, and several folders "
-                f"hold files of the same stems, which may be their texts:{''.join(lines)}\n"
+                f"{printable(os.path.relpath(images, self.survey.raw))} holds images, and several "
+                f"folders hold files of the same stems, which may be their texts:{''.join(lines)}\n"
                 "add the one that is meant to the command, or move the others elsewhere"
             )
         return chosen
@@ -211,23 +158,22 @@ class ParallelFolders:
         """
         if _says_images(folder, texts):
             return False
-        names = nsmallest(_STEMS, self.listing(folder).unsorted())
-        stems = {name.rpartition(".")[0] for name in names}
+        stems = {name.rpartition(".")[0] for name in islice(self.files(folder), _STEMS)}
         return any(
             _says_images(other, texts)
             and self._kind(other) == "images"
-            and any(name.rpartition(".")[0] in stems for name in self.listing(other).unsorted())
+            and any(name.rpartition(".")[0] in stems for name in self.files(other))
             for other, _ in self._parallel(texts)
             if other != folder
         )
 
     def _parallel(self, folder: str) -> list[tuple[str, str]]:
         """Return folders whose path differs in one name, with the pattern of all that differ so."""
-        below = os.path.relpath(folder, self.raw)
+        below = os.path.relpath(folder, self.survey.raw)
         parts = [] if below == os.curdir else below.split("/")
         found = []
         for number, own in enumerate(parts):
-            above = "/".join([self.raw, *parts[:number]])
+            above = "/".join([str(self.survey.raw), *parts[:number]])
             for name in self._folders.get(above, ()):
                 other = "/".join([above, name, *parts[number + 1 :]])
                 if name != own and (number == len(parts) - 1 or os.path.isdir(other)):
@@ -239,15 +185,10 @@ class ParallelFolders:
         """Return "images" if a folder holds any image, "texts" if it holds texts and no image."""
         if folder not in self._kinds:
             kind = ""
-            with suppress(OSError), os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    if is_image_extension(entry.name.rpartition(".")[2].lower()):
-                        kind = "images"
-                        break
-                    if not kind and is_text(entry.name):
-                        kind = "texts"
+            with suppress(OSError):
+                listing = self.survey.listing(folder)
+                texts = "texts" if any(map(is_text, listing.files)) else ""
+                kind = "images" if listing.images else texts
             self._kinds[folder] = kind
         return self._kinds[folder]
 
@@ -284,8 +225,8 @@ def _says_images(folder: str, texts: str) -> bool:
 
 def _share_stems(images: SortedNames, texts: Iterator[str]) -> bool:
     """Return whether a text is called as an image is, judged by the first thousand texts."""
-    stems = {name.rpartition(".")[0] for name in nsmallest(1000, texts)}
+    stems = {name.rpartition(".")[0] for name in islice(texts, 1000)}
     return any(
         (stem in stems or f"{stem}.{ext}" in stems) and is_image_extension(ext.lower())
-        for stem, _, ext in (name.rpartition(".") for name in images.unsorted())
+        for stem, _, ext in (name.rpartition(".") for name in images)
     )

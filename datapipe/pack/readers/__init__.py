@@ -1,7 +1,7 @@
-"""Readers of raw formats.
+"""Raw formats.
 
-A module in this folder that defines `READER`, or several as `READERS`, adds formats: nothing else
-has to be told of it.
+A survey comes in; raw samples go out. A module in this folder that defines `READER`, or several as
+`READERS`, adds formats: nothing else has to be told of it.
 """
 
 from __future__ import annotations
@@ -9,13 +9,19 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.raw_sample import Input, ReadOptions
+from datapipe.pack.input.survey import Survey
+from datapipe.pack.notes import Notes
+
+Source = TypeVar("Source")
 
 
-class Reader(Protocol):
+class Reader(Protocol[Source]):
     """Reader of raw data of one format.
 
     Attributes:
@@ -30,28 +36,70 @@ class Reader(Protocol):
     fallback: bool
     takes: frozenset[str]
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        """Return whether `raw` looks like this format; must be quick and must not raise."""
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        """Return whether a survey looks like this format; must be quick and must not raise."""
         ...
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
+    def open(self, survey: Survey, options: ReadOptions) -> Source:
+        """Return what of the survey is read: files, folders of images, the meaning of columns.
+
+        Raises:
+            PackError: the data as a whole cannot be read.
+        """
+        ...
+
+    def estimate(self, source: Source, options: ReadOptions) -> int | None:
         """Estimate the number of inputs, for the progress bar; None if that costs a pass."""
         ...
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    def read(self, source: Source, options: ReadOptions) -> Iterator[Input]:
         """Yield all inputs, always in the same order.
 
         Raises:
-            PackError: `raw` as a whole cannot be read.
+            PackError: a file as a whole cannot be read.
         """
         ...
 
 
-def all_readers() -> dict[str, Reader]:
+@dataclass(frozen=True, kw_only=True)
+class RawReading:
+    """A survey as one format reads it, opened when it is first asked for.
+
+    Attributes:
+        survey: of the raw data.
+        reader: of the format.
+        options: of the reader; their notes hold what was decided when it was opened.
+    """
+
+    survey: Survey
+    reader: Reader[Any]
+    options: ReadOptions
+
+    @cached_property
+    def source(self) -> Any:
+        return self.reader.open(self.survey, self.options)
+
+    def estimate(self) -> int | None:
+        """Estimate the number of inputs; None if that costs a pass."""
+        return self.reader.estimate(self.source, replace(self.options, notes=Notes()))
+
+    def inputs(self, notes: Notes, scratch: Path | None = None) -> Iterator[Input]:
+        """Yield all inputs.
+
+        Args:
+            notes: told what was decided and left out.
+            scratch: folder for temporary files; the system's own where None.
+        """
+        source = self.source
+        notes.begin_with(self.options.notes)
+        return self.reader.read(source, replace(self.options, notes=notes, scratch=scratch))
+
+
+def all_readers() -> dict[str, Reader[Any]]:
     """Return every reader by name."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
-    found: list[Reader] = []
+    found: list[Reader[Any]] = []
     for module in modules:
         found += getattr(module, "READERS", [module.READER] if hasattr(module, "READER") else [])
     return {reader.name: reader for reader in sorted(found, key=lambda reader: reader.name)}

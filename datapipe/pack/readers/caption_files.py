@@ -17,6 +17,7 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.captions import (
     Captioned,
@@ -27,7 +28,7 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import PROBED, Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.roots import PROBED, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.locate import LOOK
 from datapipe.pack.records.streams.json_stream import read_member_arrays, read_members
@@ -72,9 +73,6 @@ class KarpathyReader(CaptionReader):
             return _text(image.get("filename"))
 
         return path, name
-
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        return list(dict.fromkeys(filter(None, (_text(i.get("filepath")) for i in probes))))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         splits: Counter[str] = Counter()
@@ -145,9 +143,6 @@ class TextCapsReader(CaptionReader):
         ids = [str(row.get("image_id", "")) for row in probes]
         return path, lambda row: os.path.basename(path(row)), *map(of_id, spellings_of_names(ids))
 
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        return ["train_images"]
-
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         with disk_join(options.scratch, "caption") as (join,):
             rows = ((number, row) for _, number, row in read_member_arrays(path, {"data"}))
@@ -192,7 +187,7 @@ class CaptionDictReader(CaptionReader):
     def probes(self, path: Path) -> Sequence[str]:
         return list(_first_members(path, PROBED))
 
-    def find(self, raw: Path, options: ReadOptions) -> list[Path]:
+    def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         def names_images(path: Path) -> bool:
             """Return whether the members name images, and are no settings of something else."""
             names = list(_first_members(path, _PROBES))
@@ -200,12 +195,11 @@ class CaptionDictReader(CaptionReader):
                 return True
             probes = self.probes(path)
             with suppress(PackError, OSError, ValueError):
-                images = find_images(path, raw, options, probes, self.spellings(probes))
-                blobs = [images.blob(name, "") for name in names]
-                return all(Path(getattr(blob, "path", "")).is_file() for blob in blobs)
+                images = find_images(path, survey.raw, options, probes, self.spellings(probes))
+                return all(map(images.has, names))
             return False
 
-        return list(filter(names_images, super().find(raw, options)))
+        return list(filter(names_images, super().find(survey, options)))
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         for name, value in read_members(path):

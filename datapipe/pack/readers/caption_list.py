@@ -20,8 +20,9 @@ from datapipe.errors import PackError
 from datapipe.index.images.header import is_image_name
 from datapipe.pack.input.disk_join import Entry, disk_join
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
-from datapipe.pack.records.captions import Captioned, CaptionReader
-from datapipe.pack.records.images.nearby import PROBED
+from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.captions import Captioned, CaptionFile, CaptionReader
+from datapipe.pack.records.images.roots import PROBED
 from datapipe.pack.records.locate import list_files
 
 _NUMBERED = re.compile(r"([^\t]+\.\w{3,4}(?:\.\d+)?)#\d+[\t ]+(.*)")
@@ -248,10 +249,10 @@ class CaptionListReader(CaptionReader):
     )
     marks = ("\n", "")
 
-    def find(self, raw: Path, options: ReadOptions) -> list[Path]:
+    def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
         try:
-            for level in list_files(raw, options.include):
-                found = [path for path in level[:_PROBES] if layout_of(path)]
+            for level in list_files(survey, options.include):
+                found = [path for path in level[:_PROBES] if survey.look(layout_of, path)]
                 names = {path.name for path in found}
                 originals = [(path, path.name.replace(_COPIES, ".")) for path in found]
                 if found := [p for p, name in originals if name == p.name or name not in names]:
@@ -260,12 +261,12 @@ class CaptionListReader(CaptionReader):
             pass
         return []
 
-    def open(self, raw: Path, options: ReadOptions) -> Path:
-        return self.only_one(raw, self.find(raw, options))
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        return self.only_one(survey.raw, self.find(survey, options))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        lines = super().estimate(raw, options)
-        layout = None if lines is None else layout_of(self.open(raw, options))
+    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
+        lines = super().estimate(source, options)
+        layout = None if lines is None else layout_of(source.path)
         return None if lines is None else lines - (layout is not None and layout.header)
 
     def probes(self, path: Path) -> Sequence[str]:

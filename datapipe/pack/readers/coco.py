@@ -12,8 +12,10 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError, SampleError
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import (
     Captioned,
+    CaptionFile,
     CaptionReader,
     checked_object,
     first_entry,
@@ -22,7 +24,7 @@ from datapipe.pack.records.captions import (
     parsed_entries,
 )
 from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import PROBED, Spelling
+from datapipe.pack.records.images.roots import PROBED, Spelling
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 
 _ARRAYS = ("images", "annotations")
@@ -49,22 +51,21 @@ class CocoReader(CaptionReader):
         name, entry = first_entry(path, *_ARRAYS, most=_LOOK)
         return entry.keys() >= {"id", "file_name" if name == "images" else "image_id"}
 
-    def open(self, raw: Path, options: ReadOptions) -> Path:
-        if raw.is_file():
-            return raw
-        fitting = self.find(raw, options)
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        if survey.is_file:
+            return survey.raw
+        fitting = self.find(survey, options)
         # The word stands in every file of captions.
         captioned = [p for p in fitting if next(count_marks(p, b'"caption"'), 0)]
         if fitting and not captioned:
             raise _without_captions(fitting[0])
-        return self.only_one(raw, captioned)
+        return self.only_one(survey.raw, captioned)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        path = self.open(raw, options)
-        images = sum(count_marks(path, b'"file_name"'))
+    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
+        images = sum(count_marks(source.path, b'"file_name"'))
         if parse_captions(options.captions) != "all":
             return images
-        return max(images, sum(count_marks(path, b'"caption"')))
+        return max(images, sum(count_marks(source.path, b'"caption"')))
 
     def probes(self, path: Path) -> Sequence[str]:
         names = [entry.get("file_name") for entry in first_objects(path, "images", PROBED)]
@@ -72,10 +73,6 @@ class CocoReader(CaptionReader):
 
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
         return (str,)
-
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        split = path.stem.rpartition("_")[2]
-        return split, f"images/{split}"
 
     def entries(self, path: Path, options: ReadOptions) -> Iterator[Captioned | Reject]:
         arrays = read_member_arrays(path, _ARRAYS)

@@ -15,11 +15,11 @@ from datapipe.index.ignore import ignored_by, parse_ignore, why_ignored
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive, lies_beside
 from datapipe.pack.input.file_kinds import is_paper, why_not_packed
-from datapipe.pack.input.own_files import is_own
+from datapipe.pack.input.listing import kind_of_name, split_name
+from datapipe.pack.input.loose_images import are_labels
 from datapipe.pack.input.parallel_folders import (
     LABELS,
     ParallelFolders,
-    SortedNames,
     TextFolder,
     is_text,
     merged_groups,
@@ -33,10 +33,10 @@ from datapipe.pack.input.raw_sample import (
     printable,
 )
 from datapipe.pack.input.real_paths import UNKNOWN, folders_above, identity_of
-from datapipe.pack.input.survey import are_labels, is_folder, look_at
+from datapipe.pack.input.sorted_names import SortedNames
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.textless import TextlessFolders
 from datapipe.pack.readers.unrecognized import only_names_images, seems_records
-from datapipe.pack.records.streams.containers import kind_of_name
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LITTER = frozenset({"thumbs.db", "desktop.ini"})  # what Windows leaves in folders of images
@@ -58,26 +58,29 @@ class FolderReader:
     fallback = True
     takes: frozenset[str] = frozenset({"ignore", "include", "map"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return raw.is_dir() and any(map(is_image_extension, look_at(raw)))
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return survey.is_folder and any(map(is_image_extension, survey.extensions()))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        tree = _Tree(raw, options)
+    def open(self, survey: Survey, options: ReadOptions) -> Survey:
+        return survey
+
+    def estimate(self, source: Survey, options: ReadOptions) -> int | None:
+        tree = _Tree(source, options)
         number = 0
         for folder, names, _ in tree.walk():
             tree.parallel.texts_of(folder)  # raises where several could be meant
             below = tree.below(folder)
-            images = filter(is_image_extension, names.unsorted())
+            images = filter(is_image_extension, names)
             number += sum(map(tree.takes_image, (below + name for name in images)))
         return number
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        tree = _Tree(raw, options)
+    def read(self, source: Survey, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        tree = _Tree(source, options)
         textless = TextlessFolders()
         for folder, names, circular in tree.walk():
             for name in circular:
-                source = printable(tree.below(folder) + name)
-                yield Reject(source, "this link leads back to a folder above it", "DecodeError")
+                label = printable(tree.below(folder) + name)
+                yield Reject(label, "this link leads back to a folder above it", "DecodeError")
             if tree.parallel.owner_of(folder) is None:
                 yield from textless.watch(tree.read_folder(folder, names))
         if options.map is None and (advice := textless.advice()):
@@ -87,29 +90,29 @@ class FolderReader:
 class _Tree:
     """Folder tree that is read; `include` chooses images if it matches some, else texts."""
 
-    def __init__(self, raw: Path, options: ReadOptions) -> None:
-        self._raw = os.fspath(raw)
+    def __init__(self, survey: Survey, options: ReadOptions) -> None:
+        self._survey = survey
+        self._raw = os.fspath(survey.raw)
         self._include = options.include
         self._ignore = parse_ignore(options.ignore)
         self._notes = options.notes
         self.parallel = ParallelFolders(
-            raw=self._raw, listing=lambda folder: self._list(folder)[0], include=self.takes_text
+            survey=survey, files=lambda folder: self._list(folder)[0], include=self.takes_text
         )
         self._of_images = False
         self._captioned = 0  # folders whose texts were found to be captions
-        self._holds_images = ("", False)  # the last folder that was looked into, and the answer
         if self._include is not None:
             texts = False
             for folder, names, _ in self.walk():
                 below = self.below(folder)
-                for name in names.unsorted():
+                for name in names:
                     if self._matches(below + name):
                         self._of_images |= is_image_extension(name)
                         texts |= is_text(name)
             if not (self._of_images or texts):
                 raise PackError(
-                    f"{raw}: --include {options.include!r} matches neither an image nor a text; it "
-                    "is compared with paths below this folder, such as 'captions/*'"
+                    f"{self._raw}: --include {options.include!r} matches neither an image nor a "
+                    "text; it is compared with paths below this folder, such as 'captions/*'"
                 )
 
     def _matches(self, name: str) -> bool:
@@ -144,25 +147,20 @@ class _Tree:
 
     def _list(self, folder: str) -> tuple[SortedNames, list[str]]:
         """Return the files and the folders in a folder, both sorted, without ignored files."""
-        files, folders, ignored = SortedNames(), [], []
-        below = self.below(folder)
         try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    name = entry.name
-                    if name.startswith(".") or name.lower() in _LITTER or is_own(folder, name):
-                        continue
-                    if is_folder(entry):
-                        folders.append(name)
-                    elif self._ignore and (pattern := ignored_by(below + name, self._ignore)):
-                        ignored.append((below + name, pattern))
-                    else:
-                        files.add(name)
+            listing = self._survey.listing(folder)
         except OSError as error:
             raise PackError(f"{folder}: folder cannot be read: {error.strerror}") from error
-        for name, pattern in sorted(ignored):
-            self._leave_out(name, why_ignored(pattern))
-        return files, sorted(folders)
+        if not self._ignore:
+            return listing.files, listing.folders
+        files = SortedNames()
+        below = self.below(folder)
+        for name in listing.files:
+            if pattern := ignored_by(below + name, self._ignore):
+                self._leave_out(below + name, why_ignored(pattern))
+            else:
+                files.add(name)
+        return files, listing.folders
 
     def read_folder(self, folder: str, names: SortedNames) -> Iterator[RawSample | Reject]:
         """Yield the samples of the images in a folder, and what becomes of its other files."""
@@ -191,9 +189,9 @@ class _Tree:
         """Return whether the texts beside images are boxes, by the first of them."""
         if self._captioned >= _FOLDERS_JUDGED:
             return False
-        images = {name for name in names if is_image_extension(_split(name)[1])}
-        stems = images | {_split(name)[0] for name in images}
-        parts = [(name, *_split(name)) for name in names]
+        images = {name for name in names if is_image_extension(split_name(name)[1])}
+        stems = images | {split_name(name)[0] for name in images}
+        parts = [(name, *split_name(name)) for name in names]
         texts = [
             f"{folder}/{name}"
             for name, stem, ext in parts
@@ -225,7 +223,7 @@ class _Tree:
         sidecars: dict[str, dict[str, str | Blob]] = {}
         stems: set[str] = set()
         for name in names:
-            stem, ext = _split(name)
+            stem, ext = split_name(name)
             if is_image_extension(ext):
                 stems |= {stem, name}  # gallery-dl and Supervisely call the text `x.jpg.json`
             elif (ext == "json" or (ext in TEXT_EXTENSIONS and not labels)) and (
@@ -233,7 +231,7 @@ class _Tree:
             ):
                 sidecars.setdefault(stem, {}).setdefault(ext, name)
         for name, text in others:
-            stem, ext = _split(name)
+            stem, ext = split_name(name)
             above = self.below(text.folder)
             if is_text(name) and self.takes_text(above + name) and stem in stems:
                 blob = Blob(f"{text.folder}/{name}", 0, None, printable(above + name))
@@ -242,16 +240,16 @@ class _Tree:
             if text.reports:
                 yield from self._left_over(text.folder, above, name, stem in stems, parallel=True)
         for image in sidecars.keys() & set(names):
-            for ext in sidecars[image].keys() & sidecars.get(_split(image)[0], {}).keys():
+            for ext in sidecars[image].keys() & sidecars.get(split_name(image)[0], {}).keys():
                 del sidecars[image][ext]  # `x.txt` goes before `x.jpg.txt`
         alike: Counter[str] = Counter()
         if len(names) > 2:  # an image, another, and their text
-            parts = map(_split, names)
+            parts = map(split_name, names)
             alike.update(
                 stem for stem, ext in parts if stem in sidecars and is_image_extension(ext)
             )
         for name in names:
-            stem, ext = _split(name)
+            stem, ext = split_name(name)
             if is_image_extension(ext):
                 if not chosen or self.takes_image(below + name):
                     own = {**sidecars.get(name, {}), **sidecars.get(stem, {})}
@@ -277,11 +275,13 @@ class _Tree:
     ) -> Iterator[Reject]:
         """Yield the reject of a file that no sample has, unless it is noted as no data."""
         source = below + name
+        if name.lower() in _LITTER:
+            return
         if not self._matches(source) and (self._of_images or is_text(name)):
             if not self._of_images:
                 self._leave_out(source, "texts that --include does not take")
             return
-        ext, path = _split(name)[1], Path(folder, name)
+        ext, path = split_name(name)[1], Path(folder, name)
         text = ext in TEXT_EXTENSIONS or ext == "json"
         alone = text and not has_image
         reason = ""
@@ -293,7 +293,7 @@ class _Tree:
             reason = "records, which the format folder does not read"
         elif alone and only_names_images(path):
             reason = "lists of files"
-        elif alone and not parallel and not self._has_images(folder):
+        elif alone and not parallel and not self._survey.listing(folder).images:
             reason = "texts in a folder without images, which the format folder does not read"
         elif ext == "npz":
             reason = "arrays, such as cached latents"
@@ -308,21 +308,8 @@ class _Tree:
         else:
             yield Reject(printable(source), why_not_packed(name), "DecodeError")
 
-    def _has_images(self, folder: str) -> bool:
-        """Return whether images are among the first files of a folder."""
-        if self._holds_images[0] != folder:
-            with os.scandir(folder) as entries:
-                names = [entry.name for entry in itertools.islice(entries, _JUDGED)]
-            self._holds_images = (folder, any(is_image_extension(_split(n)[1]) for n in names))
-        return self._holds_images[1]
-
     def _leave_out(self, name: str, reason: str) -> None:
         self._notes.leave_out(printable(name), reason)
-
-
-def _split(name: str) -> tuple[str, str]:
-    stem, _, ext = name.rpartition(".")
-    return stem, ext.lower()
 
 
 def _sample(folder: str, below: str, image: str, sidecars: Mapping[str, str | Blob]) -> RawSample:

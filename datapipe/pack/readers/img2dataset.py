@@ -5,8 +5,8 @@ Source of the layout: https://github.com/rom1504/img2dataset, `writer.py` and `d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from datapipe.index.tar.contents import Content, content_of
 from datapipe.index.tar.grouping import group_members, split_name
 from datapipe.index.tar.headers import TarMember, TarScanner
 from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.listing import list_folder
 from datapipe.pack.input.members import (
     member_rejects,
     read_members,
@@ -25,6 +26,7 @@ from datapipe.pack.input.members import (
     tar_members,
 )
 from datapipe.pack.input.raw_sample import Blob, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import rejected
 from datapipe.pack.records.streams.parquet_records import columns_of, count_rows, read_parquet
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -59,105 +61,120 @@ class Img2DatasetReader:
     fallback = False
     takes = frozenset({"ignore", "key_from", "map"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return is_img2dataset(raw)
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return is_img2dataset(survey)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        shards = _shards(raw)
-        for shard in shards[:_TABLES]:
-            try:
-                return count_rows(shard.table) * len(shards)
-            except PackError:
-                continue
+    def open(self, survey: Survey, options: ReadOptions) -> Download:
+        if not survey.is_folder:
+            raise PackError(
+                f"{survey.raw} cannot be read: it is no folder; give the folder that img2dataset "
+                "wrote"
+            )
+        download = _download(survey)
+        if not download.shards:
+            raise PackError(f"{survey.raw}: no shard such as 00000.tar or 00000.parquet is here")
+        return download
+
+    def estimate(self, source: Download, options: ReadOptions) -> int | None:
+        for shard in source.shards[:_TABLES]:
+            if shard.table is not None:
+                with suppress(PackError):
+                    return count_rows(shard.table) * len(source.shards)
         return None
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        shards = _shards(raw)
-        if not shards:
-            raise PackError(f"{raw}: no shard such as 00000.tar or 00000.parquet is here")
-        for shard in shards:
+    def read(self, source: Download, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        for shard in source.shards:
             yield from _read_shard(shard, options)
-        for name in _names(raw):
-            stem, _, ext = name.rpartition(".")
-            if ext in ("tar", "parquet") and not _is_number(stem):
-                reason = "the name is no number, as those of img2dataset's shards are"
-                yield Reject(printable(name), reason, "DecodeError")
+        for name in source.others:
+            reason = "the name is no number, as those of img2dataset's shards are"
+            yield Reject(printable(name), reason, "DecodeError")
 
 
-def is_img2dataset(raw: Path) -> bool:
+def is_img2dataset(survey: Survey) -> bool:
     """Return whether a folder holds shards with a table that has img2dataset's columns; quick."""
-    try:
-        shards = [s for s in _shards(raw) if s.tar.is_file() or s.folder.is_dir()]
-    except (PackError, OSError):
-        return False
-    for table in [s.table for s in shards if s.table.is_file()][:_TABLES]:
-        try:
-            return columns_of(table).keys() >= _COLUMNS
-        except PackError:
-            continue
+    shards = [shard for shard in _download(survey).shards if shard.tar or shard.folder]
+    for table in [shard.table for shard in shards if shard.table][:_TABLES]:
+        with suppress(PackError):
+            return survey.look(columns_of, table).keys() >= _COLUMNS
     return False
 
 
 # --- shards -----------------------------------------------------------------------------------
 
 
-class _Paths(NamedTuple):
-    """Paths of the parts of a shard, whether they exist or not."""
+class DownloadedShard(NamedTuple):
+    """Parts of a shard that are there: a tar or a folder, its table, and its statistics."""
 
-    tar: Path
-    folder: Path
-    table: Path
-    stats: Path
+    stem: str
+    tar: Path | None
+    folder: Path | None
+    table: Path | None
+    has_stats: bool
 
 
-def _names(raw: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(raw))
-    except OSError as error:
-        raise PackError(
-            f"{raw}: cannot be read: {error.strerror}; give the folder that img2dataset wrote"
-        ) from error
+class Download(NamedTuple):
+    """Shards in the order of their numbers, and names of tars and tables that are no shards."""
+
+    shards: list[DownloadedShard]
+    others: list[str]
+
+
+def _download(survey: Survey) -> Download:
+    folders, files = {*survey.top.folders}, {*survey.top.files}
+    stems, others = {*filter(_is_number, folders)}, []
+    for name in survey.top.files:
+        stem, _, ext = name.rpartition(".")
+        if ext in ("tar", "parquet"):
+            if _is_number(stem):
+                stems.add(stem)
+            else:
+                others.append(name)
+
+    def part(name: str, names: set[str]) -> Path | None:
+        return survey.raw / name if name in names else None
+
+    shards = [
+        DownloadedShard(
+            stem,
+            part(f"{stem}.tar", files),
+            part(stem, folders),
+            part(f"{stem}.parquet", files),
+            f"{stem}_stats.json" in files,
+        )
+        for stem in sorted(stems, key=lambda stem: (int(stem), stem))
+    ]
+    return Download(shards, others)
 
 
 def _is_number(stem: str) -> bool:
     return stem.isascii() and stem.isdecimal()
 
 
-def _shards(raw: Path) -> list[_Paths]:
-    """Return the shards in the order of their numbers."""
-    stems = {name.removesuffix(".tar").removesuffix(".parquet") for name in _names(raw)}
-    endings = (".tar", "", ".parquet", "_stats.json")
-    return [
-        _Paths(*(raw / (stem + ending) for ending in endings))
-        for stem in sorted(filter(_is_number, stems), key=lambda stem: (int(stem), stem))
-    ]
-
-
-def _read_shard(shard: _Paths, options: ReadOptions) -> Iterator[RawSample | Reject]:
-    in_folder = shard.folder.is_dir()
-    if shard.tar.exists() and in_folder:
+def _read_shard(shard: DownloadedShard, options: ReadOptions) -> Iterator[RawSample | Reject]:
+    if shard.tar and shard.folder:
         raise PackError(
             f"{shard.tar} and {shard.folder} are the same shard; move one of them elsewhere"
         )
     rows: list[_Row | Reject] = []
-    interrupted = _is_interrupted(shard)
+    table = f"{shard.stem}.parquet"
+    interrupted = shard.table is not None and not shard.has_stats and _is_begun(shard.table)
     if interrupted:
-        rows = [Reject(shard.table.name, _INTERRUPTED, "DecodeError")]
-    elif shard.table.exists():
-        rows = list(read_parquet(shard.table, shard.table.name))
+        rows = [Reject(table, _INTERRUPTED, "DecodeError")]
+    elif shard.table:
+        rows = list(read_parquet(shard.table, table))
     samples: list[_Downloaded] = []
     rejects: list[Reject] = []
-    if in_folder:
+    if shard.folder:
         samples, rejects = _read_folder(shard.folder, interrupted, options)
-    elif shard.tar.exists():
+    elif shard.tar:
         samples, rejects = _read_tar(shard.tar, interrupted, options)
-    home = shard.folder.name if in_folder else shard.tar.name
+    home = shard.stem if shard.folder else f"{shard.stem}.tar"
     keys = {sample.key for sample in samples}
     width = max(map(len, keys), default=0)
     keyed = [(_key(row, width), row) for row in rows]
     by_key = {key: row for key, row in keyed if isinstance(row, Mapping)}
     for key, name, members in samples:
-        source = f"{home}{'/' if in_folder else ':'}{printable(name)}"
+        source = f"{home}{'/' if shard.folder else ':'}{printable(name)}"
         yield _sample(source, members, by_key.get(key), options)
     yield from rejects
     for number, (key, row) in enumerate(keyed):
@@ -165,16 +182,14 @@ def _read_shard(shard: _Paths, options: ReadOptions) -> Iterator[RawSample | Rej
             yield row
         elif key not in keys:
             label = printable(key or f"row {number}")
-            yield _failed(f"{shard.table.name}:{label}", row, home)
+            yield _failed(f"{table}:{label}", row, home)
 
 
-def _is_interrupted(shard: _Paths) -> bool:
-    """Return whether a download stopped in this shard: its table was begun, but has no end yet."""
-    if shard.stats.exists() or not shard.table.is_file():
-        return False
-    with shard.table.open("rb") as file:
+def _is_begun(table: Path) -> bool:
+    """Return whether a table was begun and has no end yet, as where a download stopped."""
+    with table.open("rb") as file:
         head = file.read(4)
-        file.seek(max(shard.table.stat().st_size - 4, 0))
+        file.seek(max(table.stat().st_size - 4, 0))
         tail = file.read(4)
         size = file.tell()
     return not head or (head == b"PAR1" and (tail != b"PAR1" or size < 12))
@@ -234,7 +249,11 @@ def _read_folder(
     samples: dict[str, _Members] = {}
     rejects = []
     ignore = parse_ignore(options.ignore)
-    for name in _names(folder):
+    try:
+        names = list_folder(folder, strict=True).files
+    except OSError as error:
+        raise PackError(f"{folder}: cannot be read: {error.strerror}") from error
+    for name in names:
         label = f"{folder.name}/{printable(name)}"
         parts = split_name(name)
         if pattern := ignored_by(name, ignore):
@@ -243,7 +262,7 @@ def _read_folder(
             blob = Blob(f"{folder}/{name}", name=label)
             start = b"" if member_kind(parts[1]) else start_of(blob.path, START)
             samples.setdefault(parts[0], []).append((content_of(parts[1], start), blob))
-        elif not name.startswith("."):
+        else:
             rejects.append(Reject(label, "name has no key and extension", "DecodeError"))
     if interrupted:
         # The metadata is the last that img2dataset writes of a sample.

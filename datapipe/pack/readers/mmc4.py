@@ -10,15 +10,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.conversations import unpack_document
-from datapipe.pack.records.images.nearby import Images, find_images
+from datapipe.pack.records.images.fields import named_blob
+from datapipe.pack.records.images.roots import Images, find_images
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records
 from datapipe.pack.records.streams.record_files import (
+    RecordFiles,
     find_records,
     key_of_record,
     open_records,
@@ -27,6 +30,13 @@ from datapipe.pack.records.streams.record_files import (
 
 _PROBED = 500  # as few of them may have been downloaded
 _WHAT = "`text_list` and `image_info`"
+
+
+class Documents(NamedTuple):
+    """Files of documents, and the folders of their images."""
+
+    records: RecordFiles
+    images: Images
 
 
 class Mmc4Reader:
@@ -41,19 +51,24 @@ class Mmc4Reader:
     fallback = False
     takes = frozenset({"image_root", "include", "key_from"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return find_records(raw, options, fits) is not None
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return bool(find_records(survey, options, fits))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        records = find_records(raw, options, fits)
-        return None if records is None else records.estimate()
-
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        images = _find_images(raw, options)
+    def open(self, survey: Survey, options: ReadOptions) -> Documents:
+        # `open_records` says what is wrong.
+        files = find_records(survey, options, fits)
+        files = files or open_records(survey, options, fits, _WHAT).files
+        images = _find_images(files[0], survey.raw, options)
         options = replace(options, image_root=images.folders[0])
+        return Documents(open_records(survey, options, fits, _WHAT), images)
+
+    def estimate(self, source: Documents, options: ReadOptions) -> int | None:
+        return source.records.estimate()
+
+    def read(self, source: Documents, options: ReadOptions) -> Iterator[RawSample | Reject]:
         missing = 0
-        make = partial(_sample, images, options)
-        for found in each_record(open_records(raw, options, fits, _WHAT), make):
+        make = partial(_sample, source.images, options)
+        for found in each_record(source.records, make):
             if isinstance(found, Reject):
                 yield found
             else:
@@ -112,13 +127,11 @@ def document(record: Record, there: set[str]) -> Record:
     return {**rest, "texts": texts, "images": images}
 
 
-def _find_images(raw: Path, options: ReadOptions) -> Images:
+def _find_images(path: Path, raw: Path, options: ReadOptions) -> Images:
     """Find the folder of the images, of which many may not have been downloaded."""
-    # `open_records` says what is wrong.
-    files = find_records(raw, options, fits) or open_records(raw, options, fits, _WHAT)
-    names = [name for record in first_records(files.files[0]) for name in _names(record)]
+    names = [name for record in first_records(path) for name in _names(record)]
     try:
-        return find_images(files.files[0], raw, options, names[:_PROBED], (str,))
+        return find_images(path, raw, options, names[:_PROBED], (str,))
     except PackError as error:
         raise PackError(
             f"{error}, or download them first: `raw_url` of each, as its `image_name`"
@@ -139,7 +152,8 @@ def _sample(
     names = _names(record)
     found, rest = unpack_document(document(record, set(filter(images.has, names))))
     blobs = tuple(
-        RawImage(images.blob(name, source), str(number or "")) for number, name in enumerate(found)
+        RawImage(named_blob(name, images, source), str(number or ""))
+        for number, name in enumerate(found)
     )
     kept, others = plain(rest, ())
     sample = RawSample(source, blobs, record=kept, others=others, key=key_of_record(rest, options))

@@ -8,19 +8,19 @@ in `records/columns.py`, or said by `--map`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers import caption_list, vqa
 from datapipe.pack.readers.conversations import is_chat
 from datapipe.pack.records.captions import parse_captions, with_captions
@@ -28,8 +28,9 @@ from datapipe.pack.records.fields.class_names import class_names, with_class_nam
 from datapipe.pack.records.fields.columns import image_sources, infer, is_table
 from datapipe.pack.records.fields.field_map import FieldMap, parse_map
 from datapipe.pack.records.fields.field_path import parse_source
-from datapipe.pack.records.fields.refusals import ID_NAME, listed
-from datapipe.pack.records.images.fields import raw_images, url_columns
+from datapipe.pack.records.fields.refusals import listed
+from datapipe.pack.records.images.fields import elsewhere, raw_images
+from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.images.unused import note_unused
 from datapipe.pack.records.reader import Record, each_record
 from datapipe.pack.records.streams.containers import first_records, kind_of
@@ -101,6 +102,13 @@ def _is_small(kind: pa.DataType) -> bool:
 _OF_OTHERS = ("conversations", "messages", "texts")
 
 
+class ImageTable(NamedTuple):
+    """Files of rows, and the meaning of their columns."""
+
+    records: RecordFiles
+    fields: FieldMap
+
+
 class TableReader:
     """Columns of images, of a caption or of turns; the other columns become the record."""
 
@@ -111,26 +119,29 @@ class TableReader:
         {"image_root", "image_column", "text_column", "include", "key_from", "map", "captions"}
     )
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
         # Lists of captions and of questions by image have readers of their own.
-        special = (caption_list.READER, vqa.READER)
-        if options.map is None and any(reader.recognises(raw, options) for reader in special):
+        listed = (caption_list.READER.recognises, vqa.READER.recognises)
+        if options.map is None and any(recognises(survey, options) for recognises in listed):
             return False
         # Many a JSON file beside other data has a `description`; only a file that was named may
         # hold nothing but text.
-        fits = _fits(options, text_is_enough=raw.is_file())
-        return find_records(raw, options, fits) is not None or is_unreadable(raw, options)
+        fits = _fits(options, text_is_enough=survey.is_file)
+        return bool(find_records(survey, options, fits)) or is_unreadable(survey, options)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return _open(raw, options).estimate()
+    def open(self, survey: Survey, options: ReadOptions) -> ImageTable:
+        records = _open(survey, options)
+        fields = _field_map(survey.raw, records, options)
+        return ImageTable(records, _named_classes(fields, records, options))
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        records = _open(raw, options)
-        fields = _named_classes(_field_map(raw, records, options), records, options)
+    def estimate(self, source: ImageTable, options: ReadOptions) -> int | None:
+        return source.records.estimate()
+
+    def read(self, source: ImageTable, options: ReadOptions) -> Iterator[RawSample | Reject]:
         captions = parse_captions(options.captions)
-        for part in records.parts():
-            root = _root(part, fields)
-            make = partial(_sample, fields, root, options)
+        for part in source.records.parts():
+            images = _images(part, source.fields, options)
+            make = partial(_sample, source.fields, images, options)
             for found in each_record(part, make):
                 if isinstance(found, Reject):
                     yield found
@@ -138,9 +149,9 @@ class TableReader:
                     yield from with_captions(*found, captions, options.notes)
 
 
-def _open(raw: Path, options: ReadOptions) -> RecordFiles:
+def _open(survey: Survey, options: ReadOptions) -> RecordFiles:
     fits = _fits(options, text_is_enough=False)
-    if find_records(raw, options, fits) is None:
+    if not find_records(survey, options, fits):
         fits = _fits(options, text_is_enough=True)
     named = [name for name in (options.image_column, options.text_column) if name]
     what = "a column of images or of text (name them with --image-column and --text-column)"
@@ -148,7 +159,7 @@ def _open(raw: Path, options: ReadOptions) -> RecordFiles:
         what = f"fields of --map {options.map!r}"
     elif named:
         what = f"column {' and '.join(map(repr, named))}"
-    return open_records(raw, options, fits, what)
+    return open_records(survey, options, fits, what)
 
 
 def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
@@ -173,10 +184,10 @@ def _fits(options: ReadOptions, text_is_enough: bool) -> Fits:
 
 
 def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMap:
-    columns, root = sample_columns(records), records.parts()[0].root
+    columns, files = sample_columns(records), records.parts()[0].images
     image, text = options.image_column, options.text_column
     if options.map is None:
-        return infer(columns, raw, options.notes, image=image, text=text, root=root)
+        return infer(columns, raw, options.notes, image=image, text=text, files=files)
     fields = parse_map(options.map)
     if text is not None:
         raise PackError(
@@ -200,16 +211,15 @@ def _field_map(raw: Path, records: RecordFiles, options: ReadOptions) -> FieldMa
     others = {name: values for name, values in columns.items() if values and name not in texts}
     if image is None and fields.has_images_in_turns({n: v[0] for n, v in columns.items() if v}):
         return fields
-    images = image_sources(others, raw, options.notes, image=image, root=root)
-    elsewhere = [*url_columns(others), *filter(ID_NAME.search, others)]
+    images = image_sources(others, raw, options.notes, image=image, files=files)
     if images and image is None:
         names = ", ".join(map(str, images))
         options.notes.decide(
             f"images: {names} (recognised by name; `image=` in the map leaves them out)"
         )
-    elif image is None and elsewhere:
+    elif image is None and (addressed := elsewhere(others)):
         options.notes.decide(
-            f"no column is known to hold images, so text alone is packed; {listed(elsewhere)} may "
+            f"no column is known to hold images, so text alone is packed; {listed(addressed)} may "
             "name images by address or id"
         )
     return replace(fields, images=images, recognised=image is None)
@@ -228,27 +238,26 @@ def _named_classes(fields: FieldMap, records: RecordFiles, options: ReadOptions)
     return with_class_names(fields, names)
 
 
-def _root(part: RecordFiles, fields: FieldMap) -> Path:
-    """Return the folder that image paths start from; those of a user's template, from `raw`."""
+def _images(part: RecordFiles, fields: FieldMap, options: ReadOptions) -> Images:
+    """Return where the images are; those of a user's template are looked for by their own names."""
     templates = [source for source in fields.images if source.kind == "text"]
-    if not templates or part.root_given or not part.raw.is_dir():
-        return part.root
+    if not templates:
+        return part.images
     paths = [path for path in map(templates[0].get, first_records(part.files[0])) if path]
-    roots = (part.root, part.raw)  # the first of equals counts
-    return max(roots, key=lambda root: sum(os.path.exists(root / path) for path in paths))
+    return find_images(part.files[0], part.raw, options, paths[:PROBED], required=False)
 
 
 def _sample(
-    fields: FieldMap, root: Path, options: ReadOptions, source: str, record: Record
+    fields: FieldMap, files: Images, options: ReadOptions, source: str, record: Record
 ) -> tuple[RawSample, list[str]]:
     """Return a row without its captions, and these."""
-    mapped = fields.read(record, root)
+    mapped = fields.read(record, files)
     read = {image.label for image in fields.images if image.kind == "field"}
     if mapped.in_turns:
         note_unused(record, mapped.images, source, options.notes)
     else:
         note_unused(record, mapped.images, source, options.notes, fields.with_image, read=read)
-    images = raw_images(mapped.images, root, source)
+    images = raw_images(mapped.images, files, source)
     kept, others = plain(mapped.record, ())
     # Packing checks the record next, and media given as bytes have left it then.
     if mapped.turns and others:

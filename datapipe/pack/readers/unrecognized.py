@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -19,12 +18,13 @@ from datapipe.index.images.header import is_image_extension
 from datapipe.index.media import is_text
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.listing import kind_of_name, split_name
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
-from datapipe.pack.input.survey import walk
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.fields.refusals import longest, prose
-from datapipe.pack.records.images.nearby import named_by
+from datapipe.pack.records.images.templates import named_by
 from datapipe.pack.records.locate import levels, name_below
-from datapipe.pack.records.streams.containers import first_records, kind_of, kind_of_name, not_utf8
+from datapipe.pack.records.streams.containers import first_records, kind_of, not_utf8
 from datapipe.pack.records.streams.json_stream import NotRecordsError, is_columnar
 from datapipe.pack.teaching import fields_with_text, show
 from datapipe.text.conversation import has_words
@@ -48,17 +48,18 @@ _FOLDERS = 10_000
 
 
 def refuse_textless(
-    raw: Path, samples: Iterable[RawSample | Reject], ignore: Sequence[str] = ()
+    survey: Survey, samples: Iterable[RawSample | Reject], ignore: Sequence[str] = ()
 ) -> None:
     """Refuse a folder of images none of which has a text, though texts are there.
 
     Nothing is refused where one of the first samples has a text: then sidecars are what is meant.
 
     Args:
-        raw: the folder.
+        survey: of the folder.
         samples: what the reader of folders makes of it; only the first are read.
         ignore: patterns of files that are left out on purpose.
     """
+    raw = survey.raw
     unread: dict[str, Any] = {}
     read = 0
     for sample in islice(samples, _INPUTS):
@@ -81,13 +82,13 @@ def refuse_textless(
         mapped = f"--format folder --map {shlex.quote(f'caption={example}')}"
         alone = "pack the images and their JSON as they are with --format folder"
     fields = ", ".join(map(repr, unread))
-    if lists := _texts_of_none(raw, ignore):
+    if lists := _texts_of_none(survey, ignore):
         name = printable(lists[0].relative_to(raw).as_posix())
         name += f" (and {len(lists) - 1} more)" if len(lists) > 1 else ""
         beside = f"; or take a field of the JSON beside the images ({fields}): {mapped}"
         raise PackError(
             f"{raw} holds images, and {name} names images or tells of them but no format reads it: "
-            f"{describe(lists[0], raw)}{beside if unread else ''}; or {alone}"
+            f"{describe(lists[0], survey)}{beside if unread else ''}; or {alone}"
         )
     if unread:
         raise PackError(
@@ -96,8 +97,8 @@ def refuse_textless(
         )
 
 
-def _texts_of_none(raw: Path, ignore: Sequence[str]) -> list[Path]:
-    """Return files that may be the texts of the images below `raw`, though no reader takes them.
+def _texts_of_none(survey: Survey, ignore: Sequence[str]) -> list[Path]:
+    """Return files that may be the texts of the images of a survey, though no reader takes them.
 
     These are texts of images' stems; else files that name images or hold records; else texts with
     about as many lines as there are images; else tables.
@@ -106,19 +107,21 @@ def _texts_of_none(raw: Path, ignore: Sequence[str]) -> list[Path]:
     files: dict[tuple[str, str], list[Path]] = defaultdict(list)
     tables: list[Path] = []
     images = seen = 0
-    for folder, _, names in walk(raw):
-        for name in sorted(names):
-            stem, ext = _split(name)
-            if ignore and ignored_by(os.path.relpath(Path(folder, name), raw), ignore):
+    root = len(os.fspath(survey.raw)) + 1
+    for listing in survey.walk():
+        for name in listing.files:
+            there = f"{listing.folder}/{name}"
+            stem, ext = split_name(name)
+            if ignore and ignored_by(there[root:], ignore):
                 continue
             if is_image_extension(ext):
                 images += 1
                 stems |= {stem, name}
             elif ext in _TABLES:
-                tables.append(Path(folder, name))
+                tables.append(Path(there))
             elif not is_paper(name) and (kind_of_name(name) or not medium_of(name)):
-                files[folder, ext].append(Path(folder, name))
-        seen += len(names)
+                files[listing.folder, ext].append(Path(there))
+        seen += len(listing.files)
         if seen >= _FILES:
             break
     if ignore and not images:
@@ -196,27 +199,28 @@ def seems_records(path: Path) -> bool:
     return b'"annotations"' in start or b'"images"' in start or b"}\n{" in start
 
 
-def advice(raw: Path, options: ReadOptions) -> str:
-    """Return what to do with files of records at `raw` that fit no format; may be empty."""
+def advice(survey: Survey, options: ReadOptions) -> str:
+    """Return what to do with files of records that fit no format; may be empty."""
     lines = []
     try:
-        files = [path for level in levels(raw, options.include, 20_000) for path in level]
-        if not files and raw.is_file():
-            files = [raw]
+        files = [path for level in levels(survey, options.include, 20_000) for path in level]
+        if not files and survey.is_file:
+            files = [survey.raw]
         for path in files[:5]:
-            said = describe(path, raw)
+            said = describe(path, survey)
             # Beside data, objects are settings and statistics.
-            if said != _ONE_OBJECT or raw.is_file():
-                lines.append(f"\n{name_below(raw, path)}: {said}")
+            if said != _ONE_OBJECT or survey.is_file:
+                lines.append(f"\n{name_below(survey.raw, path)}: {said}")
     except OSError:
         return ""
     return "".join(lines)
 
 
-def describe(path: Path, raw: Path) -> str:
-    """Return what a file of a folder holds, and how it could be read instead."""
+def describe(path: Path, survey: Survey) -> str:
+    """Return what a file of a survey holds, and how it could be read instead."""
+    raw = survey.raw
     if not kind_of(path):
-        return _describe_text(path, raw)
+        return _describe_text(path, survey)
     try:
         records = list(islice(first_records(path), _READ))
         fault = "" if records else not_utf8(path)
@@ -236,7 +240,7 @@ def describe(path: Path, raw: Path) -> str:
             "example with img2dataset"
         )
     values = {name: [r[name] for r in records if r.get(name) is not None] for name in record}
-    if raw.is_dir() and (template := named_by(raw, values)):
+    if survey.is_folder and (template := named_by(raw, values)):
         texts = prose(values)
         return (
             f"{columns}give --include {shlex.quote(path.relative_to(raw).as_posix())} "
@@ -246,20 +250,20 @@ def describe(path: Path, raw: Path) -> str:
     return f"{columns}name theirs with --image-column and --text-column"
 
 
-def _describe_text(path: Path, raw: Path) -> str:
+def _describe_text(path: Path, survey: Survey) -> str:
     def names_it(name: str) -> bool:
-        stem, ext = _split(name)
+        stem, ext = split_name(name)
         return stem == path.stem and is_image_extension(ext)
 
-    if any(names_it(p.name) for p in path.parent.glob(f"{glob.escape(path.stem)}.*")):
+    if any(map(names_it, survey.listing(os.fspath(path.parent)).images)):
         return "it is beside an image of its name; call it .txt, and it is this image's text"
-    folders = islice(walk(raw), _FOLDERS) if raw.is_dir() else ()
-    if any(names_it(name) for _, _, names in folders for name in names):
+    folders = islice(survey.walk(), _FOLDERS)
+    if any(names_it(name) for listing in folders for name in listing.images):
         return (
             "it has an image's name in another folder; texts are found beside the images, or "
             "in a folder whose path differs from theirs in one name, as images/a and texts/a do"
         )
-    if _split(path.name)[1] in _TABLES:
+    if split_name(path.name)[1] in _TABLES:
         return "its format is not read; write it as CSV, JSONL or Parquet"
     return "write it as CSV or JSONL, with a column of image paths and one of texts"
 
@@ -307,8 +311,3 @@ def _is_nested(record: Mapping[str, Any]) -> bool:
     return not any(isinstance(value, str) for value in values) or any(
         isinstance(value, list) and value and isinstance(value[0], Mapping) for value in values
     )
-
-
-def _split(name: str) -> tuple[str, str]:
-    stem, _, ext = name.rpartition(".")
-    return stem, ext.lower()

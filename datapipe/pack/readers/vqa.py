@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from datapipe.errors import MissingMember, SampleError
 from datapipe.pack.input.disk_join import Entries, disk_join, identity
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.caption_list import names_image
 from datapipe.pack.records.captions import parsed_entries
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import (
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import (
     PROBED,
     Images,
     Spelling,
@@ -37,6 +38,14 @@ _IDS = ("question_id", "questionId", "question_index", "qa_id")
 _FIRST = 5000  # questions among which the first images are looked for
 
 
+class Questions(NamedTuple):
+    """File of questions, that of their answers if it is another, and the folders of the images."""
+
+    file: QuestionFile
+    annotations: Path | None
+    images: Images
+
+
 class VqaReader:
     """Reader whose samples are images with all their questions, as turns in the file's order.
 
@@ -49,15 +58,18 @@ class VqaReader:
     fallback = False
     takes = frozenset({"image_root", "include", "key_from"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return bool(find_objects(raw, options, holds_questions))
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return bool(find_objects(survey, options, holds_questions))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
+    def open(self, survey: Survey, options: ReadOptions) -> Questions:
+        file, annotations = open_questions(survey, options)
+        return Questions(file, annotations, _find_images(file, survey.raw, options))
+
+    def estimate(self, source: Questions, options: ReadOptions) -> int | None:
         return None
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        file, annotations = open_questions(raw, options)
-        images = _find_images(file, raw, options)
+    def read(self, source: Questions, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        file, annotations, images = source
         options.notes.decide("all questions about an image are one sample, a turn each")
         with disk_join(options.scratch, "question", "answer") as (questions, answers):
             entries = ((number, value, name) for number, name, value in file.questions())
@@ -76,8 +88,8 @@ class VqaReader:
                     else:
                         turns.append(turn)
                 if turns:
-                    source = f"{printable(file.path.name)}#{image}"
-                    yield _sample(source, turns, image, images, options)
+                    label = f"{printable(file.path.name)}#{image}"
+                    yield _sample(label, turns, image, images, options)
             yield from questions.rejects(join.source)
             yield from answers.rejects(join.annotation, "questions")
 
@@ -89,10 +101,7 @@ def _find_images(file: QuestionFile, raw: Path, options: ReadOptions) -> Images:
             found[str(value[field])] = None
     # Not the first alone, as images may be in several folders in turn.
     names = list(found)[:: max(len(found) // PROBED, 1)][:PROBED]
-    hints = [hint for hint in (file.subtype, f"images/{file.subtype}") if file.subtype]
-    hints.append("train_images")  # of TextVQA, for its splits train and val
-    spellings = _spellings(file, names)
-    return find_images(file.path, raw, options, names, spellings, hints=hints)
+    return find_images(file.path, raw, options, names, _spellings(file, names))
 
 
 def _spellings(file: QuestionFile, names: list[str]) -> tuple[Spelling, ...]:
@@ -225,7 +234,7 @@ def _sample(
         whole = {"messages": messages, "questions": [turn.rest for turn in turns]}
         record, _ = plain(turns[0].image | whole)
         key = key_of_record(record, options)
-        blob = images.blob(image, source)
+        blob = named_blob(image, images, source)
     except SampleError as error:
         return rejected(source, error)
     return RawSample(source, (RawImage(blob),), record=record, key=key)

@@ -17,6 +17,7 @@ from datapipe.index.tar.headers import TarMember, TarScanner, check_ends
 from datapipe.index.tar.listing import Tars, names_shards, tars_at
 from datapipe.pack.input.archives import unpack_command, unpack_folder
 from datapipe.pack.input.file_kinds import is_paper
+from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.members import (
     member_rejects,
     read_members,
@@ -24,9 +25,9 @@ from datapipe.pack.input.members import (
     tar_members,
 )
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.readers.img2dataset import is_img2dataset
 from datapipe.pack.readers.unrecognized import are_names_alone
-from datapipe.pack.records.streams.containers import kind_of_name
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 _LOOKED_AT = 20  # texts, the longest: a file of captions is longer than each of them
@@ -126,6 +127,12 @@ def _kind_of(ext: str) -> str:
     return ""
 
 
+def tars_in(survey: Survey) -> list[Path]:
+    """Return the tars in a folder itself, compressed ones too: reading them says what to do."""
+    names = survey.top.files
+    return [survey.raw / name for name in names if name.endswith(".tar") or ".tar." in name]
+
+
 class WebDatasetReader:
     """Reader of a folder of tar files, a list of them, or one.
 
@@ -138,54 +145,51 @@ class WebDatasetReader:
     fallback = False
     takes: frozenset[str] = frozenset({"map", "ignore"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        if names_shards(raw):
-            return True
-        if raw.is_file():
-            return ".tar" in raw.suffixes[-2:]
-        # Compressed ones are recognised too, so that reading them can say what to do.
-        found = any(raw.glob("*.tar")) or any(raw.glob("*.tar.*"))
-        return found and not is_img2dataset(raw)
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        if survey.is_file:
+            return ".tar" in survey.raw.suffixes[-2:]
+        if not survey.is_folder:
+            return names_shards(survey.raw)
+        return bool(tars_in(survey)) and not is_img2dataset(survey)
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        shards = _tars(raw).shards
+    def open(self, survey: Survey, options: ReadOptions) -> Tars:
+        raw = survey.raw
+        if survey.is_file:  # whatever it is called
+            return Tars(name=str(raw), folder=raw.parent, shards=(raw,), listed=True)
+        tars = tars_at(raw)
+        if not tars.shards:
+            raise PackError(f"{raw}: no .tar file is here or below")
+        return tars
+
+    def estimate(self, source: Tars, options: ReadOptions) -> int | None:
+        shards = source.shards
         with TarScanner(shards[0]) as tar:
             samples = len(group_members(tar).samples)
         total = sum(path.stat().st_size for path in shards)
         return round(samples * total / max(shards[0].stat().st_size, 1))
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        tars = _tars(raw)
-        check_ends(tars.shards)
+    def read(self, source: Tars, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        check_ends(source.shards)
         again: list[str] = []
         ignore = parse_ignore(options.ignore)
         judged = False
-        for shard, name in zip(tars.shards, map(printable, tars.names()), strict=True):
+        for shard, name in zip(source.shards, map(printable, source.names()), strict=True):
             with TarScanner(shard) as tar:
                 groups = group_members(read_members(tar, ignore, options.notes, name))
                 if groups.samples and not judged:
-                    refuse_folder_in_tar(tar, groups.samples, tars.shards)
+                    refuse_folder_in_tar(tar, groups.samples, source.shards)
                     judged = True
             for group in groups.samples:
-                source = f"{name}:{group.name}"
+                label = f"{name}:{group.name}"
                 if group.number > 1:
-                    again.append(source)
-                yield sample_of_members(source, tar_members(shard, group), options.notes)
+                    again.append(label)
+                yield sample_of_members(label, tar_members(shard, group), options.notes)
             yield from member_rejects(name, groups, tar)
         if again:
             options.notes.decide(
                 f"{len(again):,} samples have the key of an earlier one in their tar, for example "
                 f"{again[0]}; each is a sample of its own, as for WebDataset"
             )
-
-
-def _tars(raw: Path) -> Tars:
-    if raw.is_file():  # whatever it is called
-        return Tars(name=str(raw), folder=raw.parent, shards=(raw,), listed=True)
-    tars = tars_at(raw)
-    if not tars.shards:
-        raise PackError(f"{raw}: no .tar file is here or below")
-    return tars
 
 
 READER = WebDatasetReader()

@@ -1,34 +1,59 @@
-"""Choice of the reader for raw data: by name, or by what the data looks like."""
+"""Choice of the format of raw data: by name, or by what the data looks like.
+
+Loose images may be beside files that another format reads: records, or tars. What is compared is
+how many samples each reading would give. One that finds its images wins over those that find none.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.index.ignore import parse_ignore
 from datapipe.index.tar.listing import names_shards
-from datapipe.pack.input.archives import packed_images, refuse_archive
-from datapipe.pack.input.raw_sample import ReadOptions
-from datapipe.pack.input.survey import describe_files
+from datapipe.pack.input.archives import lies_beside, packed_images, refuse_archive
+from datapipe.pack.input.loose_images import LooseImages, loose_images
+from datapipe.pack.input.raw_sample import ReadOptions, printable
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.readers import Reader, all_readers
+from datapipe.pack.readers import RawReading, Reader, all_readers
 from datapipe.pack.readers.unrecognized import advice, refuse_textless
+from datapipe.pack.readers.webdataset import tars_in
+from datapipe.pack.recognition.counts import Counts, count
 from datapipe.pack.recognition.other_stores import why_unread
-from datapipe.pack.recognition.readings import weigh, without_unpacked
 from datapipe.pack.records.fields.field_map import parse_map
-from datapipe.pack.records.locate import listing_once
+from datapipe.pack.records.locate import levels
 
+# Shapes that nothing but their own writer makes, and that cost a pass to be looked at.
+_PLAIN = frozenset({"coco", "img2dataset"})
+_CONVERSATIONS = frozenset({"llava", "chat"})
+_OPTIONS_OF_RECORDS = ("image_root", "image_column", "text_column", "include", "key_from", "map")
 _FOLDERS = 20
+_TARS = 20  # more are not looked into
+_QUICK = 20_000
+_SIDECARS = 3
+
+# Pairs that no record names may be 5 % of what the records bring, as rejects may be by default.
+_PAIRS = 20
+# Images that no record names may be many, as those of a subset over all of COCO: 10 for one named
+# image, 1,000 for ten, 100,000 for a hundred. One record over a thousand images is an accident.
+_IMAGES = 10
+# Images beside tars may be a hundredth of those in the tars: previews, figures.
+_PREVIEWS = 100
 
 
-def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | None = None) -> Reader:
-    """Return the reader called `name`, or the one that recognises `raw`.
+def choose_reading(
+    survey: Survey, name: str | None = None, options: ReadOptions | None = None
+) -> RawReading:
+    """Return the reading of the format called `name`, or of the one that recognises a survey.
 
     Raises:
-        PackError: `raw` is not there, or no format or more than one fits.
+        PackError: nothing is there, or no format or more than one fits.
     """
-    options = options or ReadOptions()
+    raw, options = survey.raw, options or ReadOptions()
     readers = all_readers()
     if name is not None and name not in readers:
         raise PackError(f"format {name!r} is not known; the formats are\n{_listed(readers)}")
@@ -42,60 +67,191 @@ def choose_reader(raw: Path, name: str | None = None, options: ReadOptions | Non
             )
     elif not raw.exists():
         raise PackError(f"{raw}: no such file or folder")
-    if name is not None:
-        if name != "table" and options.map is not None and parse_map(options.map).imageless:
-            raise PackError(
-                f"--map {options.map!r}: `image=` leaves out a table's images, and those of the "
-                f"format {name} are no columns of one"
-            )
-        return readers[name]
-    with listing_once():
-        return _recognised(raw, options, readers)
+    if name is None:
+        return _recognised(survey, options, readers)
+    if name != "table" and options.map is not None and parse_map(options.map).imageless:
+        raise PackError(
+            f"--map {options.map!r}: `image=` leaves out a table's images, and those of the "
+            f"format {name} are no columns of one"
+        )
+    return RawReading(survey=survey, reader=readers[name], options=options)
 
 
-def _recognised(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> Reader:
-    """Return the reader that is plainly meant of those that recognise `raw`."""
+def _recognised(
+    survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
+) -> RawReading:
+    """Return the reading that is plainly meant of those that fit a survey."""
     asked = list(readers.values())
     if options.map is not None:  # of a reader of files, the images are not fields of a record
         fields = parse_map(options.map)
         alone = "table" if fields.images or fields.imageless else ""
         asked = [r for r in asked if "map" in r.takes and alone in ("", r.name)]
-    fitting = [reader for reader in asked if reader.recognises(raw, options)]
-    folder = next((reader for reader in fitting if reader.fallback), None)
-    chosen = [reader for reader in fitting if not reader.fallback]
-    if folder is not None:
-        chosen = without_unpacked(raw, chosen)
-    if chosen and (meant := weigh(raw, options, chosen, folder)) is not folder:
+    readings = [
+        # Of what a reader notes, only the notes of the one that is chosen count.
+        RawReading(survey=survey, reader=reader, options=replace(options, notes=Notes()))
+        for reader in asked
+        if reader.recognises(survey, replace(options, notes=Notes()))
+    ]
+    folder = next((reading for reading in readings if reading.reader.fallback), None)
+    others = [reading for reading in readings if not reading.reader.fallback]
+    if folder is not None and _are_unpacked(survey):
+        others = [reading for reading in others if reading.reader.name != "webdataset"]
+    if others and (meant := _meant(others, folder)) is not folder:
         return meant
     if folder is None:
-        packed = f"\n{said}" if (said := packed_images([raw])) else ""
-        below = _below(raw, options, readers)
-        if not (packed or below) and (cause := why_unread(raw)):
-            raise PackError(cause)
-        raise PackError(
-            f"{raw}: no known format is recognised (found: {describe_files(raw)}); the formats "
-            f"are\n{_listed(readers)}{advice(raw, options)}{packed}{below}"
-        )
+        raise _unrecognized(survey, options, readers)
     if options.map is None:
-        refuse_textless(
-            raw,
-            folder.read(raw, replace(options, notes=Notes())),
-            parse_ignore(options.ignore),
-        )
+        refuse_textless(survey, folder.inputs(Notes()), parse_ignore(options.ignore))
     return folder
 
 
-def _listed(readers: dict[str, Reader]) -> str:
+def _unrecognized(
+    survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]
+) -> PackError:
+    packed = f"\n{said}" if (said := packed_images([survey.raw])) else ""
+    below = _below(survey, options, readers)
+    if not (packed or below) and (cause := why_unread(survey)):
+        return PackError(cause)
+    return PackError(
+        f"{survey.raw}: no known format is recognised (found: {survey.describe()}); the formats "
+        f"are\n{_listed(readers)}{advice(survey, options)}{packed}{below}"
+    )
+
+
+def _listed(readers: dict[str, Reader[Any]]) -> str:
     return "\n".join(f"  --format {r.name:<12} {r.summary}" for r in readers.values())
 
 
-def _below(raw: Path, options: ReadOptions, readers: dict[str, Reader]) -> str:
+def _below(survey: Survey, options: ReadOptions, readers: dict[str, Reader[Any]]) -> str:
     """Return what folders just below look like, where something is recognised in them."""
-    if not raw.is_dir():
-        return ""
     said = ""
-    for folder in sorted(path for path in raw.iterdir() if path.is_dir())[:_FOLDERS]:
-        names = [name for name, reader in readers.items() if reader.recognises(folder, options)]
+    for folder in survey.top.folders[:_FOLDERS]:
+        inner = Survey(survey.raw / folder)
+        names = [name for name, reader in readers.items() if reader.recognises(inner, options)]
         if names:
-            said += f"\n{folder} looks like {' or '.join(names)}: give that folder"
+            said += f"\n{inner.raw} looks like {' or '.join(names)}: give that folder"
     return said
+
+
+# --- readings compared ----------------------------------------------------------------------------
+
+
+def _meant(readings: Sequence[RawReading], folder: RawReading | None) -> RawReading:
+    """Return the reading that is plainly meant.
+
+    Args:
+        readings: those that fit, without `folder`.
+        folder: that of loose images, if there are any.
+
+    Raises:
+        PackError: several could be meant; it lists them with counts.
+    """
+    first, survey = readings[0], readings[0].survey
+    only = len(readings) == 1
+    if only and (folder is None or first.reader.name in _PLAIN or _named_by_options(first, folder)):
+        return first
+    loose = loose_images(survey) if folder is not None else LooseImages()
+    if folder is not None and folder.options.include is None and _are_sidecars(survey, loose):
+        return folder
+    counted = [(reading, count(reading, loose)) for reading in readings]
+    found = [pair for pair in counted if pair[1].images]
+    if len(found) == 1 and all(counts.missing for _, counts in counted if not counts.images):
+        ((reading, counts),) = found
+        if not loose.paths or _is_plain(reading, counts, loose):
+            return reading
+    if only:
+        counts = counted[0][1]
+        # A broken one says what is wrong.
+        alone = not loose.paths or (counts.is_broken and not loose.pairs)
+        if alone or _is_plain(first, counts, loose):
+            return first
+    elif not loose.pairs:
+        if all(counts.is_broken for _, counts in counted):
+            return first
+        if (conversations := _conversations(counted, loose)) is not None:
+            return conversations
+    if folder is not None and loose.paths:
+        counts = Counts(holds=loose.describe(), paths=_home(survey, loose))
+        counted.append((folder, counts))
+    raise PackError(_ambiguous(survey, counted))
+
+
+def _are_unpacked(survey: Survey) -> bool:
+    """Return whether all tars of a folder are unpacked beside themselves."""
+    tars = tars_in(survey)
+    return 0 < len(tars) <= _TARS and all(map(lies_beside, tars))
+
+
+def _are_sidecars(survey: Survey, loose: LooseImages) -> bool:
+    """Return whether the nearest files of records have the names of images, one file an image."""
+    files = next(filter(None, levels(survey, None, _QUICK)), [])
+    if len(files) < _SIDECARS:
+        return False
+    stems = {os.path.basename(path).rpartition(".")[0] for path in loose.paths}
+    return sum(path.stem in stems for path in files) * 2 > len(files)
+
+
+def _named_by_options(reading: RawReading, folder: RawReading) -> bool:
+    """Return whether an option was given that means something to a format and not to `folder`.
+
+    A pattern that takes files of records names these.
+    """
+    given = {name for name in _OPTIONS_OF_RECORDS if getattr(reading.options, name) is not None}
+    return bool(given & (reading.reader.takes - (folder.reader.takes - {"include"})))
+
+
+def _is_plain(reading: RawReading, counts: Counts, loose: LooseImages) -> bool:
+    if reading.reader.name == "webdataset":
+        return not loose.pairs and len(loose.paths) * _PREVIEWS <= counts.images
+    if not counts.images:
+        return False
+    if counts.exact and loose.complete:
+        pairs = sum(text for path, text in loose.paths.items() if path not in counts.named)
+    else:
+        pairs = max(loose.pairs - counts.images, 0)
+    unnamed = len(loose.paths) - min(counts.images, len(loose.paths))
+    return pairs * _PAIRS <= counts.images and unnamed <= _IMAGES * counts.images**2
+
+
+def _conversations(
+    counted: Sequence[tuple[RawReading, Counts]], loose: LooseImages
+) -> RawReading | None:
+    """Return the reading as conversations if a table beside them is about the same images.
+
+    Examples are LLaVA's datasets: `chat.json` and `metadata.json`, whose texts are captions, or
+    `blip_laion_cc_sbu_558k.json` and `..._meta.json`, whose texts have no known name.
+    """
+    tables = [counts for reading, counts in counted if reading.reader.name == "table"]
+    others = [pair for pair in counted if pair[0].reader.name in _CONVERSATIONS]
+    if len(tables) != 1 or len(others) != 1 or len(counted) != 2:
+        return None
+    (table,), ((reading, meant),) = tables, others
+    if table.is_broken:  # the conversations are about all images that are here
+        is_meant = _is_plain(reading, meant, loose)
+    else:
+        is_meant = 2 * len(meant.named & table.named) > len(table.named) > 0
+    return reading if is_meant else None
+
+
+def _home(survey: Survey, loose: LooseImages) -> tuple[str, ...]:
+    """Return the folder below a path that holds all loose images, if it is not the path itself."""
+    home = os.path.commonpath([os.path.dirname(path) for path in loose.paths])
+    below = os.path.relpath(home, os.path.realpath(survey.raw))
+    return () if below.startswith(os.curdir) else (printable(below),)  # links lead outside of it
+
+
+def _ambiguous(survey: Survey, counted: Sequence[tuple[RawReading, Counts]]) -> str:
+    raw = survey.raw
+    width = max(len(reading.reader.name) for reading, _ in counted)
+    lines = []
+    for reading, counts in counted:
+        line = f"  --format {reading.reader.name:<{width}}  {counts.holds}"
+        if survey.is_folder and len(counts.paths) == 1:
+            line += f" (or give {printable(str(raw / counts.paths[0]))})"
+        lines.append(line)
+    return (
+        f"{printable(str(raw))} can be read in several ways, and each would leave something out:\n"
+        + "\n".join(lines)
+        + "\nadd the one that is meant to the command, such as "
+        f"--format {counted[-1][0].reader.name}; or move what is not meant elsewhere"
+    )

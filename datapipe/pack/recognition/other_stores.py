@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.file_kinds import is_paper, medium_of
 from datapipe.pack.input.file_start import start_of
-from datapipe.pack.input.survey import walk
+from datapipe.pack.input.survey import Survey
 
 _FILES = 20_000
 _FEW = 20
@@ -43,48 +43,53 @@ class _LibraryFiles(NamedTuple):
     hint: str = ""
 
 
-def why_unread(raw: Path) -> str:
+def why_unread(survey: Survey) -> str:
     """Return why no reader takes a path, with the remedy; "" if no cause is known."""
-    if raw.is_file() and is_image_extension(raw.suffix[1:]):
+    raw = survey.raw
+    if survey.is_file and is_image_extension(raw.suffix[1:]):
         home = shlex.quote(str(raw.parent))
         return f"{raw} is one image; give the folder that holds it: datapipe pack {home} OUT"
-    files = _files(raw)
+    files = _files(survey)
     if not files:
-        return _empty(raw)
+        return _empty(survey)
     for find in (_index, _arrow, _lmdb, _hdf5, _tfrecord):
         if store := find(files):
             return _say(raw, store)
-    return _of_one_medium(raw, files)
+    return _of_one_medium(survey, files)
 
 
-def _files(raw: Path) -> list[Path]:
-    """Return the first files at a path, without READMEs and the like."""
-    if raw.is_file():
-        return [raw]
+def _files(survey: Survey) -> list[Path]:
+    """Return the first files at a path."""
+    if survey.is_file:
+        return [survey.raw]
     found: list[Path] = []
-    for folder, _, names in walk(raw):
-        found += (Path(folder, name) for name in sorted(names))
+    for listing in survey.walk():
+        found += map(Path, listing.paths())
         if len(found) >= _FILES:
             break
     return found
 
 
-def _empty(raw: Path) -> str:
+def _empty(survey: Survey) -> str:
+    raw = survey.raw
     remedy = "give the folder that holds the images and texts"
     hidden = next((p for p in raw.rglob(".*") if p.is_file()), None)
-    folders = any(path.is_dir() for path in raw.iterdir())
     if hidden is not None:
         return f"{raw} has only hidden files, such as {hidden.name}, which are not read; {remedy}"
-    return f"{raw} is empty" + (": its folders hold no files" if folders else "") + f"; {remedy}"
+    return (
+        f"{raw} is empty"
+        + (": its folders hold no files" if survey.top.folders else "")
+        + f"; {remedy}"
+    )
 
 
-def _of_one_medium(raw: Path, files: Sequence[Path]) -> str:
+def _of_one_medium(survey: Survey, files: Sequence[Path]) -> str:
     data = [path for path in files if not is_paper(path.name)]
     media = Counter(medium_of(path.name) for path in data)
     if len(media) != 1 or not (medium := next(iter(media))) or medium == "an archive":
         return ""
-    name = data[0].name
-    if raw.is_file():
+    name, raw = data[0].name, survey.raw
+    if survey.is_file:
         return f"{raw} is {medium}; only images and text are packed"
     held = f"{len(data):,} files, each" if len(data) > 1 else "one file,"
     return f"{raw} holds {held} {medium} ({name}); only images and text are packed"

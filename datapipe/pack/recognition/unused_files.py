@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.archives import is_archive
 from datapipe.pack.input.file_kinds import is_paper, medium_of
+from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Blob, Input, RawSample, printable
 from datapipe.pack.input.real_paths import RealPaths
-from datapipe.pack.input.survey import walk
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.streams.containers import kind_of_name
 from datapipe.text.sample_text import TEXT_EXTENSIONS
 
 MOST_FILES = 100_000
@@ -25,20 +24,20 @@ _ENDINGS = (".index.parquet", "_stats.json", ".idx")  # of files that tell of a 
 
 
 def with_leftovers(
-    raw: Path, format: str, inputs: Iterator[Input], notes: Notes
+    survey: Survey, format: str, inputs: Iterator[Input], notes: Notes
 ) -> Iterator[Input]:
     """Yield the inputs, and note at their end which files of a folder none of them named.
 
     Memory and time are bounded: of larger folders the first `MOST_FILES` files are compared.
 
     Args:
-        raw: the file or folder that was given.
+        survey: of the file or folder that was given.
         format: name of the reader.
         inputs: those of the reader.
         notes: told what is left over.
     """
     spell = RealPaths()
-    files, complete = _files(raw, spell, notes) if raw.is_dir() else ({}, True)
+    files, complete = _files(survey, spell, notes)
     if not files:
         yield from inputs
         return
@@ -68,24 +67,23 @@ def with_leftovers(
             notes.leave_out(printable(below), reason)
     if not complete:
         notes.decide(
-            f"only the first {MOST_FILES:,} files of {printable(str(raw))} were compared with what "
-            f"is packed; {images:,} of them are images that are not"
+            f"only the first {MOST_FILES:,} files of {printable(str(survey.raw))} were compared "
+            f"with what is packed; {images:,} of them are images that are not"
         )
 
 
-def _files(raw: Path, spell: RealPaths, notes: Notes) -> tuple[dict[str, str], bool]:
-    """Return the files below a folder with their paths below it, and whether these are all.
+def _files(survey: Survey, spell: RealPaths, notes: Notes) -> tuple[dict[str, str], bool]:
+    """Return the files of a survey with their paths below it, and whether these are all.
 
     Links that lead out of the folder and back are noted, since they are not followed.
     """
     files: dict[str, str] = {}
     back: list[str] = []
-    root = len(os.fspath(raw)) + 1
-    for folder, _, names in walk(raw, back):
-        for name in names:
+    root = len(os.fspath(survey.raw)) + 1
+    for listing in survey.walk(back):
+        for path in listing.paths():
             if len(files) >= MOST_FILES:
                 return files, False
-            path = f"{folder}/{name}"
             files[spell(path)] = path[root:]
     for path in sorted(back, key=os.fsencode):
         notes.leave_out(printable(path[root:]), "links to a folder above them, not followed")

@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple, get_args
 from datapipe.errors import DecodeError, PackError, SampleError
 from datapipe.pack.input.disk_join import Entry
 from datapipe.pack.input.raw_sample import RawImage, RawSample, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.notes import Notes
-from datapipe.pack.records.images.fields import rejected
-from datapipe.pack.records.images.nearby import Spelling, find_images, spellings_of_names
+from datapipe.pack.records.images.fields import named_blob, rejected
+from datapipe.pack.records.images.roots import Images, Spelling, find_images, spellings_of_names
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.json_stream import count_marks, read_member_arrays
 from datapipe.pack.records.streams.record_files import key_of_record, plain
@@ -79,6 +80,13 @@ class Captioned(NamedTuple):
     record: Mapping[str, Any] | None = None
 
 
+class CaptionFile(NamedTuple):
+    """File of captions, and the folders of its images."""
+
+    path: Path
+    images: Images
+
+
 class CaptionReader:
     """Base of the readers of one file that names images and gives them captions.
 
@@ -110,22 +118,19 @@ class CaptionReader:
     def spellings(self, probes: Sequence[Any]) -> Sequence[Spelling]:
         return spellings_of_names(probes)
 
-    def hints(self, path: Path, probes: Sequence[Any]) -> Sequence[str]:
-        """Return relative folders in which such images usually are."""
-        return ()
+    def find(self, survey: Survey, options: ReadOptions) -> list[Path]:
+        """Return the files that are meant; must be quick and not raise."""
+        return find_objects(survey, options, self.fits)
 
-    def find(self, raw: Path, options: ReadOptions) -> list[Path]:
-        """Return the files at `raw` that are meant; must be quick and not raise."""
-        return find_objects(raw, options, self.fits)
-
-    def open(self, raw: Path, options: ReadOptions) -> Path:
-        """Return the one file at `raw` that fits.
+    def choose(self, survey: Survey, options: ReadOptions) -> Path:
+        """Return the one file that fits.
 
         Raises:
             PackError: none fits, or several do.
         """
         # Of files that fit without being meant, an error will say why.
-        return self.only_one(raw, self.find(raw, options) or find_objects(raw, options, self.fits))
+        found = self.find(survey, options) or find_objects(survey, options, self.fits)
+        return self.only_one(survey.raw, found)
 
     def only_one(self, raw: Path, found: list[Path]) -> Path:
         """Return the only file that was found; raise if there is none, or another."""
@@ -134,20 +139,22 @@ class CaptionReader:
             raise PackError(f"{raw}: {self.absent or absent}")
         return only_one(raw, found, self.what)
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return bool(self.find(raw, options))
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return bool(self.find(survey, options))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        mark = self.marks[parse_captions(options.captions) != "all"]
-        return sum(count_marks(self.open(raw, options), mark.encode())) if mark else None
-
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        path = self.open(raw, options)
+    def open(self, survey: Survey, options: ReadOptions) -> CaptionFile:
+        path = self.choose(survey, options)
         probes = self.probes(path)
-        spellings, hints = self.spellings(probes), self.hints(path, probes)
-        images = find_images(path, raw, options, probes, spellings, hints=hints)
+        images = find_images(path, survey.raw, options, probes, self.spellings(probes))
+        return CaptionFile(path, images)
+
+    def estimate(self, source: CaptionFile, options: ReadOptions) -> int | None:
+        mark = self.marks[parse_captions(options.captions) != "all"]
+        return sum(count_marks(source.path, mark.encode())) if mark else None
+
+    def read(self, source: CaptionFile, options: ReadOptions) -> Iterator[RawSample | Reject]:
         mode = parse_captions(options.captions)
-        for item in self.entries(path, options):
+        for item in self.entries(source.path, options):
             if isinstance(item, Reject):
                 yield item
                 continue
@@ -156,7 +163,7 @@ class CaptionReader:
                 yield Reject(item.source, "image has no caption", "MissingMember")
                 continue
             try:
-                blob = images.blob(item.image, item.source)
+                blob = named_blob(item.image, source.images, item.source)
                 key = key_of_record(item.fields, options)
                 record = None if item.record is None else plain(item.record)[0]
             except SampleError as error:

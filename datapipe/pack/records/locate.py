@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from copy import copy
 from dataclasses import dataclass
-from itertools import islice, tee
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from datapipe.errors import PackError
-from datapipe.index.images.header import is_image_extension
+from datapipe.pack.input.listing import split_name
 from datapipe.pack.input.raw_sample import ReadOptions, printable
-from datapipe.pack.input.real_paths import folders_above
-from datapipe.pack.input.survey import list_folder
-from datapipe.pack.records.streams.containers import estimate_file, kind_of, kind_of_name
+from datapipe.pack.input.survey import Survey
+from datapipe.pack.records.streams.containers import estimate_file, kind_of
 from datapipe.pack.records.streams.parquet_records import columns_of
 from datapipe.text.sample_text import TEXT_EXTENSIONS
-
-_Level = list[tuple[str, list[str], list[str]]]
 
 _LEVELS = 4
 _LIST_LEVELS = 3
 _QUICK = 100_000
 _PROBES = 50
 _LISTED = 20
-_FEW = 3
 _WHOLE = 4 << 20  # bytes; of larger files the number of records is an estimate
 
 # How writers number the files of one dataset: Hugging Face, old and new, Spark, Dask, by hand.
@@ -60,28 +51,20 @@ class RecordGroup:
         return kind_of(self.files[0]) == "parquet"
 
 
-_walks: ContextVar[dict[Any, Iterator[_Level | OSError]] | None] = ContextVar("walks", default=None)
+def levels(survey: Survey, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
+    """Yield files that may hold records, by depth below the path; with `include` as one level.
 
-
-@contextmanager
-def listing_once() -> Iterator[None]:
-    """List each folder once inside of it, however many formats look for files of theirs."""
-    token = _walks.set({})
-    try:
-        yield
-    finally:
-        _walks.reset(token)
-
-
-def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[list[Path]]:
-    """Yield files that may hold records, by depth below `raw`; with `include` all as one level."""
-    if raw.is_file():
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    raw = survey.raw
+    if survey.is_file:
         if kind_of(raw) and (include is None or fnmatch.fnmatchcase(raw.name, include)):
             yield [raw]
         return
     found = (
-        [Path(folder, name) for folder, *names in level for name in _candidates(*names)]
-        for level in _walked(raw, most)
+        [Path(listing.folder, name) for listing in level for name in listing.records]
+        for level in survey.levels(most)
     )
     if include is None:
         yield from islice(found, _LEVELS)
@@ -91,70 +74,6 @@ def levels(raw: Path, include: str | None, most: int | None = None) -> Iterator[
 
 def _matches(raw: Path, path: Path, include: str | None) -> bool:
     return include is None or fnmatch.fnmatchcase(path.relative_to(raw).as_posix(), include)
-
-
-def _walked(raw: Path, most: int | None) -> Iterator[_Level]:
-    """Yield path, files and folders of the folders of each depth; hidden ones are left out.
-
-    Raises:
-        OSError: a folder cannot be read.
-    """
-    kept = _walks.get()
-    walk = _walk(raw, most)
-    if kept is not None:
-        walk = copy(kept.setdefault((raw, most), tee(walk, 1)[0]))
-    for level in walk:
-        if isinstance(level, OSError):
-            raise level
-        yield level
-
-
-def _walk(raw: Path, most: int | None) -> Iterator[_Level | OSError]:
-    """Yield the levels of `_walked`, and an error as the last one, as `tee` keeps no errors."""
-    folders = [str(raw)]
-    visited = folders_above(raw)
-    seen = 0
-    try:
-        while folders:
-            level: _Level = []
-            for folder in folders:
-                status = os.stat(folder)
-                if (status.st_dev, status.st_ino) not in visited:
-                    visited.add((status.st_dev, status.st_ino))
-                    level.append((folder, *list_folder(folder, strict=True)))
-                    seen += len(level[-1][1])
-                if most is not None and seen > most:
-                    yield level
-                    return
-            yield level
-            folders = [f"{folder}/{name}" for folder, _, inner in level for name in inner]
-    except OSError as error:
-        yield error
-
-
-def _candidates(names: list[str], folders: list[str]) -> list[str]:
-    """Return the names of files that may hold records, without sidecars of images and tars."""
-    found = sorted(filter(kind_of_name, names))
-    if not found:
-        return []
-    owners = set(folders)
-    stems = set()
-    for name in names:
-        stem, _, ext = name.rpartition(".")
-        if is_image_extension(ext):
-            stems |= {stem, name}
-        elif ext == "tar":
-            owners.add(stem)
-    return [name for name in found if not _is_companion(name, stems, owners)]
-
-
-def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
-    """Return whether a file is the sidecar of an image, or tells of a tar or a folder."""
-    stem, _, ext = name.rpartition(".")
-    if ext.lower() == "parquet":
-        owner = stem.removesuffix(".index")
-        return owner in owners and (owner != stem or stem.isdigit() or stem.startswith("shard-"))
-    return stem in images
 
 
 def groups_of(raw: Path, files: list[Path]) -> list[RecordGroup]:
@@ -201,7 +120,6 @@ def require_one(
     elif len(groups) > 1:
         parquet = any(group.is_parquet for group in groups)
         what = "several datasets, or splits of one" if parquet else "several annotation files"
-        groups = _by_folder(raw, groups)
         first = next((g for g in groups if "train" in g.pattern.lower()), groups[0])
         width = max(len(repr(group.pattern)) for group in groups[:_LISTED])
         lines = [f"\n  --include {g.pattern!r:<{width}}  {_extent(g)}" for g in groups[:_LISTED]]
@@ -209,8 +127,8 @@ def require_one(
             lines.append(f"\n  and {len(groups) - _LISTED} more")
         raise PackError(
             f"{raw} holds {what}:{''.join(lines)}\n"
-            "take several of one kind with a pattern of yours, or choose one with "
-            f"--include {first.pattern!r}"
+            f"take several of one kind with a pattern such as '*{groups[0].files[0].suffix}', or "
+            f"choose one with --include {first.pattern!r}"
         )
     if options.include is None:
         for group in groups:
@@ -221,27 +139,6 @@ def require_one(
                     f"{group.pattern!r}"
                 )
     _require_equal_columns([p for g in groups if g.is_parquet for p in g.files])
-
-
-def _by_folder(raw: Path, groups: list[RecordGroup]) -> list[RecordGroup]:
-    """Join files of one record each by their folders, where there are many; else as they are."""
-    files = [path for group in groups for path in group.files]
-    try:
-        single = all(kind_of(p) == "json" and estimate_file(p) == 1 for p in files[:_FEW])
-    except PackError:
-        single = False
-    if len(groups) <= _FEW or not single:
-        return groups
-    folders: dict[str, list[Path]] = {}
-    for path in files:
-        below = path.parent.relative_to(raw).as_posix()
-        pattern = "*" if below == "." else f"{glob.escape(below)}/*"
-        folders.setdefault(f"{pattern}{path.suffix}", []).append(path)
-    if len(folders) > _FEW:  # a folder for each sample
-        names = {path.name for path in files}
-        name = glob.escape(names.pop()) if len(names) == 1 else f"*{files[0].suffix}"
-        folders = {f"*/{name}": files}
-    return [RecordGroup(pattern=pattern, files=tuple(paths)) for pattern, paths in folders.items()]
 
 
 def _extent(group: RecordGroup) -> str:
@@ -280,52 +177,48 @@ def _require_equal_columns(files: list[Path]) -> None:
 _LIST_EXTENSIONS = frozenset({"txt", "text", "token", "tokens", "lst", "list", "csv", "tsv"})
 
 
-def list_files(raw: Path, include: str | None) -> Iterator[list[Path]]:
-    """Yield the files that may list images, by depth below `raw`, each level in order.
+def list_files(survey: Survey, include: str | None) -> Iterator[list[Path]]:
+    """Yield the files that may list images, by depth below the path, each level in order.
 
     There are none where images have texts of the same stem beside them, as these are meant then.
 
     Args:
-        raw: a file or a folder.
-        include: pattern that their paths below `raw` must match; all where None.
+        survey: of a file or a folder.
+        include: pattern that paths below a folder must match; all where None.
     """
-    if raw.is_file():
-        if _extension(raw.name) in _LIST_EXTENSIONS:
+    raw = survey.raw
+    if survey.is_file:
+        if split_name(raw.name)[1] in _LIST_EXTENSIONS:
             yield [raw]
         return
     found: list[list[Path]] = []
-    for folders in islice(_walked(raw, _QUICK), _LIST_LEVELS):
-        level: list[Path] = []
-        for folder, names, _ in folders:
-            images = {n.rpartition(".")[0] for n in names if is_image_extension(_extension(n))}
-            lists = sorted(n for n in names if _extension(n) in _LIST_EXTENSIONS)
-            stems = {n.rpartition(".")[0] for n in lists if _extension(n) in TEXT_EXTENSIONS}
-            if stems & images:
+    for level in islice(survey.levels(_QUICK), _LIST_LEVELS):
+        paths: list[Path] = []
+        for listing in level:
+            parts = [(name, *split_name(name)) for name in listing.files]
+            lists = [part for part in parts if part[2] in _LIST_EXTENSIONS]
+            images = {split_name(name)[0] for name in listing.images} if lists else set()
+            if any(stem in images and ext in TEXT_EXTENSIONS for _, stem, ext in lists):
                 return
-            paths = [Path(folder, n) for n in lists if n.rpartition(".")[0] not in images]
-            level += [path for path in paths if _matches(raw, path, include)]
-        found.append(level)
+            paths += [Path(listing.folder, name) for name, stem, _ in lists if stem not in images]
+        found.append([path for path in paths if _matches(raw, path, include)])
     yield from found
-
-
-def _extension(name: str) -> str:
-    return name.rpartition(".")[2].lower()
 
 
 LOOK = 1 << 20
 """Bytes of a file that tell its format."""
 
 
-def find_objects(raw: Path, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
-    """Return the files nearest to `raw` that fit, in order; does not look everywhere, nor raise.
+def find_objects(survey: Survey, options: ReadOptions, fits: Callable[[Path], bool]) -> list[Path]:
+    """Return the files nearest to the path that fit, in order; does not look everywhere, nor raise.
 
     Args:
         fits: whether a file is of a format; must look at its start alone, and not raise.
     """
     try:
-        for level in levels(raw, options.include, _QUICK):
+        for level in levels(survey, options.include, _QUICK):
             files = [path for path in level if path.suffix.lower() == ".json"]
-            if fitting := [path for path in files[:_PROBES] if fits(path)]:
+            if fitting := [path for path in files[:_PROBES] if survey.look(fits, path)]:
                 return fitting
     except OSError:
         pass

@@ -25,7 +25,7 @@ from typing import Any
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import ReadOptions, Reject
-from datapipe.pack.input.survey import list_folder
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.captions import first_entry
 from datapipe.pack.records.locate import LOOK, find_objects, only_one
 from datapipe.pack.records.streams.containers import read_file
@@ -41,7 +41,7 @@ _OF_IMAGES = "qas"
 _LAYOUTS = ("questions", "data", "", _OF_IMAGES)  # see `QuestionFile.array`
 _TEXT_MEMBER = r'"%s"\s*:\s*"([^"\\]{1,100})"'
 _ENDS = 1 << 16
-_MOST = 100  # folders beside the questions, and files in each
+_MOST = 100  # questions of which one has to be answered
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,11 @@ def image_field(question: Mapping[str, Any]) -> str:
 
 def holds_questions(path: Path) -> bool:
     """Return whether a file holds questions about images, or answers to them; does not raise."""
-    return _sniff(path) is not None or holds_answers(path)
+    return _asks(path) or holds_answers(path)
+
+
+def _asks(path: Path) -> bool:
+    return _sniff(path) is not None
 
 
 def holds_answers(path: Path) -> bool:
@@ -84,21 +88,22 @@ def holds_answers(path: Path) -> bool:
     return "question_id" in entry and any(field in entry for field in ANSWERS)
 
 
-def open_questions(raw: Path, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
-    """Return the file of questions at `raw`, and that of their answers if it is another.
+def open_questions(survey: Survey, options: ReadOptions) -> tuple[QuestionFile, Path | None]:
+    """Return the file of questions, and that of their answers if it is another.
 
     Raises:
         PackError: there are none or several, or their answers are not there.
     """
-    found = find_objects(raw, options, lambda path: _sniff(path) is not None)
+    raw = survey.raw
+    found = find_objects(survey, options, _asks)
     if not found:
-        if answers := find_objects(raw, options, holds_answers):
+        if answers := find_objects(survey, options, holds_answers):
             raise PackError(
                 f"{answers[0]} holds answers; give the file of their questions, such as "
                 "v2_OpenEnded_mscoco_val2014_questions.json, or a folder with both"
             )
         raise PackError(f"{raw}: no .json file here holds questions about images; give the file")
-    files = [file for file in map(_sniff, found) if file]
+    files = [file for path in found if (file := survey.look(_sniff, path))]
     paired = [(f, None) if f.answered else (f, _answers(f, raw)) for f in files]
     whole = [pair for pair in paired if pair[0].answered or pair[1]]
     if not whole:
@@ -181,7 +186,10 @@ def _answers_name(path: Path) -> str:
 
 def _answers(file: QuestionFile, raw: Path) -> Path | None:
     """Return the nearest file of answers that has the usual name, else one of the same images."""
-    found = [path for path in _near(file.path, raw) if holds_answers(path)]
+    here = file.path.absolute().parent
+    bases = [here, here.parent, *([raw.absolute()] if raw.is_dir() else [])]
+    near = (find_objects(Survey(base), ReadOptions(), holds_answers) for base in bases)
+    found = list(dict.fromkeys(path for paths in near for path in paths))
     same_name = [path for path in found if path.name == _answers_name(file.path)]
     same_images = [path for path in found if _text_member(path, "data_subtype") == file.subtype]
     for fitting in (same_name, same_images):
@@ -194,22 +202,6 @@ def _answers(file: QuestionFile, raw: Path) -> Path | None:
                 f"leave one there, or call the right one {_answers_name(file.path)}"
             )
     return None
-
-
-def _near(path: Path, raw: Path) -> list[Path]:
-    """Return JSON files beside a file, in the folders beside it and above it, nearest first."""
-    here = path.absolute().parent
-    folders: list[Path] = []
-    for folder in (here, here.parent):
-        folders += [folder, *(folder / name for name in list_folder(folder)[1][:_MOST])]
-    if raw.is_dir():
-        folders.append(raw.absolute())
-    files: dict[Path, None] = {}
-    for folder in dict.fromkeys(folders):
-        names = (name for name in list_folder(folder)[0] if name.lower().endswith(".json"))
-        files |= dict.fromkeys(folder / name for name in sorted(islice(names, _MOST)))
-    files.pop(path.absolute(), None)
-    return list(files)
 
 
 def _unanswered(file: QuestionFile) -> PackError:

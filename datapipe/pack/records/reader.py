@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from datapipe.errors import SampleError
 from datapipe.pack.input.raw_sample import RawSample, ReadOptions, Reject
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import raw_images, rejected
+from datapipe.pack.records.images.roots import Images
 from datapipe.pack.records.images.unused import map_of_turns, note_unused
 from datapipe.pack.records.streams.record_files import (
+    RecordFiles,
     find_records,
     key_of_record,
     open_records,
@@ -46,20 +48,22 @@ class RecordReader:
     fallback: bool = False
     takes: frozenset[str] = frozenset({"image_root", "include", "key_from"})
 
-    def recognises(self, raw: Path, options: ReadOptions) -> bool:
-        return find_records(raw, options, self.fits) is not None
+    def recognises(self, survey: Survey, options: ReadOptions) -> bool:
+        return bool(find_records(survey, options, self.fits))
 
-    def estimate(self, raw: Path, options: ReadOptions) -> int | None:
-        return open_records(raw, options, self.fits, self.what).estimate()
+    def open(self, survey: Survey, options: ReadOptions) -> RecordFiles:
+        return open_records(survey, options, self.fits, self.what)
 
-    def read(self, raw: Path, options: ReadOptions) -> Iterator[RawSample | Reject]:
-        records = open_records(raw, options, self.fits, self.what)
-        for part in records.parts():
+    def estimate(self, source: RecordFiles, options: ReadOptions) -> int | None:
+        return source.estimate()
 
-            def sample(source: str, record: Record, root: Path = part.root) -> RawSample:
+    def read(self, source: RecordFiles, options: ReadOptions) -> Iterator[RawSample | Reject]:
+        for part in source.parts():
+
+            def sample(source: str, record: Record, files: Images = part.images) -> RawSample:
                 values, rest = self.unpack(record)
                 note_unused(record, values, source, options.notes, map_of_turns(record, values))
-                images = raw_images(values, root, source)
+                images = raw_images(values, files, source)
                 kept, others = plain(rest, ())
                 key = key_of_record(record, options)
                 return RawSample(source, images, record=kept, others=others, key=key)

@@ -142,13 +142,12 @@ class _Sample:
         if self.sample.record is not None:
             record, content = _record(self.sample.record)
         raw_caption, others = self.sample.caption, self.sample.others
+        beside = ""  # text that is not learnt
         if isinstance(raw_caption, NamedTexts):
             raw_caption, settled, unused = settle(raw_caption, record, self.options.map)
             others = (*unused, *others)
-            if record is not None and self.options.map is None:
-                for ext, blob in unused:
-                    said = f"the text `{ext}` is not learnt, but that of the JSON beside it"
-                    self.notes.append((said, blob.label))
+            if record is not None and self.options.map is None and unused:
+                beside = f"a text `{unused[0][0]}` beside that of their JSON"
             if settled is not record:
                 record, content = settled, _encode(_dump(settled))
         if self.options.map is not None:
@@ -161,8 +160,9 @@ class _Sample:
         elif raw_caption is not None:
             caption, text = _caption(raw_caption)
             self.add("", "txt", self.buffer.put(text))
-            if isinstance(self.sample.record, Blob):
-                self.note_second_text(caption, record, self.sample.record)
+            second = raw_text(None, record).strip() if isinstance(self.sample.record, Blob) else ""
+            if second and second != caption.strip():
+                beside = "another text in the JSON beside their caption"
         if record is not None or self.sample.record is not None:
             self.add("", "json", self.buffer.put(content))
         for ext, blob in others:
@@ -171,19 +171,14 @@ class _Sample:
         if not self.sizes and isinstance(self.sample.record, Blob):
             refuse_missing_image(record)
         seen = look(caption, record, len(self.sizes))
+        if beside:
+            seen = seen._replace(beside=beside)
         if not self.sizes and not seen.text:
             raise DecodeError("sample has neither image nor text")
         text_bytes = len(_encode(sample_text(caption, record)))
         row = Row(self.key, self.members, self.sizes, text_bytes, self.sample.source)
         start, size = self.buffer.commit()
         return row, start, Outcome(size, self.saved, seen, tuple(self.notes), tuple(self.pages))
-
-    def note_second_text(self, caption: str, record: Any, file: Blob) -> None:
-        """Note a JSON file whose text differs from the caption beside it."""
-        if (text := raw_text(None, record).strip()) and text != caption.strip():
-            self.notes.append(
-                ("the text of the JSON is not learnt, but the caption beside it", file.label)
-            )
 
     def add_image(self, image: RawImage) -> None:
         """Read, check and maybe shrink an image; one that no loader reads is encoded anew."""

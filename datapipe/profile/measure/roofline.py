@@ -9,120 +9,83 @@ multicore architectures", CACM 52(4), 2009), with samples in place of operations
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from datapipe.cpus import available_cpus
-from datapipe.decode.dali.decoder import DaliDecoder
-from datapipe.decode.image import MAX_PIXELS
-from datapipe.decode.transform import Draw, ImageTransform
-from datapipe.errors import SampleError
-from datapipe.geometry.sizes import one
-from datapipe.index.images.header import probe
-from datapipe.loader.batch.context import BatchContext
-from datapipe.loader.batch.token_batch import TokenContext
-from datapipe.profile.measure.parts import (
-    ReadSample,
-    delivered,
-    evict,
-    members_of,
-    read_sample,
-    was_cold,
-)
-from datapipe.profile.measure.stage_benchmark import Alone
+from datapipe.loader.batch.buffer_pool import BufferPool
+from datapipe.loader.batch.builder import BatchBuilder
+from datapipe.loader.batch.context import BatchContext, StepJob
+from datapipe.loader.metrics.watch import Watch
+from datapipe.profile.measure.alone import Alone
+from datapipe.profile.measure.samples import MemoryStore, Stored, delivered, evict, was_cold
 from datapipe.profile.measure.usage import queued_seconds
 from datapipe.report.table import ratio
-from datapipe.text.encode import SampleText, TextEncoder
+from datapipe.torch_threads import single_threads
 
 DEEP = "storage, deep queue"
 """Cold reads by so many threads that more would not be faster."""
 
 _DEEP = 16  # threads
 _COPIED = 32 << 20  # bytes of a copy: beyond any cache
-_BUFFER = 128 << 20  # bytes that a thread writes images to in turn, as a loader does
-_ALL_BUFFERS = 1 << 30  # bytes that all threads may take for that
-_TEXTS = 32  # that are encoded together
+_ALL_COPIES = 1 << 30  # bytes that all threads may take for that
+_BUFFERS = 2  # of batches, that a thread writes to in turn
+_TICK = 0.1  # seconds
 _ROUNDS = 2  # of each number of threads, in turn
-_PATIENCE = 10.0  # seconds that a thread may take to end its piece of work
 
-Work = Callable[[int], Iterator[int]]
+Work = Callable[[int], Iterator[float]]
 """Called with the number of a thread; yields after each piece of work how many units it was."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ThreadRun:
-    """Work that several threads did at once."""
+def run_threads(work: Work, threads: int, seconds: float) -> float:
+    """Run work in threads for some time, each alone in torch; return units per second.
 
-    threads: int
-    done: int  # units of work
-    seconds: float  # that it took
-
-    @property
-    def rate(self) -> float:
-        """Units of work per second."""
-        return ratio(self.done, self.seconds)
-
-
-def run_threads(work: Work, threads: int, seconds: float, *, free: bool = False) -> ThreadRun:
-    """Run work in threads for some time, each with one thread inside torch's kernels.
-
-    An error of the work is raised once the other threads have ended. `free` threads do not wait for
-    each other; then the time that a thread waited for a processor, which another process had, does
-    not count, unless there are more threads than cores.
+    An error of the work is raised once the other threads have ended. The time that a thread waited
+    for a processor, which another process had, does not count, unless there are more threads than
+    cores.
     """
-    barrier = threading.Barrier(threads)
-    rates: list[tuple[int, float]] = []
-    errors: list[BaseException] = []
-    ended = threading.Event()
-    cores = available_cpus()
+    barrier, ended = threading.Barrier(threads), threading.Event()
+    own_core = threads <= available_cpus()
 
-    def body(number: int) -> None:
+    def body(number: int) -> float:
         try:
-            torch.set_num_threads(1)
             pieces = work(number)
             next(pieces)  # sets up, and fills caches
             barrier.wait()
-            done, queued, began = 0, queued_seconds(), time.perf_counter()
+            done, queued, cpu, began = (
+                0.0,
+                queued_seconds(),
+                time.thread_time(),
+                time.perf_counter(),
+            )
             while (now := time.perf_counter()) - began < seconds and not ended.is_set():
                 done += next(pieces)
-            lost = queued_seconds() - queued if free and threads <= cores else 0.0
-            rates.append((done, now - began - lost))
-        except BaseException as error:  # raised below
-            errors.append(error)
+            lost = queued_seconds() - queued if own_core else 0.0
+            return ratio(done, max(now - began - lost, time.thread_time() - cpu))
+        except BaseException:
             ended.set()
             barrier.abort()
+            raise
 
-    before = torch.get_num_threads()
-    team = [threading.Thread(target=body, args=(number,), daemon=True) for number in range(threads)]
-    try:
-        for thread in team:
-            thread.start()
-        for thread in team:
-            thread.join()
-    finally:
-        # After an interrupt too: the interpreter must not exit under threads in a kernel.
-        ended.set()
-        barrier.abort()
-        for thread in team:
-            if thread.ident is not None:
-                thread.join(_PATIENCE)
-        torch.set_num_threads(before)  # the threads changed the default
-    if errors:
-        raise next(
-            (error for error in errors if not isinstance(error, threading.BrokenBarrierError)),
-            errors[0],
-        )
-    # The last piece of each thread takes it a little past the end, each differently.
-    rate = sum(ratio(done, passed) for done, passed in rates)
-    longest = max(passed for _, passed in rates)
-    return ThreadRun(threads=threads, done=round(rate * longest), seconds=longest)
+    with single_threads(threads, "datapipe-ceiling") as pool:
+        try:
+            futures = [pool.submit(body, number) for number in range(threads)]
+            while wait(futures, timeout=_TICK).not_done:
+                pass  # an interrupt that came to another thread is seen here
+        finally:  # after an interrupt too
+            ended.set()
+            barrier.abort()
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return sum(future.result() for future in futures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,74 +125,77 @@ class Roofline:
     scaling: Mapping[int, float] = field(default_factory=lambda: {1: 1.0})
 
 
-def measure_roofline(
-    context: BatchContext, alone: Alone, *, cores: int, readers: int, seconds: float = 0.6
-) -> Roofline:
-    """Measure the ceilings of this machine."""
-    ceilings = [
-        _storage(context, alone, "storage, cached", readers, seconds, cold=False),
-        _storage(context, alone, "storage, cold", readers, seconds, cold=True),
-        _storage(context, alone, DEEP, max(_DEEP, 2 * readers), seconds, cold=True),
+def measure_roofline(alone: Alone, *, cores: int, readers: int, seconds: float = 0.6) -> Roofline:
+    """Measure the ceilings of this machine for the samples that `alone` was measured on."""
+    context, steps, stored = alone.context, alone.steps, alone.first.stored
+    found = [
+        _storage(context, stored, "storage, cached", readers, seconds, cold=False),
+        _storage(context, stored, "storage, cold", readers, seconds, cold=True),
+        _storage(context, stored, DEEP, max(_DEEP, 2 * readers), seconds, cold=True),
     ]
     context.store.close()
+    context = replace(context, store=MemoryStore(context.store, alone.first.contents))
+    # Threads of a tokenizer, and a lock that a transform holds, say nothing of the cores.
+    bare = replace(context, transform=None, tokens=None)
+    decoder = None if context.images is None else context.images.decoder
     scaling = {1: 1.0}
-    work = _image_work(context, alone.kept, _ALL_BUFFERS // cores)
-    decoder = context.images.decoder if context.images is not None else None
-    if work is not None and decoder is not None:
+    if decoder is not None:
         # It has threads of its own; a batch is prepared while others are decoded.
-        done = run_threads(work, decoder.pipelines + 1, seconds)
-        ceilings.append(_ceiling("decoder", done, None, "DALI alone, from memory"))
-    elif work is not None:
-        runs = _interleaved(work, cores, seconds, free=True)
-        scaling = {threads: run.rate / runs[1].rate for threads, run in runs.items()}
-        note = "decode, resize and normalise alone, from memory"
-        ceilings.append(_ceiling("decode kernels", runs[cores], None, note))
-    if context.tokens is not None and alone.kept:
-        run = run_threads(_text_work(context.tokens, alone.kept), cores, seconds)
-        ceilings.append(_ceiling("tokenizer", run, None, "alone, from memory"))
-    if work is None:
-        parsing = _interleaved(_reading(context, alone.kept), cores, seconds, free=False)
-        scaling = {threads: run.rate / parsing[1].rate for threads, run in parsing.items()}
-        context.store.close()
-    made = alone.stages["collate"]
-    ceilings.append(_memory(made.bytes_out / max(made.samples, 1), cores, seconds))
-    return Roofline(
-        cores=cores, ceilings={found.name: found for found in ceilings if found}, scaling=scaling
-    )
+        threads = decoder.pipelines + 1
+        rate = run_threads(_batches(bare, steps), threads, seconds)
+        found.append(_ceiling("decoder", threads, rate, None, "DALI alone, from memory"))
+    else:
+        rates = _interleaved(_batches(bare, steps), cores, seconds)
+        scaling = {threads: ratio(rate, rates[1]) for threads, rate in rates.items()}
+        if context.images is not None and alone.images:
+            note = "decode, resize and normalise alone, from memory"
+            found.append(_ceiling("decode kernels", cores, rates[cores], None, note))
+    if context.tokens is not None:
+        texts = replace(context, images=None, transform=None)
+        rate = run_threads(_batches(texts, steps), cores, seconds)
+        found.append(_ceiling("tokenizer", cores, rate, None, "alone, from memory"))
+    if alone.batch_bytes:
+        rate = run_threads(_copies(_ALL_COPIES // cores), cores, seconds) / alone.batch_bytes
+        note = "the batch's values copied once"
+        found.append(_ceiling("memory copy", cores, rate, alone.batch_bytes, note))
+    context.store.close()
+    ceilings = {ceiling.name: ceiling for ceiling in found if ceiling is not None}
+    return Roofline(cores=cores, ceilings=ceilings, scaling=scaling)
 
 
-def _ceiling(name: str, run: ThreadRun, size: float | None, note: str) -> Ceiling | None:
-    if not run.done:
+def _ceiling(name: str, threads: int, rate: float, size: float | None, note: str) -> Ceiling | None:
+    if not rate:
         return None
-    return Ceiling(
-        name=name, threads=run.threads, rate=run.rate, bytes_per_sample=size or None, note=note
-    )
+    return Ceiling(name=name, threads=threads, rate=rate, bytes_per_sample=size or None, note=note)
 
 
-def _interleaved(work: Work, cores: int, seconds: float, *, free: bool) -> dict[int, ThreadRun]:
+def _interleaved(work: Work, cores: int, seconds: float) -> dict[int, float]:
     """Run the work on one thread, on a thread for each core, and on half as many."""
-    numbers = sorted({1, max(1, cores // 2), cores})
-    done, passed = dict.fromkeys(numbers, 0), dict.fromkeys(numbers, 0.0)
+    rates = dict.fromkeys(sorted({1, max(1, cores // 2), cores}), 0.0)
     for _ in range(_ROUNDS):
-        for number in numbers:
-            run = run_threads(work, number, seconds / _ROUNDS, free=free)
-            done[number] += run.done
-            passed[number] += run.seconds
-    return {n: ThreadRun(threads=n, done=done[n], seconds=passed[n]) for n in numbers}
+        for threads in rates:
+            rates[threads] += run_threads(work, threads, seconds / _ROUNDS) / _ROUNDS
+    return rates
 
 
 def _storage(
-    context: BatchContext, alone: Alone, name: str, threads: int, seconds: float, *, cold: bool
+    context: BatchContext,
+    stored: Sequence[Stored],
+    name: str,
+    threads: int,
+    seconds: float,
+    *,
+    cold: bool,
 ) -> Ceiling | None:
     """Measure random reads of the samples' members; None if they cannot be read cold."""
-    found = [entry for entry in alone.members if entry[1]]
+    found = [entry for entry in stored if entry[1]]
     if not found:
         return None
-    # Not in the order of the plan, in which `alone` has read them.
+    # Not in the order of the plan, in which they were read before.
     order = np.random.default_rng(0).permutation(len(found)).tolist()
     before, asked = delivered(), [0] * threads
 
-    def work(number: int) -> Iterator[int]:
+    def work(number: int) -> Iterator[float]:
         own = [found[index] for index in order[number::threads]] or found[:1]
         while True:
             if cold and not evict(context, own):
@@ -241,138 +207,39 @@ def _storage(
 
     size = sum(member.size for _, members in found for member in members) / len(found)
     try:
-        run = run_threads(work, threads, seconds)
+        rate = run_threads(work, threads, seconds)
     except StopIteration:
         return None
     if cold and not was_cold(before, sum(asked)):
         return None
     note = "random reads of the samples, " + ("from storage" if cold else "from the page cache")
-    return _ceiling(name, run, size, note)
+    return _ceiling(name, threads, rate, size, note)
 
 
-def _reading(context: BatchContext, kept: Sequence[ReadSample]) -> Work:
-    """Return work that reads, verifies and parses samples, as workers do."""
-    arguments = [
-        (sample.number, len(sample.images), members_of(context, sample.number, len(sample.images)))
-        for sample in kept
-    ]
+def _batches(context: BatchContext, steps: Sequence[StepJob]) -> Work:
+    """Return work that fills batches as workers do, in memory of each thread's own."""
 
-    def work(number: int) -> Iterator[int]:
-        for sample in itertools.cycle(arguments[number:] + arguments[:number]):
-            read_sample(context, *sample)
-            yield 1
-
-    return work
-
-
-def _image_work(context: BatchContext, kept: Sequence[ReadSample], memory: int) -> Work | None:
-    """Return work that makes all images of samples; None if there are none."""
-    images = context.images
-    samples = [list(sample.images) for sample in kept]
-    if images is None or not any(samples):
-        return None
-    if images.decoder is not None:
-        return _together_work(images.decoder, samples)
-    transforms = [images.transform_of(sample.number) for sample in kept]
-    return kernel_work(transforms, samples, min(memory, _BUFFER))
-
-
-def _together_work(decoder: DaliDecoder, samples: Sequence[Sequence[memoryview]]) -> Work:
-    flat = [bytes(data) for images in samples for data in images][: decoder.batch_size]
-    share = len(flat) / len(samples) if len(flat) < decoder.batch_size else 1.0
-    per_sample = max(share, sum(map(len, samples)) / len(samples))
-
-    def work(number: int) -> Iterator[int]:
-        while True:
-            decoder.decode(flat)
-            yield max(1, round(len(flat) / per_sample))
+    def work(number: int) -> Iterator[float]:
+        images = context.images
+        if images is not None:
+            images = replace(images, pool=BufferPool(_BUFFERS))
+        own = replace(context, images=images)
+        for step in itertools.cycle([*steps[number:], *steps[:number]]):
+            builder = BatchBuilder(own, step)
+            for piece in range(builder.pieces):
+                builder.run(piece, Watch())
+                yield len(step.samples) / builder.pieces
 
     return work
 
 
-def kernel_work(
-    transforms: Sequence[ImageTransform],
-    samples: Sequence[Sequence[bytes | memoryview]],
-    memory: int,
-) -> Work:
-    """Return work that decodes images and places them into a buffer, a sample a piece.
+def _copies(size: int) -> Work:
+    copied = min(_COPIED, size)
 
-    Args:
-        transforms: of the images of each sample, all of one dtype.
-        samples: images of each.
-    """
-    shapes = [
-        [_shape(transform, data) for data in images]
-        for transform, images in zip(transforms, samples, strict=True)
-    ]
-    longest = max((math.prod(shape) for each in shapes for shape in each), default=1)
-    dtype = transforms[0].dtype
-    size = longest * dtype.itemsize
-
-    def work(number: int) -> Iterator[int]:
-        # Written to before time counts, so that its pages are mapped.
-        slots = torch.ones(max(2, min(64, memory // size)), longest, dtype=dtype, device="cpu")
-        turn = itertools.count()
-        for sample in itertools.cycle([*range(number, len(samples)), *range(number)]):
-            transform = transforms[sample]
-            for data, shape in zip(samples[sample], shapes[sample], strict=True):
-                key = next(turn)
-                slot = slots[key % len(slots), : math.prod(shape)].view(shape)
-                draw = Draw(key) if transform.spec.random else None
-                try:
-                    transform.place(transform.decode(data), slot, draw)
-                except SampleError:
-                    continue  # counted by the stages alone
-            yield 1
-
-    return work
-
-
-def _shape(transform: ImageTransform, data: bytes | memoryview) -> tuple[int, ...]:
-    """Return the shape of the rows of an image in a batch of its own."""
-    info = probe(data)
-    if info.width * info.height > MAX_PIXELS:
-        return (0, *transform.row_shape(*one(1, 1)))
-    sides = one(*info.upright)
-    return int(transform.rows(*sides)[0]), *transform.row_shape(*sides)
-
-
-def _text_work(tokens: TokenContext, kept: Sequence[ReadSample]) -> Work:
-    texts: dict[TextEncoder, list[SampleText]] = {}
-    kinds = tokens.kinds_of(np.array([sample.number for sample in kept], np.int64))
-    for kind, sample in zip(kinds, kept, strict=True):
-        texts.setdefault(kind.encoder, []).append(sample.text)
-    parts = [
-        (encoder, each[start : start + _TEXTS])
-        for encoder, each in texts.items()
-        for start in range(0, len(each), _TEXTS)
-    ]
-
-    def work(number: int) -> Iterator[int]:
-        for encoder, part in itertools.cycle(parts):
-            encoder.encode(part)
-            yield len(part)
-
-    return work
-
-
-def _memory(size: float, threads: int, seconds: float) -> Ceiling | None:
-    """Measure copies of memory; a sample needs one of its values in a batch."""
-    copied = min(_COPIED, _ALL_BUFFERS // threads)
-
-    def work(number: int) -> Iterator[int]:
+    def work(number: int) -> Iterator[float]:
         source, target = np.ones(copied, np.uint8), np.zeros(copied, np.uint8)
         while True:
             np.copyto(target, source)
             yield copied
 
-    run = run_threads(work, threads, seconds, free=True)
-    if not size:
-        return None
-    return Ceiling(
-        name="memory copy",
-        threads=threads,
-        rate=run.rate / size,
-        bytes_per_sample=size,
-        note="the batch's values copied once",
-    )
+    return work

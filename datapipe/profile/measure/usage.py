@@ -6,9 +6,7 @@ import resource
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,6 +21,9 @@ _PERIOD = 0.002  # seconds between two probes of the lock; each takes some 10 µ
 _LOOK = 25  # probes between two reads of the kernel's figures, which take the lock themselves
 _SLACK = 0.00015  # seconds that a sleep may be late on an idle machine: timers and waking up
 
+# Raised for a process that ends meanwhile, or that may not be inspected.
+_GONE = (psutil.Error, OSError, NotImplementedError)
+
 
 class UsageMeter:
     """Measures the `Usage` from `start` to `stop`; also a context manager, then see `usage`.
@@ -35,19 +36,18 @@ class UsageMeter:
     """
 
     def __init__(self, *, probe_gil: bool = False) -> None:
-        self._probe = LockProbe() if probe_gil else None
         self._peak = _Peak()
+        self._probe = _LockProbe() if probe_gil else None
         self._usage: Usage | None = None
         self._began = self._cpu = self._busy = 0.0
 
     def start(self) -> None:
         """Begin. A meter measures once."""
-        self._peak.start()
-        # A meter that is never stopped leaves no thread behind.
-        weakref.finalize(self, self._peak.ended.set)
-        if self._probe:
-            self._probe.start()
-            weakref.finalize(self, self._probe.end)
+        for sampler in (self._peak, self._probe):
+            if sampler is not None:
+                sampler.start()
+                # A meter that is never stopped leaves no thread behind.
+                weakref.finalize(self, sampler.ended.set)
         self.mark()
 
     def mark(self) -> None:
@@ -61,8 +61,7 @@ class UsageMeter:
         """End, and return the usage. Later calls return the same."""
         if self._usage is not None:
             return self._usage
-        tree = own_tree()
-        cpu, busy = cpu_seconds(tree) - self._cpu, busy_seconds() - self._busy
+        cpu, busy = cpu_seconds(own_tree()) - self._cpu, busy_seconds() - self._busy
         seconds = time.perf_counter() - self._began
         gil = self._probe.stop() if self._probe else None
         self._peak.stop()
@@ -98,24 +97,31 @@ class UsageMeter:
         self.stop()
 
 
-class _Peak:
-    """Sampler of memory and of bytes read. Does not refer to its meter."""
+class _Sampler(threading.Thread):
+    """Thread that does something again and again until it has `ended`; knows nothing of meters."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.ended = threading.Event()
+
+
+class _Peak(_Sampler):
+    """Sampler of memory, and of bytes read."""
 
     def __init__(self) -> None:
+        super().__init__("datapipe-usage")
         self.memory = 0
-        self.ended = threading.Event()
         self._first: dict[tuple[int, float], int] = {}
         self._last: dict[tuple[int, float], int] = {}
-        self._thread = threading.Thread(target=self._run, name="datapipe-usage", daemon=True)
 
     def start(self) -> None:
         self._sample()
         self._first = dict(self._last)
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         self.ended.set()
-        self._thread.join()
+        self.join()
         self._sample()
 
     @property
@@ -130,7 +136,7 @@ class _Peak:
         # Processes that have ended keep their last figure.
         self._last |= bytes_read(tree)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         pause = _EVERY
         while not self.ended.wait(pause):
             began = time.thread_time()
@@ -138,8 +144,8 @@ class _Peak:
             pause = max(_EVERY, (time.thread_time() - began) / _SHARE)
 
 
-class LockProbe:
-    """A thread that sleeps, and notes how much later than asked it runs Python code again.
+class _LockProbe(_Sampler):
+    """Sampler that sleeps, and notes how much later than asked it runs Python code again.
 
     A thread that holds the lock is asked to release it after 5 ms (`sys.getswitchinterval`), so
     where Python code always runs, the probe waits at least 5 of every 7 ms. Time that it waited for
@@ -147,53 +153,32 @@ class LockProbe:
     """
 
     def __init__(self) -> None:
-        self._state = _ProbeState()
-        self._from = (0.0, 0.0)
-        self._thread = threading.Thread(
-            target=_probe, args=(self._state,), name="datapipe-lock-probe", daemon=True
-        )
-
-    def start(self) -> None:
-        self._thread.start()
+        super().__init__("datapipe-lock-probe")
+        self._sums = self._from = (0.0, 0.0)  # seconds late, and all
 
     def mark(self) -> None:
         """Count from now on."""
-        self._from = self._state.sums
-
-    def end(self) -> None:
-        """End the thread, without waiting for it."""
-        self._state.ended = True
+        self._from = self._sums
 
     def stop(self) -> float:
         """End the thread; return the share of its time, 0 to 1, that it waited for the lock."""
-        self.end()
-        self._thread.join()
-        late, total = (
-            now - before for now, before in zip(self._state.sums, self._from, strict=True)
-        )
+        self.ended.set()
+        self.join()
+        late, total = (now - before for now, before in zip(self._sums, self._from, strict=True))
         return min(1.0, max(0.0, late) / total) if total > 0 else 0.0
 
-
-@dataclass
-class _ProbeState:
-    """State that the thread shares with its probe, without a reference to it."""
-
-    ended: bool = False
-    sums: tuple[float, float] = (0.0, 0.0)  # seconds late, and all
-
-
-def _probe(state: _ProbeState) -> None:
-    began = last = time.perf_counter()
-    late, probes, queued = 0.0, 0, queued_seconds()
-    while not state.ended:
-        time.sleep(_PERIOD)
-        now = time.perf_counter()
-        late += max(0.0, now - last - _PERIOD - _SLACK)
-        last = now
-        probes += 1
-        if probes % _LOOK == 0 or state.ended:
-            waited = queued_seconds() - queued
-            state.sums = (late - waited, now - began - waited)
+    def run(self) -> None:
+        began = last = time.perf_counter()
+        late, probes, queued = 0.0, 0, queued_seconds()
+        while not self.ended.is_set():
+            time.sleep(_PERIOD)
+            now = time.perf_counter()
+            late += max(0.0, now - last - _PERIOD - _SLACK)
+            last = now
+            probes += 1
+            if probes % _LOOK == 0 or self.ended.is_set():
+                waited = queued_seconds() - queued
+                self._sums = (late - waited, now - began - waited)
 
 
 def queued_seconds() -> float:
@@ -210,7 +195,7 @@ def queued_seconds() -> float:
 def own_tree() -> list[psutil.Process]:
     """Return this process and all living ones that it has started, directly or not."""
     own = psutil.Process()
-    with suppress(psutil.Error, OSError):
+    with suppress(*_GONE):
         return [own, *own.children(recursive=True)]
     return [own]
 
@@ -223,7 +208,7 @@ def cpu_seconds(tree: list[psutil.Process]) -> float:
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = time.process_time() + ended.ru_utime + ended.ru_stime
     for process in tree[1:]:
-        with _may_have_ended():
+        with suppress(*_GONE):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
@@ -249,7 +234,7 @@ def memory_bytes(tree: list[psutil.Process]) -> int:
     """
     total = 0
     for process in tree:
-        with _may_have_ended():
+        with suppress(*_GONE):
             try:
                 total += process.memory_full_info().pss
             except (psutil.AccessDenied, AttributeError):
@@ -264,14 +249,7 @@ def bytes_read(tree: list[psutil.Process]) -> dict[tuple[int, float], int]:
     """
     read = {}
     for process in tree:
-        with _may_have_ended():
+        with suppress(*_GONE):
             if hasattr(process, "io_counters"):
                 read[process.pid, process.create_time()] = int(process.io_counters().read_bytes)
     return read
-
-
-@contextmanager
-def _may_have_ended() -> Iterator[None]:
-    """Skip a process that ends meanwhile, or that may not be inspected."""
-    with suppress(psutil.Error, OSError, NotImplementedError):
-        yield

@@ -86,7 +86,7 @@ def test_a_report_counts_the_run_of_the_loader(mix: Make) -> None:
     ]
     (later,) = [each for each in report.mixture.datasets if each.name == "b"]
     assert later.passes == counts["b"] / 9
-    assert later.left_out.limit == 37 - 9
+    assert later.left_out["limit"] == 37 - 9
 
 
 def test_excluded_samples_are_counted_as_if_they_took_part(mix: Make, packed: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from os import fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from datapipe.loader.schedule.mixture.legs import Leg, Legs, PartState
 from datapipe.loader.schedule.mixture.notes import MixtureNotes, dump_counts, parse_counts
 from datapipe.loader.schedule.mixture.part import MixturePart
 from datapipe.loader.schedule.origin import Origin
+from datapipe.loader.schedule.run_options import LoaderOptions
 from datapipe.loader.schedule.sample_source import select_samples, text_rule
 from datapipe.mixture.resolve import StepSize, resolve
 from datapipe.mixture.spec import Mixture, MixtureDataset
@@ -41,6 +43,8 @@ from datapipe.text.spec import TextSpec
 if TYPE_CHECKING:  # imports torch, which planning does not need
     from datapipe.decode.spec import ImageSpec
     from datapipe.decode.transform import ImageTransform
+
+logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -84,19 +88,15 @@ class OpenedMixture:
     def origin(
         self,
         text: TextSpec | None,
-        plan: PlanOptions,
-        *,
-        share: int,
-        pad_to: int | None,
         where: str | None,
+        plan: PlanOptions,
+        options: LoaderOptions,
         image: Callable[[ImageSpec | None], ImageTransform | None],
-        on_error: Literal["raise", "skip"],
     ) -> Origin:
-        """Return the samples of a run.
+        """Return the samples of a run; warn of those that teach nothing.
 
         Args:
             text, where: of all datasets; `text` of those that have none of their own.
-            share: units of a step.
             image: returns the transform of a dataset's own `ImageSpec`, for None that of the rest.
 
         Raises:
@@ -114,16 +114,23 @@ class OpenedMixture:
             rule = None
             if own is not None:
                 rule = text_rule(
-                    own, plan, pad_to=pad_to, image=transform, make_encoder=make_encoder
+                    own, plan, pad_to=options.pad_to, image=transform, make_encoder=make_encoder
                 )
-            described: list[object] = [condition, on_error, plan.max_images, plan.max_patches]
+            described: list[object] = [
+                condition,
+                options.on_error,
+                plan.max_images,
+                plan.max_patches,
+            ]
             if rule is not None and own is not None:
                 described += [rule.identity, own.overlong]
             return MixturePart(
                 entry,
                 data,
                 rule,
-                partial(select_samples, text=rule, plan=plan, where=condition, on_error=on_error),
+                partial(
+                    select_samples, text=rule, plan=plan, where=condition, on_error=options.on_error
+                ),
                 groups=groups[entry.name],
                 image=transform,
                 described=described,
@@ -139,6 +146,9 @@ class OpenedMixture:
                     parts.append(opened(entry, data))
                 if several:
                     bar.advance()
+        for warning in (warning for part in parts for warning in part.warnings):
+            logger.warning("%s", warning)
+        share = options.global_batch_size or options.share
         return self._resolved(parts, plan, _step_size(plan, share))
 
     def _resolved(self, parts: Sequence[MixturePart], plan: PlanOptions, step: StepSize) -> Origin:
@@ -199,10 +209,10 @@ def _open_part(
             note["arrays"] = asdict(dataset.manifest.arrays)
         notes.put(note, "dataset", path, seen)
     return DatasetPart(
-        entry.name,
-        open_it,
-        parse_counts(note["counts"]),
-        note["fingerprint"],
+        name=entry.name,
+        open_it=open_it,
+        counts=parse_counts(note["counts"]),
+        fingerprint=note["fingerprint"],
         of=of,
         is_remote=is_remote(path) and not names_shards(path),
         arrays=Arrays(**note["arrays"]) if "arrays" in note else None,

@@ -24,7 +24,6 @@ from datapipe.pack.records.fields.known_texts import (
     turns_in_lists,
 )
 from datapipe.pack.records.fields.refusals import (
-    ID_NAME,
     PREFERRED,
     TableColumns,
     label_columns,
@@ -34,11 +33,13 @@ from datapipe.pack.records.fields.refusals import (
 )
 from datapipe.pack.records.images.fields import (
     Columns,
+    columns_of_record,
+    elsewhere,
     has_image_extension,
     image_columns,
-    url_columns,
 )
-from datapipe.pack.records.images.nearby import named_by
+from datapipe.pack.records.images.roots import Images
+from datapipe.pack.records.images.templates import named_by
 from datapipe.text.conversation import read_turns
 
 _CAPTION = frozenset({"caption", "captions", "alt_text", "txt", "sentences", "comment"})
@@ -83,7 +84,7 @@ def infer(
     *,
     image: str | None = None,
     text: str | None = None,
-    root: Path | None = None,
+    files: Images | None = None,
 ) -> FieldMap:
     """Return the map of a table whose columns are known, and note what was decided.
 
@@ -93,12 +94,12 @@ def infer(
         notes: where decisions go.
         image: the source of the images that a user named; "" for none.
         text: the source of the caption that a user named; "" for none.
-        root: where paths of images start.
+        files: where the images are that columns name.
 
     Raises:
         PackError: no column or several could be meant. The message names them and the remedy.
     """
-    images = image_sources(columns, raw, notes, image=image, root=root)
+    images = image_sources(columns, raw, notes, image=image, files=files)
     held = {name for source in images for name in source.fields}
     table = TableColumns(raw=raw, columns=columns, images=list(map(str, images)), held=held)
     if text is not None:
@@ -127,7 +128,12 @@ def infer(
 
 
 def image_sources(
-    columns: Columns, raw: Path, notes: Notes, *, image: str | None = None, root: Path | None = None
+    columns: Columns,
+    raw: Path,
+    notes: Notes,
+    *,
+    image: str | None = None,
+    files: Images | None = None,
 ) -> tuple[FieldSource, ...]:
     """Return the sources of a table's images, as `infer` takes them.
 
@@ -136,7 +142,7 @@ def image_sources(
     """
     if image is not None:
         return _named("--image-column", image, columns, raw)
-    names = image_columns(columns, root)
+    names = image_columns(columns, files)
     TableColumns(raw=raw, columns=columns, images=names).require_one_image()
     if len(names) == 1 and (template := _without_extension(names[0], columns, raw)):
         notes.decide(f"images are named without their extension: taken from {template}")
@@ -150,16 +156,14 @@ def is_table(record: Mapping[str, Any], *, text_is_enough: bool) -> bool:
         return False
     if any(map(has_image_extension, record)):  # there is no header, this is the first row
         return False
-    columns = {name: [] if value is None else [value] for name, value in record.items()}
-    if image_columns(columns):
+    columns = columns_of_record(record)
+    table = TableColumns(raw=Path(), columns=columns)
+    try:
+        if image_columns(columns) or any(layout(table) for layout in _TURNS):
+            return True
+    except PackError:
         return True
-    filled = {name.lower() for name, values in columns.items() if values}
-    paired = any(name in filled for name in _USER) and any(
-        name in filled for family in _ASSISTANT for name in family
-    )
-    elsewhere = url_columns(columns) or any(map(ID_NAME.search, filled))
-    captioned = bool(filled & (_CAPTION | _WEAK_CAPTION))
-    if paired or _conversations(columns) or (elsewhere and captioned) or {*PREFERRED} <= filled:
+    if table.named(*_CAPTION, *_WEAK_CAPTION) and elsewhere(columns):
         return True
     return text_is_enough and bool(_texts(columns))
 
@@ -182,31 +186,60 @@ def _named(option: str, text: str | None, columns: Columns, raw: Path) -> tuple[
     return (source,)
 
 
+# --- layouts of texts -------------------------------------------------------------------------
+
+
 def _text_map(table: TableColumns) -> FieldMap:
     """Return the text of a table; an empty map where no column is known to hold it."""
-    columns, names = table.columns, table.names
-    if chats := [name for name in _conversations(columns) if name not in table.held]:
-        if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
-            return FieldMap(messages=joined_turns(*chats))
-        if len(chats) > 1:
-            raise table.ambiguous("the conversation", chats, f"messages={chats[0]}")
+    return next(filter(None, (layout(table) for layout in (*_TURNS, _caption))), FieldMap())
+
+
+def _conversation(table: TableColumns) -> FieldMap | None:
+    chats = [name for name in _conversations(table.columns) if name not in table.held]
+    if [name.lower() for name in chats] == ["prompt", "completion"]:  # of TRL
+        return FieldMap(messages=joined_turns(*chats))
+    if len(chats) > 1:
+        raise table.ambiguous("the conversation", chats, f"messages={chats[0]}")
+    if chats:
         table.refuse_preferences(f"messages={chats[0]}")
-        return FieldMap(messages=field_source(chats[0]))
-    if (truth := names.get("ground_truth")) and (found := donut_text(truth, columns[truth])):
-        return found
-    if not any(name in names for name in _CAPTION | _WEAK_CAPTION) and (
-        found := turns_in_lists({column: columns[column] for column in names.values()})
-    ):
-        return found
-    asked = [names[name] for name in _USER if name in names]
+    return FieldMap(messages=field_source(chats[0])) if chats else None
+
+
+def _ground_truth(table: TableColumns) -> FieldMap | None:
+    truths = table.named("ground_truth")
+    return donut_text(truths[0], table.columns[truths[0]]) if truths else None
+
+
+def _lists_of_turns(table: TableColumns) -> FieldMap | None:
+    if table.named(*_CAPTION, *_WEAK_CAPTION):
+        return None
+    return turns_in_lists({column: table.columns[column] for column in table.names.values()})
+
+
+def _questions(table: TableColumns) -> FieldMap | None:
+    asked = table.named(*_USER)
     table.refuse_preferences(f"user={asked[0]}" if asked else "")
-    if choices := choice_sources(columns, names):
+    if choices := choice_sources(table.columns, table.names):
         return FieldMap(turns=choices)
-    families = [[names[name] for name in family if name in names] for family in _ASSISTANT]
-    answered = [family[0] for family in families if family]
-    labels = [names[name] for name in _LABELS if name in names and _is_text(columns[names[name]])]
-    if asked and (answered := answered or labels):
-        return _pair(table, asked, answered)
+    answered = _answers(table) or _labels(table)
+    return _pair(table, asked, answered) if asked and answered else None
+
+
+_TURNS = (_conversation, _ground_truth, _lists_of_turns, _questions)
+"""Layouts of turns, of which the first that fits counts; a table of none may have captions."""
+
+
+def _answers(table: TableColumns) -> list[str]:
+    return [found[0] for family in _ASSISTANT if (found := table.named(*family))]
+
+
+def _labels(table: TableColumns) -> list[str]:
+    return [name for name in table.named(*_LABELS) if _is_text(table.columns[name])]
+
+
+def _caption(table: TableColumns) -> FieldMap | None:
+    columns, names = table.columns, table.names
+    answered, labels = _answers(table), _labels(table)
     captions = [
         column
         for name, column in names.items()
@@ -238,7 +271,7 @@ def _text_map(table: TableColumns) -> FieldMap:
     if title and not {*texts, *labels, *answers} - {title} and _is_text(columns[title]):
         return FieldMap(caption=field_source(title))
     if not texts:
-        return FieldMap()
+        return None
     asks = [name for name in texts if _ASKING.search(name)]
     if answers and captions:
         example = f"user={captions[0]},assistant={answers[0]}"

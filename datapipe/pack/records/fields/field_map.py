@@ -8,13 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.pack.records.fields.field_path import FieldSource, field_source, parse_source
 from datapipe.pack.records.fields.turns import has_images, unpack_turns
 from datapipe.pack.records.images.fields import image_list, is_image_struct, name_of_image
+from datapipe.pack.records.images.roots import Images
 from datapipe.text.conversation import read_turns
 
 _TURNS = ("user", "assistant", "system", "tool")
@@ -75,8 +75,8 @@ class FieldMap:
         """Return the map that takes the images of another field, too."""
         return str(replace(self, images=(*self.images, field_source(field)), imageless=False))
 
-    def read(self, record: Mapping[str, Any], root: Path | None = None) -> Mapped:
-        """Return images, captions and turns of a record; paths of images start at `root`."""
+    def read(self, record: Mapping[str, Any], files: Images | None = None) -> Mapped:
+        """Return images, captions and turns of a record, whose images are in `files`."""
         images: list[Any] = []
         if self.recognised and self.images and self.has_images_in_turns(record):
             return replace(self, images=()).read(record)
@@ -84,7 +84,7 @@ class FieldMap:
             found = source.get(record)
             if (found is None or found == "") and len(self.images) == 1:
                 raise MissingMember(f"column `{source}` holds no image")
-            images += image_list(found, root)
+            images += image_list(found, files)
         kept = _without_bytes(record, images)
         if self.caption is not None:
             captions = _captions(self.caption.get(record), self.caption)

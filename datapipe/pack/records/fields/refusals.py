@@ -12,16 +12,17 @@ from typing import Any
 from datapipe.errors import PackError
 from datapipe.index.media import medium_of
 from datapipe.pack.records.images.fields import (
+    ID_NAME,
+    NOT_FETCHED,
     Columns,
     are_numbered,
     is_url,
     names_files,
     url_columns,
 )
-from datapipe.pack.records.images.nearby import named_by, template_of
+from datapipe.pack.records.images.templates import named_by
 
 PREFERRED = ("chosen", "rejected")
-ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
 _LABEL = re.compile(r"(^|_)(labels?|class(es|_?name)?|category|species|breed)$", re.IGNORECASE)
 _ID = re.compile(r"(^|_)(id|uid|hash|md5|sha256|key|split)$", re.IGNORECASE)
 _NAMES_SHOWN = 40
@@ -50,6 +51,10 @@ class TableColumns:
         """Collect the names."""
         columns = self.columns
         self.names = {n.lower(): n for n in columns if columns[n] and n not in self.held}
+
+    def named(self, *names: str) -> list[str]:
+        """Return the columns of these names, which are in small letters."""
+        return [self.names[name] for name in names if name in self.names]
 
     def refusal(self, fault: str) -> PackError:
         return PackError(f"{self.raw}: {fault} (all columns: {listed(self.columns)})")
@@ -112,17 +117,17 @@ class TableColumns:
         raw, columns = self.raw, self.columns
         alone = "pack the text alone with --image-column ''"
         ids = [name for name, values in columns.items() if ID_NAME.search(name) and values]
-        if not ids and (template := named_by(raw, columns)):
+        template = named_by(raw, {ids[0]: columns[ids[0]]} if ids else columns)
+        if template and not ids:
             raise PackError(
                 f"{raw}: no column holds paths of images, and images are here whose names hold the "
                 f"ids of one; take them with --image-column {template!r}, or {alone}"
             )
-        template = template_of(raw, ids[0], columns[ids[0]]) if ids else None
         urls = [] if template else url_columns(columns)
         if urls:
             raise PackError(
-                f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), which "
-                f"packing does not fetch; download first, for example with img2dataset, or {alone}"
+                f"{raw}: the images seem to be URLs (column {', '.join(map(repr, urls))}), "
+                f"{NOT_FETCHED}, or {alone}"
             )
         if ids:
             example = template or f"images/{{{ids[0]}}}.jpg"

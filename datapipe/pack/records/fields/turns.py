@@ -8,7 +8,9 @@ from typing import Any
 
 from datapipe.errors import DecodeError, MissingMember, SampleError
 from datapipe.pack.records.images.fields import (
+    NOT_FETCHED,
     are_numbered,
+    columns_of_record,
     image_columns,
     image_list,
     name_of_image,
@@ -113,8 +115,8 @@ def refuse_preferences(record: Record, field: str) -> None:
     """Refuse a record that says which of two answers is better, or that its answer is a bad one."""
     named = [name for name in _PREFERENCES if record.get(name)]
     if len(named) > 1:
-        columns = {name: [value] for name, value in record.items() if value is not None}
-        parts = [f"image={name}" for name in image_columns(columns)]
+        held = {name: value for name, value in record.items() if value is not None}
+        parts = [f"image={name}" for name in image_columns(columns_of_record(held))]
         remedy = ",".join([*parts, f"messages={field}", f"assistant={named[0]}"])
         raise DecodeError(
             f"record is a preference pair ({', '.join(f'`{name}`' for name in named)}); to train "
@@ -139,7 +141,7 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
     if by_name and not ("images" in record or "image" in record):
         fields = _image_fields(record)
     if by_name and numbered and fields:
-        fields = numbered_beside(_columns(record), fields)
+        fields = numbered_beside(columns_of_record(record), fields)
     values = {name: _as_list(record[name]) for name in fields}
     held = {name: images for name, value in values.items() if (images := image_list(value))}
     if not held:
@@ -158,18 +160,11 @@ def _images_beside(record: Record, *, by_name: bool, numbered: bool) -> tuple[li
 
 def _image_fields(record: Record) -> list[str]:
     """Return the fields of a record that hold images, by their names and values."""
-    columns = _columns(record)
+    columns = columns_of_record(record)
     fields = [name for name in image_columns(columns) if columns[name]]
     if not fields and (urls := url_columns(columns)):
-        raise MissingMember(
-            f"the image seems to be a URL (`{urls[0]}`), which packing does not fetch; download "
-            "first, for example with img2dataset"
-        )
+        raise MissingMember(f"the image seems to be a URL (`{urls[0]}`), {NOT_FETCHED}")
     return fields
-
-
-def _columns(record: Record) -> dict[str, list[Any]]:
-    return {name: [] if value is None else [value] for name, value in record.items()}
 
 
 def _as_list(value: Any) -> Any:

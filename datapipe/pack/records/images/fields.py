@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import binascii
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -16,7 +14,7 @@ from datapipe.index.images.formats import raw_format, stored_format
 from datapipe.index.images.header import is_image_name
 from datapipe.index.media import START
 from datapipe.pack.input.raw_sample import Blob, InlineBlob, RawImage, Reject, printable
-from datapipe.pack.records.images.roots import path_below
+from datapipe.pack.records.images.roots import Images
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 
@@ -29,14 +27,14 @@ _MARKS = (",", ";", "|")  # between the names of several files in one cell
 _LONGEST_NAMES = 1 << 16
 
 
-def image_blob(value: Any, root: Path, name: str) -> Blob | InlineBlob:
+def image_blob(value: Any, files: Images, name: str) -> Blob | InlineBlob:
     """Return where the bytes of an image are, or the bytes themselves.
 
     Args:
-        value: a path (relative to `root`, absolute, or a `file://` URL), a `data:` URI, the base64
+        value: a path (relative, absolute, or a `file://` URL), a `data:` URI, the base64
             of an image, its bytes, or a struct of `bytes` and `path` as Hugging Face datasets have.
             In a struct, bytes go before the path.
-        root: folder that relative paths start from.
+        files: folders that relative paths start from.
         name: what a message calls an image that has no path.
 
     Raises:
@@ -44,27 +42,39 @@ def image_blob(value: Any, root: Path, name: str) -> Blob | InlineBlob:
         DecodeError: base64 is broken, or the value is of none of these kinds.
     """
     if isinstance(value, str):
-        return _from_text(value, root, name)
+        return _from_text(value, files.path, name)
     if isinstance(value, bytes | bytearray | memoryview):
         return InlineBlob(bytes(value), name)
     if is_image_struct(value):
         held = value.get("bytes")
-        return image_blob(value.get("path") if held is None else held, root, name)
+        return image_blob(value.get("path") if held is None else held, files, name)
     if value is None:
         raise MissingMember("no image is given", member=name)
     kind = type(value).__name__
     raise DecodeError(f"image is of type {kind}, neither a path nor bytes", member=name)
 
 
-def image_list(value: Any, root: Path | None = None) -> list[Any]:
+def named_blob(image: Any, files: Images, source: str) -> Blob | InlineBlob:
+    """Return where the bytes of an image are that an annotation names; see `image_blob`.
+
+    Args:
+        image: what the annotation says of it, as the spellings of `files` take it.
+        files: folders that its path may start from.
+        source: what a message calls an image that has no path.
+    """
+    name, path = files.locate(image)
+    return _from_text(name, lambda _: path, source)
+
+
+def image_list(value: Any, files: Images | None = None) -> list[Any]:
     """Return the images of a field that holds none (None, "" or []), one, or a list of them.
 
-    With the `root` of its paths, a text may name several files, as `names_in` reads it.
+    With the `files` of its paths, a text may name several files, as `names_in` reads it.
     """
     if value is None or (isinstance(value, str) and not value):
         return []
-    if root is not None and isinstance(value, str) and len(names := names_in(value)) > 1:
-        return [value] if os.path.isfile(path_below(root, value)) else names
+    if files is not None and isinstance(value, str) and len(names := names_in(value)) > 1:
+        return [value] if files.has(value) else names
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -79,11 +89,11 @@ def names_in(text: str) -> list[str]:
     return [text]
 
 
-def raw_images(values: Sequence[Any], root: Path, source: str) -> tuple[RawImage, ...]:
+def raw_images(values: Sequence[Any], files: Images, source: str) -> tuple[RawImage, ...]:
     """Return the images of a sample, in order; their prefixes are "", "1", "2"."""
     return tuple(
         RawImage(
-            image_blob(value, root, source if len(values) == 1 else f"{source}[{number}]"),
+            image_blob(value, files, source if len(values) == 1 else f"{source}[{number}]"),
             str(number or ""),
         )
         for number, value in enumerate(values)
@@ -143,7 +153,7 @@ def rejected(source: str, error: SampleError) -> Reject:
     return Reject(source, printable(error.reason), type(error).__name__, file)
 
 
-def _from_text(text: str, root: Path, name: str) -> Blob | InlineBlob:
+def _from_text(text: str, path: Callable[[str], str], name: str) -> Blob | InlineBlob:
     if not text:
         raise MissingMember("no image is given", member=name)
     if _is_data_uri(text):
@@ -154,25 +164,21 @@ def _from_text(text: str, root: Path, name: str) -> Blob | InlineBlob:
     if _is_base64(text):
         return InlineBlob(_decode(text, name), name)
     if _URL.match(text):
-        return _from_url(text, root, name)
-    return Blob(path_below(root, text), name=text)
+        return _from_url(text, path, name)
+    return Blob(path(text), name=text)
 
 
-def _from_url(text: str, root: Path, name: str) -> Blob:
+def _from_url(text: str, path: Callable[[str], str], name: str) -> Blob:
     url = text.partition("://")
     if url[0].lower() != "file":
-        raise MissingMember(
-            f"image is a URL ({text[:200]}), which packing does not fetch; download first, "
-            "for example with img2dataset",
-            member=name,
-        )
+        raise MissingMember(f"image is a URL ({text[:200]}), {NOT_FETCHED}", member=name)
     try:
         parts = urlsplit(text)
     except ValueError as error:
         raise DecodeError(f"image is no valid URL: {error}", member=name) from error
     if parts.netloc not in ("", "localhost"):
         # No file is reached on another host, so what some write is a relative path.
-        return Blob(path_below(root, unquote(f"{parts.netloc}{parts.path}")), name=text)
+        return Blob(path(unquote(f"{parts.netloc}{parts.path}")), name=text)
     return Blob(unquote(parts.path), name=text)
 
 
@@ -197,25 +203,37 @@ def _decode(text: str, name: str) -> bytes:
 Columns = Mapping[str, Sequence[Any]]
 """Values of the first records that are not null, by column; none where all are null."""
 
+
+def columns_of_record(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the fields of a record as columns of one value, or of none where it is null."""
+    return {name: [] if value is None else [value] for name, value in record.items()}
+
+
+ID_NAME = re.compile(r"^(image|img|photo|picture|figure)[_-]?(id|uid|hash|key)s?$", re.IGNORECASE)
+"""Names of columns of images' ids."""
+
+NOT_FETCHED = "which packing does not fetch; download first, for example with img2dataset"
+"""What to do about images that are addresses."""
+
 _URL_NAME = re.compile(r"(^|_)(url|uri|link)s?$|url$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)")  # one of several, such as `image_2`
 
 
-def image_columns(columns: Columns, root: Path | None = None) -> list[str]:
+def image_columns(columns: Columns, files: Images | None = None) -> list[str]:
     """Return the columns of images: those that hold them, else those that name files of images.
 
     Of several, those are taken whose own names say that they are images: `image` and not `mask`.
 
     Args:
         columns: the first values by column.
-        root: where paths start; then a column `image` of files that are there goes before bytes in
-            a column of another name.
+        files: where paths start; then a column `image` of files that are there goes before bytes
+            in a column of another name.
     """
     for test in (_holds_image, _names_image, _names_files):
         if found := [name for name, values in columns.items() if test(name, values)]:
             plain = [name for name in found if says_image(name)]
-            if root is not None and test is _holds_image and not plain:
-                plain = [n for n in columns if says_image(n) and _is_there(columns[n], root)]
+            if files is not None and test is _holds_image and not plain:
+                plain = [n for n in columns if says_image(n) and _is_there(columns[n], files)]
             return _in_order(plain or found)
     return []
 
@@ -256,13 +274,16 @@ def url_columns(columns: Columns) -> list[str]:
     ]
 
 
+def elsewhere(columns: Columns) -> list[str]:
+    """Return the columns that name images by address or by id."""
+    return [*url_columns(columns), *(n for n, v in columns.items() if v and ID_NAME.search(n))]
+
+
 def _holds_image(column: str, values: Sequence[Any]) -> bool:
     value = _first(values)
-    if isinstance(value, str):
-        return _is_base64(value) or value[:11].lower() == "data:image/"
-    if isinstance(value, bytes):
-        return column.lower() in IMAGE_FIELDS or is_image(value)
-    return is_image_struct(value)
+    if isinstance(value, bytes) and column.lower() in IMAGE_FIELDS:
+        return True
+    return is_image_struct(value) or is_image(value)
 
 
 def _names_image(column: str, values: Sequence[Any]) -> bool:
@@ -327,9 +348,9 @@ def _number(column: str) -> int:
     return int(found["number"]) if found else 0
 
 
-def _is_there(values: Sequence[Any], root: Path) -> bool:
+def _is_there(values: Sequence[Any], files: Images) -> bool:
     """Return whether the first of some values is the path of a file."""
     value = _first(values)
     if not isinstance(value, str) or len(value) > _LONGEST_NAMES or is_url(value):
         return False
-    return "\0" not in value and os.path.isfile(path_below(root, value))
+    return files.has(value)

@@ -1,335 +1,391 @@
-"""Folders that the relative paths of records' images start from."""
+"""Folders of the images that a file of records names, and the spelling of their names there.
+
+Tried in this order, until half of the first images are found: the folder of the records; with it
+the one that the user gave, the two above, and the folders in all of these that are called as those
+of images are; any folder up to two levels below the records. For images further below, the error
+gives the `--image-root` that works.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PosixPath
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from unicodedata import normalize
 
 from datapipe.errors import PackError
 from datapipe.index.images.field_names import IMAGE_FOLDERS
-from datapipe.pack.input.archives import holds, is_archive, unpack_command
-from datapipe.pack.input.raw_sample import as_it_lies, printable
-from datapipe.pack.input.survey import list_folder
-from datapipe.pack.notes import Notes
+from datapipe.index.images.header import is_image_extension
+from datapipe.pack.input.archives import holds, is_archive, packed_images
+from datapipe.pack.input.listing import list_folder
+from datapipe.pack.input.raw_sample import ReadOptions, as_it_lies, printable
+from datapipe.pack.input.survey import Survey
 
-_BELOW = 4  # levels below the records' own folder
-_ABOVE = 3
-_FOLDERS = 1000  # that are looked into on a level
-_ENTRIES = 100_000  # of a folder that are looked at for folders
+PROBED = 100
+"""Images whose files are looked for."""
+
+Spelling = Callable[[Any], str]
+"""Makes a relative path of what a file says of its image; "" where it cannot."""
+
+_ABOVE = 2
+_BELOW = 2
+_ENTRIES = 100_000  # files and folders that are looked at
 _LISTED = 8  # in a message
-_PROBES = 8  # names that say whether a folder is worth a look at all of them
-# All names are rarely there: some downloads fail. Half of them elsewhere is a rival.
-_TAKEN = 0.9
-_RIVAL = 0.5
-
+_FEW = 8  # names that say whether a folder is worth a look at all of them
+_EXTENSIONS = ("jpg", "png", "jpeg", "webp", "JPG", "PNG", "JPEG", "gif", "bmp", "tif", "tiff")
 # Above the records, only folders that are called as folders of images are: a neighbour there may be
 # another dataset, whose files have the same names.
-_USUAL = (
-    *(*IMAGE_FOLDERS, "data"),
-    *("train", "val", "valid", "validation", "test", "train2014", "val2014", "test2014"),
-    *("train2017", "val2017", "test2015", "test2017", "train_images", "val_images", "test_images"),
+_USUAL = frozenset(
+    {*IMAGE_FOLDERS, "data", "train", "val", "valid", "validation", "test"}
+    | {f"{split}{year}" for split in ("train", "val", "test") for year in (2014, 2015, 2017)}
+    | {"train_images", "val_images", "test_images"}
 )
 
-Names = Mapping[str, Sequence[str]]
-"""Paths of the first images, by the field that names them."""
 
-
-def image_root(
-    names: Names, default: Path, *, raw: Path, beside: Path, label: str, notes: Notes, given: bool
-) -> Path:
-    """Return the folder that the paths of images start from, and note it if it had to be found.
-
-    Args:
-        names: paths of the first images.
-        default: where they start if half of them are there, or none anywhere.
-        raw: the file or folder that the user gave.
-        beside: the file of records.
-        label: what a person would call that file.
-        notes: told what was found.
-        given: whether the user named `default`.
-
-    Raises:
-        PackError: the images are in several folders, none or several of them below the records;
-            or some of them in one, or in an archive; or none where the user said.
-    """
-    names = {field: listed for field, listed in names.items() if listed}
-    held = _held_by(default, names)
-    fallback = held.root if held else default
-    if not names or (held and (given or held.share >= _RIVAL)):
-        return fallback
-    start = beside.absolute().parent
-    within = raw.absolute() if raw.is_dir() else None
-    hints = [beside.name.partition(".")[0].rpartition("_")[2]]
-    if given:
-        found = next(iter(_without_prefix(names, [default])), None)
-        if found is None:
-            raise _wrong_root(names, default, _folders_of(names, start, default, hints))
-    else:
-        folders = _folders_of(names, start, within, hints)
-        found = _the_one(folders) or _the_one([f for f in folders if f.path.is_relative_to(start)])
-        if found is None and held is None:
-            if folders:
-                raise _several(names, default, label, folders)
-            searched = dict.fromkeys([start, within or start, start.parent])
-            if archives := _archives_of(names, list(searched)):
-                raise _packed_away(names, default, label, archives)
-        if found is None:
-            return fallback
-    _note(found, raw if raw.is_dir() else raw.parent, given, notes)
-    return found.root
-
-
-class ImageRoot(PosixPath):
-    """Folder of images that are elsewhere in it than their names say.
-
-    Attributes:
-        dropped: prefix of their paths that does not exist here, with a slash at its end.
-        respelled: whether the disk spells names otherwise than the records.
-    """
-
-    dropped = ""
-    respelled = False
-
-
-def respelling(folder: Path, dropped: str = "", *, respelled: bool = True) -> Path:
-    """Return a folder below which names are looked for in other spellings too."""
-    root = ImageRoot(folder)
-    root.dropped, root.respelled = dropped, respelled
-    return root
-
-
-@dataclass(frozen=True)
-class ImageFolder:
-    """Folder that holds images of these names.
-
-    Attributes:
-        path: that their paths start from.
-        found: how many of the names are there.
-        looked_for: how many names there are.
-        dropped: prefix of the names that is not there.
-        respelled: whether some are there in another spelling alone.
-    """
-
-    path: Path
-    found: int
-    looked_for: int
-    dropped: str
-    respelled: bool
-
-    @property
-    def share(self) -> float:
-        return self.found / self.looked_for
-
-    @property
-    def root(self) -> Path:
-        """Return what paths are joined to."""
-        if not (self.respelled or self.dropped):
-            return self.path
-        return respelling(self.path, self.dropped, respelled=self.respelled)
-
-    @property
-    def count(self) -> str:
-        """Return how many of the names are there, for messages."""
-        lacking = f", without {printable(self.dropped)!r}" if self.dropped else ""
-        return f"{self.found} of the first {self.looked_for}{lacking}"
-
-
-def path_below(root: str | os.PathLike[str], name: str) -> str:
-    """Return the path of an image below its root; one that Windows wrote becomes one of ours."""
-    dropped = getattr(root, "dropped", "")
-    name = _with_slashes(name)
-    path = os.path.join(root, name.removeprefix(dropped) if dropped else name)
-    if getattr(root, "respelled", False) and not os.path.isfile(path):
-        return as_it_lies(path) or path
-    return path
-
-
-def _with_slashes(name: str) -> str:
+def with_slashes(name: str) -> str:
+    """Return a relative path; one that Windows wrote becomes one of ours."""
     return name.replace("\\", "/") if "\\" in name and "/" not in name else name
 
 
-def _held_by(folder: Path, names: Names, dropped: str = "") -> ImageFolder | None:
-    """Return how many images of the best field a folder holds; None if there is none."""
-    best = None
-    for listed in names.values():
-        paths = [os.path.join(folder, _with_slashes(name)[len(dropped) :]) for name in listed]
-        others = [path for path in paths if not os.path.isfile(path)]
-        respelled = sum(as_it_lies(path) is not None for path in others)
-        found = len(paths) - len(others) + respelled
-        if found and (best is None or found / len(listed) > best.share):
-            best = ImageFolder(folder, found, len(listed), dropped, respelled > 0)
-    return best
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """Folders that hold images, and the spellings of their names, both most used first.
 
-
-def _folders_of(
-    names: Names, start: Path, within: Path | None, hints: Collection[str]
-) -> list[ImageFolder]:
-    """Return the folders near the records that hold images of these names; see `nearby`.
-
-    Where none holds any, a prefix that all names share is left out, as short as possible; then a
-    folder must hold every one.
+    Attributes:
+        folders: one or more.
+        spellings: one or more.
+        respelled: whether the disk has some names in another case or Unicode form.
     """
-    folders = list(nearby(start, within, hints))
-    found = [held for folder in folders if (held := _look(folder, names))]
-    return found or _without_prefix(names, folders)
+
+    folders: tuple[Path, ...]
+    spellings: tuple[Spelling, ...] = (with_slashes,)
+    respelled: bool = False
+
+    def has(self, image: Any) -> bool:
+        """Return whether an image's file is there."""
+        return os.path.isfile(self.path(image))
+
+    def path(self, image: Any) -> str:
+        """Return the path of an image's file, see `locate`."""
+        return self.locate(image)[1]
+
+    def locate(self, image: Any) -> tuple[str, str]:
+        """Return the name and the path of an image's file: the first that is there, or likeliest.
+
+        Both are empty if no spelling has a name for it.
+
+        Args:
+            image: what the record says of it.
+        """
+        names = [name for spelling in self.spellings if (name := spelling(image))]
+        found = [(name, os.path.join(folder, name)) for name in names for folder in self.folders]
+        if len(found) > 1 or self.respelled:
+            for name, path in found:
+                if os.path.isfile(path):
+                    return name, path
+        if self.respelled:
+            for name, path in found:
+                if there := as_it_lies(path):
+                    return name, there
+        return found[0] if found else ("", "")
 
 
-def _without_prefix(names: Names, folders: Sequence[Path]) -> list[ImageFolder]:
-    """Return the folders that hold every image once a prefix that all names share is left out."""
-    for field, listed in names.items():
-        for dropped in _prefixes(listed):
-            held = [_look(folder, {field: listed}, dropped) for folder in folders]
-            if whole := [f for f in held if f and f.found == f.looked_for]:
-                return whole
-    return []
+def find_images(
+    file: Path,
+    raw: Path,
+    options: ReadOptions,
+    probes: Iterable[Any],
+    spellings: Sequence[Spelling] = (with_slashes,),
+    *,
+    required: bool = True,
+) -> Images:
+    """Find the images that a file of records names, and note their folders.
 
-
-def _the_one(folders: Sequence[ImageFolder]) -> ImageFolder | None:
-    """Return the folder that plainly is meant.
-
-    The only one must hold half of the images; one of several nearly all, and no other half.
-    """
-    if sum(folder.share >= _RIVAL for folder in folders) != 1:
-        return None
-    best = max(folders, key=lambda folder: folder.share)
-    return best if len(folders) == 1 or best.share >= _TAKEN else None
-
-
-def _archives_of(names: Names, folders: Sequence[Path]) -> list[Path]:
-    """Return archives in these folders that seem to hold images of these names."""
-    listed = [name for names_ in names.values() for name in names_]
-    starts = {name.partition("/")[0].lower() for name in listed if "/" in name.strip("/")}
-    paths = [
-        folder / name
-        for folder in folders
-        for name in sorted(filter(is_archive, list_folder(folder)[0]))
-    ]
-    stems = {*starts, *_USUAL}
-    return [p for p in paths if p.name.lower().partition(".")[0] in stems or holds(p, listed)]
-
-
-def _look(folder: Path, names: Names, dropped: str = "") -> ImageFolder | None:
-    probes = {f: listed[:: max(len(listed) // _PROBES, 1)] for f, listed in names.items()}
-    return _held_by(folder, names, dropped) if _held_by(folder, probes, dropped) else None
-
-
-def _prefixes(names: Sequence[str]) -> Iterator[str]:
-    """Yield the prefixes of the paths of all names, folder by folder: `a/`, `a/b/`."""
-    ordered = sorted(map(_with_slashes, names))
-    first, last = ordered[0], ordered[-1]  # all between share what these two do
-    for position, letter in enumerate(first):
-        if letter == "/":
-            if not last.startswith(first[: position + 1]):
-                return
-            yield first[: position + 1]
-
-
-def nearby(start: Path, within: Path | None, hints: Collection[str]) -> Iterator[Path]:
-    """Yield the folders that may hold the images of records in `start`, nearest first.
-
-    These are the folder of the records and `within`, with the folders below them, then three
-    folders above, with those in them that are called as folders of images usually are.
+    Several folders are used together where each holds other images. A prefix of the names that is
+    not here, such as `coco/`, is left out if all names that begin with it are found then.
 
     Args:
-        start: the folder of the records.
-        within: the folder that was given, if it is another.
-        hints: further names of folders of images, such as the split.
+        file: the file.
+        raw: the file or folder that the user gave.
+        options: `image_root`, outside of which nothing is tried, and `notes` are used.
+        probes: what the file says of its first images.
+        spellings: how their names may be spelled, likeliest first.
+        required: False if images that are not found are to be rejected one by one.
+
+    Raises:
+        PackError: `image_root` is not there or has none of the images; several folders hold images
+            of the same names; or the images are elsewhere, as the message says.
     """
-    seen: set[str] = set()
-
-    def new(folder: Path) -> bool:
-        real = os.path.realpath(folder)
-        if real in seen or not os.path.isdir(real):
-            return False
-        seen.add(real)
-        return True
-
-    for base in (start, within):
-        if base is not None:
-            yield from filter(new, _below(base))
-    likely = {name.lower() for name in (*_USUAL, *hints)}
-    above = start.absolute()
-    for _ in range(_ABOVE):
-        above = above.parent
-        if len(above.parts) < 2:  # the root of the disk holds no dataset
-            return
-        if new(above):
-            yield above
-        for folder in _called(above, likely):
-            if new(folder):
-                yield folder
-            yield from filter(new, _called(folder, likely))
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    level = [folder]
-    yield folder
-    for _ in range(_BELOW):
-        level = [inner for outer in level for inner in _folders(outer)][:_FOLDERS]
-        yield from level
-
-
-def _called(folder: Path, names: Collection[str]) -> list[Path]:
-    return [inner for inner in _folders(folder) if inner.name.lower() in names]
+    root = options.image_root
+    if root is not None and not root.is_dir():
+        raise PackError(f"--image-root {root}: no such folder")
+    home = file.absolute().parent
+    bases = [root] if root else [home, *([raw.absolute()] if raw.is_dir() else [])]
+    above = [] if root else [above for above in home.parents[:_ABOVE] if above != above.parent]
+    names = [spelled for probe in probes if any(spelled := _spelled(probe, spellings))]
+    tried, prefix = bases[:1], ""
+    found = _holding(tried, names)
+    if 2 * len(found.files) < len(names):
+        tried = _near([*bases, *above], file.name.partition(".")[0].rpartition("_")[2])
+        found = _holding(tried, names)
+    if 2 * len(found.files) < len(names):
+        found, prefix = _further(bases, names, found, is_given=root is not None)
+    if found.folders:
+        _note(found.folders, prefix, bases, raw, options)
+    elif names:
+        is_error = required or root is not None
+        around = list(dict.fromkeys([*bases, home, home.parent]))
+        # Neighbours may be other datasets, whose images are no reason for an error.
+        remedy = _elsewhere(names, around if is_error else bases)
+        remedy = remedy or _in_archives(names, around, required)
+        if remedy or is_error:
+            raise _not_found(file, root, tried, names, remedy)
+    used = Counter(file.spelling for file in found.files.values())
+    order = sorted(range(len(spellings)), key=lambda number: -used[number])
+    return Images(
+        folders=found.folders or (bases[0],),
+        spellings=tuple(_without(prefix, spellings[number]) for number in order),
+        respelled=any(file.respelled for file in found.files.values()),
+    )
 
 
-def _folders(folder: Path) -> list[Path]:
-    return [folder / name for name in list_folder(folder, _ENTRIES)[1]]
+def spellings_of_names(names: Iterable[str]) -> tuple[Spelling, ...]:
+    """Return how file names may be spelled: as they stand, without folders, with an extension."""
+    plain: tuple[Spelling, ...] = (str, os.path.basename)
+    if all(is_image_extension(name.rpartition(".")[2]) for name in names):
+        return plain
+
+    def with_extension(extension: str) -> Spelling:
+        return lambda name: f"{name}.{extension}"
+
+    return (*plain, *map(with_extension, _EXTENSIONS))
 
 
-# --- what is said -----------------------------------------------------------------------------
+def _spelled(image: Any, spellings: Sequence[Spelling]) -> list[str]:
+    """Return the names of an image in all spellings; "" for one that is none or an address."""
+    names = [spelling(image) for spelling in spellings]
+    return ["" if "://" in name else name for name in names]
 
 
-def _note(found: ImageFolder, base: Path, given: bool, notes: Notes) -> None:
-    relative = printable(Path(os.path.relpath(found.path, base)).as_posix())
-    said = f"images start in {relative}"
-    if found.dropped:
-        said += f", without the {printable(found.dropped)!r} that their paths begin with"
-        notes.find("image_prefix", printable(found.dropped))
-    if not given:
-        said += " (found; --image-root says otherwise)"
-        notes.find("image_root", relative)
-    notes.decide(said)
+def _without(prefix: str, spelling: Spelling) -> Spelling:
+    return (lambda image: spelling(image).removeprefix(prefix)) if prefix else spelling
 
 
-def _first(names: Names) -> str:
-    return printable(next(iter(names.values()))[0])
+def _first(names: Sequence[Sequence[str]]) -> str:
+    return next(filter(None, names[0]))
 
 
-def _several(names: Names, default: Path, label: str, folders: Sequence[ImageFolder]) -> PackError:
-    many = "several folders hold images" if len(folders) > 1 else "a folder holds some images"
-    lines = [
-        f"\n  --image-root {shlex.quote(printable(str(folder.path)))}  {folder.count}"
-        for folder in folders[:_LISTED]
+# --- folders ----------------------------------------------------------------------------------
+
+
+def _near(folders: Iterable[Path], split: str) -> list[Path]:
+    """Return some folders and the folders of images in them, such as `images/train`."""
+    near: dict[str, Path] = {}  # each once, however it is linked
+    for folder in folders:
+        called = _called_images(folder, split)
+        inner = [inner for outer in called for inner in _called_images(outer, split)]
+        for found in (folder, *called, *inner):
+            near.setdefault(os.path.realpath(found), found)
+    return list(near.values())
+
+
+def _called_images(folder: Path, split: str) -> list[Path]:
+    """Return the folders called as those of images are, without other splits beside `split`."""
+    names = list_folder(folder, _ENTRIES).folders
+    usual = IMAGE_FOLDERS if split in names and split in _USUAL else _USUAL
+    return [folder / name for name in names if name == split or name.lower() in usual]
+
+
+def _search(bases: Iterable[Path], names: Sequence[Sequence[str]]) -> list[tuple[Path, str]]:
+    """Return folders below `bases` from which names of images lead to a file, most used first.
+
+    With each comes the prefix of the names that is not there, such as `coco/`.
+    """
+    wanted = {
+        _folded(os.path.basename(name)): os.path.dirname(name)
+        for spelled in names[:: max(len(names) // _FEW, 1)]
+        for name in reversed(spelled)
+        if name
+    }
+    found: Counter[tuple[Path, str]] = Counter()
+    seen = 0
+    for base in bases:
+        for listing in Survey(base).walk():
+            for name in wanted.keys() & set(map(_folded, listing.files)):
+                start, prefix = listing.folder, wanted[name]
+                while prefix and _folded(os.path.basename(prefix)) == _folded(
+                    os.path.basename(start)
+                ):
+                    start, prefix = os.path.dirname(start), os.path.dirname(prefix)
+                found[Path(start), f"{prefix.rstrip('/')}/" if prefix else ""] += 1
+            seen += len(listing.files) + 1
+            if seen >= _ENTRIES:
+                break
+    return [place for place, _ in found.most_common(_LISTED)]
+
+
+def _folded(name: str) -> str:
+    """Return a name that is equal for all spellings of it that `as_it_lies` tries."""
+    return normalize("NFC", name).lower()
+
+
+# --- images in them ---------------------------------------------------------------------------
+
+
+class _File(NamedTuple):
+    """File of an image: its real path, the index of its spelling, and `Images.respelled`."""
+
+    path: str
+    spelling: int
+    respelled: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """Folders that hold images, that with most of them first, and their files by number."""
+
+    folders: tuple[Path, ...] = ()
+    files: Mapping[int, _File] = field(default_factory=dict)
+
+
+def _holding(folders: Iterable[Path], names: Sequence[Sequence[str]], prefix: str = "") -> _Found:
+    """Return the folders that hold images of these names, each in all its spellings.
+
+    Args:
+        folders: nearest first.
+        names: of the images.
+        prefix: part that is left out of the names that begin with it.
+
+    Raises:
+        PackError: a folder holds other files of half of the names that the best folder holds.
+    """
+    cut = [[name.removeprefix(prefix) for name in spelled] for spelled in names]
+    held: dict[Path, dict[int, _File]] = {}
+    for folder in folders:
+        if any(_file_in(folder, spelled) for spelled in cut[:: max(len(cut) // _FEW, 1)]):
+            files = ((number, _file_in(folder, spelled)) for number, spelled in enumerate(cut))
+            held[folder] = {number: file for number, file in files if file}
+    ranked = sorted(held, key=lambda folder: -len(held[folder]))
+    used: list[Path] = []
+    taken: dict[int, _File] = {}
+    for folder in ranked:
+        own = held[folder]
+        others = [n for n, file in own.items() if n in taken and file.path != taken[n].path]
+        if 2 * len(others) >= len(held[ranked[0]]):
+            raise _several(names, {folder: len(held[folder]) for folder in ranked})
+        if own.keys() - taken.keys():
+            used.append(folder)
+        taken = own | taken
+    return _Found(folders=tuple(used), files=taken)
+
+
+def _file_in(folder: Path, spelled: Sequence[str]) -> _File | None:
+    paths = [(number, os.path.join(folder, name)) for number, name in enumerate(spelled) if name]
+    for number, path in paths:
+        if os.path.isfile(path):  # unlike that of `Path`, this raises for no name, however long
+            return _File(os.path.realpath(path), number, False)
+    for number, path in paths[:1]:
+        if there := as_it_lies(path):
+            return _File(os.path.realpath(there), number, True)
+    return None
+
+
+def _further(
+    bases: Sequence[Path], names: Sequence[Sequence[str]], found: _Found, *, is_given: bool
+) -> tuple[_Found, str]:
+    """Return a better choice of folders up to two levels below `bases`, with a prefix left out.
+
+    A prefix is left out if all images are found then, or some if the user named the folder.
+    """
+    places = [
+        (folder, prefix)
+        for folder, prefix in _search(bases, names)
+        if any(base in (folder, *folder.parents[:_BELOW]) for base in bases)
     ]
-    more = f"\n  and {len(folders) - _LISTED} more" if len(folders) > _LISTED else ""
+    prefix = places[0][1] if places else ""
+    folders = [folder for folder, cut in places if cut == prefix]
+    better = _holding([*found.folders, *folders], names, prefix)
+    is_enough = not prefix or is_given or len(better.files) == len(names)
+    return (better, prefix) if is_enough and better.files else (found, "")
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def _note(
+    folders: Sequence[Path], prefix: str, bases: Sequence[Path], raw: Path, options: ReadOptions
+) -> None:
+    """Note folders that are not plainly meant, and the prefix that is left out."""
+    said = ""
+    if prefix:
+        said = f", without the {printable(prefix)!r} that their paths begin with"
+        options.notes.find("image_prefix", printable(prefix))
+    if options.image_root is None:
+        said += " (found; --image-root says otherwise)"
+    for folder in folders:
+        if prefix or folder not in bases:
+            relative = os.path.relpath(folder, raw if raw.is_dir() else raw.parent)
+            relative = printable(Path(relative).as_posix())
+            options.notes.decide(f"images start in {relative}{said}")
+            if options.image_root is None:
+                options.notes.find("image_root", relative)
+
+
+def _several(names: Sequence[Sequence[str]], counts: Mapping[Path, int]) -> PackError:
+    lines = [
+        f"\n  --image-root {shlex.quote(printable(str(folder)))}  {count} of the first {len(names)}"
+        for folder, count in islice(counts.items(), _LISTED)
+    ]
+    more = f"\n  and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
     return PackError(
-        f"{label}: {_first(names)} and others are not in {default}, where their paths start; "
-        f"{many} of these names:{''.join(lines)}{more}\nadd the one that is meant to the command"
+        f"several folders hold images of the same names, such as {printable(_first(names))}:"
+        f"{''.join(lines)}{more}\nadd the one that is meant to the command"
     )
 
 
-def _packed_away(names: Names, default: Path, label: str, archives: Sequence[Path]) -> PackError:
-    listed = ", ".join(printable(path.name) for path in archives[:5])
-    return PackError(
-        f"{label}: {_first(names)} and others are neither in {default} nor in a folder near it, "
-        f"but {listed} in {printable(str(archives[0].parent))} may hold them; unpack it with "
-        f"`{unpack_command(archives[0])}`, and run the same command again"
-    )
+def _elsewhere(names: Sequence[Sequence[str]], bases: Iterable[Path]) -> str:
+    """Return the `--image-root` that works for images further below `bases`; "" without one."""
+    for folder, prefix in _search(bases, names):
+        count = len(_holding([folder], names, prefix).files)
+        if 2 * count >= len(names):
+            quoted = shlex.quote(printable(str(folder)))
+            return f"give --image-root {quoted}, where {count} of the first {len(names)} are"
+    return ""
 
 
-def _wrong_root(names: Names, given: Path, folders: Sequence[ImageFolder]) -> PackError:
-    looked_for = printable(os.path.join(given, next(iter(names.values()))[0]))
-    if folders:
-        seem = "they seem to be in " + ", ".join(
-            f"{printable(str(folder.path))} ({folder.count})" for folder in folders[:_LISTED]
+def _in_archives(names: Sequence[Sequence[str]], folders: Sequence[Path], required: bool) -> str:
+    """Return what to do with archives that may hold the images, or with any if `required`."""
+    listed = [spelled[0] for spelled in names]
+    likely = {*_USUAL, *(name.partition("/")[0].lower() for name in listed if "/" in name)}
+    for folder in folders:
+        for name in filter(is_archive, list_folder(folder, _ENTRIES).files):
+            if required or name.lower().partition(".")[0] in likely or holds(folder / name, listed):
+                return f"name their folder with --image-root, or: {packed_images(folders)}"
+    return ""
+
+
+def _not_found(
+    file: Path,
+    root: Path | None,
+    tried: Sequence[Path],
+    names: Sequence[Sequence[str]],
+    remedy: str,
+) -> PackError:
+    first = _first(names)
+    if root is not None:
+        where = printable(os.path.join(root, first))
+        remedy = remedy or "fetch them, or name the folder that they are in"
+        return PackError(
+            f"--image-root {root}: none of the first images is there (looked for {where}); {remedy}"
         )
-        seem += "; give that folder, or leave --image-root out"
-    else:
-        seem = "nor in a folder near the records; fetch them, or name the folder they are in"
-    count = sum(map(len, names.values()))
-    images = f"none of the first {count} images is there" if count > 1 else "the image is not there"
-    return PackError(f"--image-root {given}: {images} (looked for {looked_for}); {seem}")
+    listed = ", ".join(printable(str(folder)) for folder in tried[:_LISTED])
+    more = f" and {len(tried) - _LISTED} folders near them" if len(tried) > _LISTED else ""
+    return PackError(
+        f"{file}: its images (the first is {printable(first)}) are in none of {listed}{more}; "
+        f"{remedy or 'name their folder with --image-root'}"
+    )

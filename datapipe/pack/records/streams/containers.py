@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
-import zlib
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
+from datapipe.pack.input.listing import kind_of_name
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.csv_records import CONVERT, read_csv
 from datapipe.pack.records.streams.json_stream import read_json
@@ -21,27 +20,16 @@ from datapipe.pack.records.streams.parquet_records import (
     first_row,
     open_parquet,
     read_parquet,
-    refuse_pointer,
 )
+from datapipe.pack.records.streams.text_file import open_text
 
-_KINDS = dict.fromkeys(("json", "jsonl", "jsonlines", "ndjson"), "json") | {
-    kind: kind for kind in ("csv", "tsv", "parquet")
-}
 _SAMPLE = 4 << 20
 _FIRST = 100
-_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 
 
 def kind_of(path: Path) -> str:
     """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
     return kind_of_name(path.name)
-
-
-def kind_of_name(name: str) -> str:
-    """Return what `kind_of` says of a file of this name, without the cost of a `Path`."""
-    name = name.lower()
-    stem, _, ext = name.removesuffix(".gz").rpartition(".")
-    return _KINDS.get(ext, "") if stem else ""
 
 
 def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Reject]]:
@@ -53,7 +41,7 @@ def read_file(path: Path, name: str) -> Generator[tuple[str, dict[str, Any] | Re
     if kind_of(path) == "parquet":
         yield from _numbered(read_parquet(path, name), name)
         return
-    with _readable(path), _open_text(path) as file:
+    with open_text(path) as file:
         yield from _numbered(_read_text(file, path, name), name)
 
 
@@ -61,7 +49,7 @@ def estimate_file(path: Path) -> int:
     """Estimate how many records a file has: of Parquet all, of others as many as its start has."""
     if kind_of(path) == "parquet":
         return count_rows(path)
-    with _readable(path), _open_text(path) as file:
+    with open_text(path) as file:
         start = file.read(_SAMPLE)
         whole = not file.read(1)
         read = getattr(file, "fileobj", file).tell()  # of a gzip file, bytes before unpacking
@@ -93,7 +81,7 @@ def cannot_be_read(path: Path) -> bool:
         if kind_of(path) == "parquet":
             open_parquet(path).close()
         else:
-            with _readable(path), _open_text(path):
+            with open_text(path):
                 pass
     except PackError:
         return True
@@ -107,7 +95,7 @@ def not_utf8(path: Path) -> str:
     """
     if kind_of(path) in ("", "parquet"):
         return ""
-    with _readable(path), _open_text(path) as file:
+    with open_text(path) as file:
         start = file.read(_SAMPLE)
     try:
         codecs.getincrementaldecoder("utf-8")().decode(start)  # its end may be half a letter
@@ -147,31 +135,3 @@ def _bare_turns(record: Any) -> dict[str, Any] | None:
     if all("role" in turn for turn in record) and any("content" in turn for turn in record):
         return {"messages": record}
     return None
-
-
-def _open_text(path: Path) -> Any:
-    file: Any = gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb")
-    try:
-        head = file.read(40)
-        if head.startswith(_OTHER_BOMS):
-            raise PackError(
-                f"{path} is not UTF-8 but UTF-16 or UTF-32; convert it, "
-                "for example with `iconv -f UTF-16 -t UTF-8`"
-            )
-        if refusal := refuse_pointer(path, head):
-            raise refusal
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return file
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise PackError(f"{path} is damaged ({error}); download or write it again") from error
-    except OSError as error:
-        raise PackError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -17,8 +17,6 @@ from datapipe.errors import PackError
 
 _READ = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-_STRUCTURE = re.compile(r'["\[\]{}]')
-_STRING_STOP = re.compile(r'["\\]')
 # No token but a string is longer than this, so an error further from the end is no cut-off token.
 _LONGEST_TOKEN = 16
 _UNCLOSED = "Unterminated string"
@@ -109,25 +107,13 @@ class JsonCursor:
             return value
 
     def skip(self) -> None:
-        """Consume a value without building it."""
-        if self.peek() not in ('"', "[", "{"):
+        """Consume a value, of an array one item at a time."""
+        if self.peek() != "[":
             self.value()
             return
-        closing = bytearray()
-        while True:
-            found = self._find(_STRUCTURE)
-            if found == '"':
-                while self._find(_STRING_STOP) == "\\":
-                    if self._position == len(self._buffer) and not self._more():
-                        raise self.broken("the end of a string")
-                    self._position += 1
-            elif found in "[{":
-                closing += b"]" if found == "[" else b"}"
-            elif closing.pop() != ord(found):  # never empty: it would have returned
-                self._position -= 1
-                raise self.broken("the bracket that closes the last open one")
-            if not closing:
-                return
+        self._position += 1
+        for _ in self.until("]", "array"):
+            self.value()
 
     def is_utf8(self) -> bool:
         """Return whether the last value has no marks of bytes that are not UTF-8."""
@@ -146,16 +132,6 @@ class JsonCursor:
             f"{self._path} is not {what}: expected {expected} at about byte {offset}{end}; mend "
             f"the file, or {remedy}"
         )
-
-    def _find(self, pattern: re.Pattern[str]) -> str:
-        while True:
-            match = pattern.search(self._buffer, self._position)
-            if match:
-                self._position = match.end()
-                return match[0]
-            self._position = len(self._buffer)
-            if not self._more():
-                raise self.broken("the end of a value")
 
     def _more(self) -> bool:
         """Read on, so that the buffer starts at the position; return whether there is more."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from datapipe.errors import PackError
 from datapipe.pack.input.raw_sample import Reject
 from datapipe.pack.records.streams.json_cursor import JsonCursor
+from datapipe.pack.records.streams.text_file import open_text
 
 _CHUNK = 4 << 20
 _BOM = b"\xef\xbb\xbf"
@@ -55,8 +55,8 @@ def read_member_arrays(
 ) -> Generator[tuple[str, int, Any], None, None]:
     """Yield (name, index, entry) of the top-level arrays `names` of a file's JSON object.
 
-    Other members are skipped without being built: only their brackets and quotes have to be right.
-    Time is linear in the file's size; memory holds a chunk, or one entry if that is larger.
+    Time is linear in the file's size; memory holds a chunk, or one entry of any array or another
+    member if that is larger.
 
     Args:
         path: the file, in UTF-8.
@@ -68,7 +68,8 @@ def read_member_arrays(
             twice or not as an array; or `most` bytes are used up.
     """
     seen: set[str] = set()
-    with _open(path, most) as text:
+    with open_text(path) as file:
+        text = JsonCursor(path, file, most)
         for name in _names(text):
             if name not in names:
                 text.skip()
@@ -82,7 +83,8 @@ def read_member_arrays(
 
 def read_members(path: Path, *, most: int | None = None) -> Generator[tuple[str, Any], None, None]:
     """Yield (name, value) of every member of a file's JSON object; see `read_member_arrays`."""
-    with _open(path, most) as text:
+    with open_text(path) as file:
+        text = JsonCursor(path, file, most)
         for name in _names(text):
             yield name, text.value()
 
@@ -94,14 +96,11 @@ def count_marks(path: Path, mark: bytes) -> Iterator[int]:
         PackError: the file cannot be read.
     """
     tail = b""
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                if count := (tail + chunk).count(mark):
-                    yield count
-                tail = chunk[len(chunk) + 1 - len(mark) :]
-    except OSError as error:
-        raise PackError(f"{path}: cannot be read: {error.strerror}") from error
+    with open_text(path) as file:
+        while chunk := file.read(_CHUNK):
+            if count := (tail + chunk).count(mark):
+                yield count
+            tail = chunk[len(chunk) + 1 - len(mark) :]
 
 
 # --- one object or records ----------------------------------------------------------------------
@@ -195,15 +194,6 @@ def _read_array(file: BinaryIO, path: Path, name: str) -> Iterator[Any]:
             yield Reject(f"{name}#{number}", "record is not UTF-8", "DecodeError")
     if text.peek():
         raise text.broken("nothing behind the array's end")
-
-
-@contextmanager
-def _open(path: Path, most: int | None) -> Iterator[JsonCursor]:
-    try:
-        with path.open("rb") as file:
-            yield JsonCursor(path, file, most)
-    except OSError as error:
-        raise PackError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _names(text: JsonCursor) -> Iterator[str]:

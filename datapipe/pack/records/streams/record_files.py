@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,9 +12,9 @@ from typing import Any
 from datapipe.errors import DecodeError, MissingMember, PackError
 from datapipe.index.images.header import is_image_extension
 from datapipe.pack.input.raw_sample import InlineBlob, ReadOptions, Reject
-from datapipe.pack.input.survey import describe_files
+from datapipe.pack.input.survey import Survey
 from datapipe.pack.records.images.fields import image_name, is_image_struct, names_in
-from datapipe.pack.records.images.roots import image_root
+from datapipe.pack.records.images.roots import PROBED, Images, find_images
 from datapipe.pack.records.locate import RecordGroup, groups_of, levels, name_below, require_one
 from datapipe.pack.records.streams.containers import (
     cannot_be_read,
@@ -45,19 +44,17 @@ class RecordFiles:
     Attributes:
         raw: the file or folder that the user named; sources are relative to it.
         files: in order.
-        root: where relative image paths start; of files in several folders, see `parts`.
-        root_given: the user named it.
-        folders: the files of each folder for themselves, if there are several and no given root.
+        images: where their images are; of files in several folders, see `parts`.
+        folders: the files of each folder by themselves, if their images are looked for there.
     """
 
     raw: Path
     files: tuple[Path, ...]
-    root: Path
-    root_given: bool = False
+    images: Images
     folders: tuple[RecordFiles, ...] = ()
 
     def parts(self) -> tuple[RecordFiles, ...]:
-        """Return files of one root each."""
+        """Return the files of each folder whose images are looked for by themselves."""
         return self.folders or (self,)
 
     def estimate(self) -> int:
@@ -74,41 +71,42 @@ class RecordFiles:
             yield from read_file(path, name_below(self.raw, path))
 
 
-def find_records(raw: Path, options: ReadOptions, fits: Fits) -> RecordFiles | None:
-    """Return the files at `raw` whose first record fits, or None; must be quick and not raise."""
+def find_records(survey: Survey, options: ReadOptions, fits: Fits) -> tuple[Path, ...]:
+    """Return the files whose first record fits; must be quick and not raise."""
+    raw = survey.raw
 
     def group_fits(group: RecordGroup) -> bool:
         with suppress(PackError):
-            record = _first_of(group.files)
+            record = _first_of(survey, group.files)
             return record is not None and fits(record)
         return False
 
     with suppress(PackError, OSError):
-        for level in levels(raw, options.include, _QUICK):
+        for level in levels(survey, options.include, _QUICK):
             if fitting := list(filter(group_fits, groups_of(raw, level)[:_PROBES])):
-                return _record_files(raw, options, fitting)
-    return None
+                return tuple(path for group in fitting for path in group.files)
+    return ()
 
 
-def is_unreadable(raw: Path, options: ReadOptions) -> bool:
-    """Return whether every file of records at `raw` is damaged."""
+def is_unreadable(survey: Survey, options: ReadOptions) -> bool:
+    """Return whether every file of records is damaged."""
     try:
-        paths = [p for level in levels(raw, options.include, _QUICK) for p in level[:_PROBES]]
+        paths = [p for level in levels(survey, options.include, _QUICK) for p in level[:_PROBES]]
     except OSError:
         return False
-    if raw.is_dir():  # other damaged files may be beside data of any kind
+    if survey.is_folder:  # other damaged files may be beside data of any kind
         paths = [path for path in paths if kind_of(path) == "parquet"]
     return bool(paths) and all(map(cannot_be_read, paths))
 
 
-def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
-    """Return the files at `raw` whose records fit, for reading.
+def open_records(survey: Survey, options: ReadOptions, fits: Fits, what: str) -> RecordFiles:
+    """Return the files whose records fit, for reading.
 
     Of a folder, the files nearest to it count: those below are looked at only where none fits
     beside them. With `options.include`, all that match are taken.
 
     Args:
-        raw: a file or a folder.
+        survey: of a file or a folder.
         options: `include` and `image_root` are used.
         fits: whether a record is of the format.
         what: what a record must have, for messages.
@@ -116,19 +114,18 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
     Raises:
         PackError: no file fits, several do that are not one dataset, or one is damaged.
     """
-    if options.image_root is not None and not options.image_root.is_dir():
-        raise PackError(f"--image-root {options.image_root}: no such folder")
+    raw = survey.raw
     # Records of a JSON file may differ: those of a file that was named are judged one by one.
-    judged_singly = raw.is_file() and kind_of(raw) == "json"
+    judged_singly = survey.is_file and kind_of(raw) == "json"
     seen: list[str] = []
     damaged: PackError | None = None
-    for level in levels(raw, options.include):
+    for level in levels(survey, options.include):
         fitting, others = [], []
         for group in groups_of(raw, level):
             try:
-                record = _first_of(group.files)
+                record = _first_of(survey, group.files)
             except PackError as error:
-                if raw.is_file():
+                if survey.is_file:
                     raise
                 if group.is_parquet:  # which file of many is damaged has to be said
                     damaged = damaged or error
@@ -147,12 +144,12 @@ def open_records(raw: Path, options: ReadOptions, fits: Fits, what: str) -> Reco
             raise damaged
         if fitting:
             require_one(raw, options, fitting, others)
-            return _with_roots(_record_files(raw, options, fitting), options)
+            return _with_images(raw, options, fitting)
         seen += others
     matching = f" that matches --include {options.include!r}" if options.include else ""
     raise PackError(
         f"{raw}: no JSON, JSONL, CSV, TSV or Parquet file here{matching} holds records with "
-        f"{what} (found: {'; '.join(seen[:5]) or describe_files(raw)}); give the file itself"
+        f"{what} (found: {'; '.join(seen[:5]) or survey.describe()}); give the file itself"
     )
 
 
@@ -224,35 +221,13 @@ def _plain(value: Any, kept: list[bytes], drop_images: bool, left: int = _DEEPES
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
 
 
-def _first_of(files: tuple[Path, ...]) -> dict[str, Any] | None:
-    return next((r for r in map(first_record, files) if r is not None), None)
+def _first_of(survey: Survey, files: tuple[Path, ...]) -> dict[str, Any] | None:
+    records = (survey.look(first_record, path) for path in files)
+    return next((record for record in records if record is not None), None)
 
 
-def _record_files(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
-    files = tuple(path for group in groups for path in group.files)
-    root = options.image_root or _root(raw, files)
-    given = options.image_root is not None
-    return RecordFiles(raw=raw, files=files, root=root, root_given=given)
-
-
-def _root(raw: Path, files: tuple[Path, ...]) -> Path:
-    """Return the folder of the files; the raw folder if the first image is only there."""
-    folders = {path.parent for path in files}
-    if len(folders) > 1:
-        return raw
-    (folder,) = folders
-    if raw.is_file() or folder == raw:
-        return folder
-    _, path = next(_first_paths(files[0]), ("", None))
-    # Unlike those of `Path`, these raise for no name, however long.
-    exists = os.path.exists
-    if path is not None and not exists(f"{folder}/{path}") and exists(f"{raw}/{path}"):
-        return raw
-    return folder
-
-
-def _first_paths(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield fields and paths of images in the first records, if these do not hold their images."""
+def _first_paths(path: Path) -> Iterator[str]:
+    """Yield paths of images in the first records, if these do not hold their images."""
     for record in first_records(path):
         values = [
             v for value in record.values() for v in (value if isinstance(value, list) else [value])
@@ -260,35 +235,22 @@ def _first_paths(path: Path) -> Iterator[tuple[str, str]]:
         held = (v.get("bytes") if is_image_struct(v) else v for v in values)
         if any(isinstance(v, bytes) for v in held):
             return
-        for name, value in record.items():
-            with suppress(RecursionError):  # will be rejected
-                paths = list(islice(_image_paths(value), _PROBES))
-                yield from ((str(name), p) for p in paths if "://" not in p)
+        with suppress(RecursionError):  # will be rejected
+            yield from list(islice(_image_paths(record), PROBED))
 
 
-def _with_roots(records: RecordFiles, options: ReadOptions) -> RecordFiles:
-    """Find where image paths start, for the files of each folder by themselves."""
-    groups = [records.files]
-    if not records.root_given:
-        groups = [tuple(g) for _, g in groupby(records.files, lambda path: path.parent)]
+def _with_images(raw: Path, options: ReadOptions, groups: list[RecordGroup]) -> RecordFiles:
+    """Find the images of the files of each folder by themselves, unless their root is given."""
+    files = tuple(path for group in groups for path in group.files)
+    together = [files]
+    if options.image_root is None:
+        together = [tuple(alike) for _, alike in groupby(files, lambda path: path.parent)]
     parts = []
-    for files in groups:
-        names: dict[str, dict[str, None]] = {}
-        for name, path in islice(_first_paths(files[0]), 10 * _PROBES):
-            listed = names.setdefault(name, {})
-            if len(listed) < _PROBES:
-                listed[path] = None
-        root = image_root(
-            {name: list(listed) for name, listed in names.items()},
-            records.root if records.root_given else _root(records.raw, files),
-            raw=records.raw,
-            beside=files[0],
-            label=name_below(records.raw, files[0]),
-            given=records.root_given,
-            notes=options.notes,
-        )
-        parts.append(replace(records, files=files, root=root))
-    return parts[0] if len(parts) == 1 else replace(records, folders=tuple(parts))
+    for alike in together:
+        paths = islice(_first_paths(alike[0]), PROBED)
+        images = find_images(alike[0], raw, options, paths, required=False)
+        parts.append(RecordFiles(raw=raw, files=alike, images=images))
+    return parts[0] if len(parts) == 1 else replace(parts[0], files=files, folders=tuple(parts))
 
 
 def _image_paths(value: Any) -> Iterator[str]:

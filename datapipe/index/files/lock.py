@@ -1,0 +1,62 @@
+"""Locks that one process at a time holds; the system releases those of a process that died."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import IO
+
+from datapipe.errors import IndexMismatch
+
+logger = logging.getLogger(__name__)
+
+
+def lock_file(path: Path, work: str) -> IO[bytes]:
+    """Lock a file, waiting for the process that holds it; closing the file releases it.
+
+    Args:
+        path: of the file. It is created, with its folder; its holder may remove both.
+        work: of the holder, for messages, such as "counts tokens".
+
+    Raises:
+        IndexMismatch: files cannot be locked there.
+        OSError: the file cannot be created.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            file = path.open("wb")
+        except FileNotFoundError:  # its holder has just removed the folder
+            continue
+        try:
+            _wait_for(file, path, work)
+            if _is_at(file, path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _wait_for(file: IO[bytes], path: Path, work: str) -> None:
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.warning("another process %s in %s; waiting for it", work, path.parent)
+            fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        raise IndexMismatch(
+            f"{path}: files here cannot be locked ({error.strerror}), so two processes could write "
+            "the same files; mount the file system with locks, or copy the dataset to another one"
+        ) from error
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    """Return True if an open file is the one at `path`, which its holder may have removed."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,115 @@
+"""Names of the files and folders in one folder, and the files of records among them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+
+from datapipe.index.images.header import is_image_extension
+from datapipe.index.raw_data import RECORD_KINDS
+from datapipe.pack.input.own_files import is_own
+from datapipe.pack.input.real_paths import UNKNOWN
+from datapipe.pack.input.sorted_names import SortedNames
+
+
+def kind_of_name(name: str) -> str:
+    """Return json, csv, tsv or parquet by a file's name; "" for a file that holds no records."""
+    name = name.lower()
+    stem, _, ext = name.removesuffix(".gz").rpartition(".")
+    return RECORD_KINDS.get(ext, "") if stem else ""
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the stem of a file's name and its extension in small letters.
+
+    Examples:
+        >>> split_name("0001.txt.JPG")
+        ('0001.txt', 'jpg')
+    """
+    stem, _, ext = name.rpartition(".")
+    return stem, ext.lower()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Listing:
+    """Content of a folder, without hidden files and what datapipe wrote.
+
+    Attributes:
+        folder: its path.
+        files: names of files.
+        folders: names of folders, sorted.
+        identity: device and inode of the folder.
+    """
+
+    folder: str
+    files: SortedNames = field(default_factory=SortedNames)
+    folders: list[str] = field(default_factory=list)
+    identity: tuple[int, int] = UNKNOWN
+
+    @cached_property
+    def images(self) -> SortedNames:
+        """Names of the images."""
+        return SortedNames(n for n in self.files if is_image_extension(n.rpartition(".")[2]))
+
+    @cached_property
+    def records(self) -> list[str]:
+        """Names of the files that may hold records, without sidecars of images and tars."""
+        found = list(filter(kind_of_name, self.files))
+        if not found:
+            return []
+        stems = {part for name in self.images for part in (name, split_name(name)[0])}
+        tars = (split_name(name)[0] for name in self.files if name.endswith(".tar"))
+        owners = {*self.folders, *tars}
+        return [name for name in found if not _is_companion(name, stems, owners)]
+
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of the files."""
+        return (f"{self.folder}/{name}" for name in self.files)
+
+
+def _is_companion(name: str, images: set[str], owners: set[str]) -> bool:
+    """Return whether a file is the sidecar of an image, or tells of a tar or a folder."""
+    stem, ext = split_name(name)
+    if ext == "parquet":
+        owner = stem.removesuffix(".index")
+        return owner in owners and (owner != stem or stem.isdigit() or stem.startswith("shard-"))
+    return stem in images
+
+
+def list_folder(
+    folder: str | os.PathLike[str], most: int | None = None, *, strict: bool = False
+) -> Listing:
+    """Return the content of a folder.
+
+    Args:
+        folder: one that cannot be read is empty, unless `strict`.
+        most: entries that are looked at, all if None.
+        strict: raise the `OSError` of a folder that cannot be read.
+    """
+    path = os.fspath(folder)
+    files, folders, identity = SortedNames(), [], UNKNOWN
+    try:
+        status = os.stat(path)
+        identity = status.st_dev, status.st_ino
+        with os.scandir(path) as entries:
+            for entry in islice(entries, most):
+                name = entry.name
+                if name[0] != "." and not is_own(path, name):
+                    if _is_folder(entry):
+                        folders.append(name)
+                    else:
+                        files.add(name)
+    except OSError:
+        if strict:
+            raise
+    return Listing(folder=path, files=files, folders=sorted(folders), identity=identity)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False

@@ -1,0 +1,89 @@
+"""A bounded look at the loose images of a folder: how many there are, and which have a text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from datapipe.pack.input.file_start import start_of
+from datapipe.pack.input.listing import split_name
+from datapipe.pack.input.survey import Survey
+from datapipe.text.sample_text import TEXT_EXTENSIONS
+
+MOST_FILES = 50_000
+_LABELS_LOOKED_AT = 5
+_LONGEST_LABEL = 1 << 16
+# A line of boxes: four numbers or more, of a class and a box such as "0 0.5 0.5 0.1 0.2".
+_BOX = re.compile(rb"\s*[-+]?[\d.]+(e[-+]?\d+)?([\s,]+[-+]?[\d.]+(e[-+]?\d+)?){3,}[\s,]*", re.I)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LooseImages:
+    """Images below a folder that are files of their own.
+
+    Attributes:
+        paths: each image's path as `RealPaths` spells it, with whether a text of the same stem is
+            beside it.
+        complete: False where there were more files than were looked at.
+    """
+
+    paths: dict[str, bool] = field(default_factory=dict)
+    complete: bool = True
+
+    @property
+    def pairs(self) -> int:
+        """Number of images with a text beside them."""
+        return sum(self.paths.values())
+
+    def describe(self) -> str:
+        """Return the counts as text: `1,067 images, 12 of them with a text`."""
+        more = "" if self.complete else " or more"
+        count = f"{len(self.paths):,} image{'' if len(self.paths) == 1 else 's'}{more}"
+        texts = f"{self.pairs:,} of them" if self.pairs else "none"
+        return f"{count}, {texts} with a text of the same stem"
+
+
+def loose_images(survey: Survey, most: int = MOST_FILES) -> LooseImages:
+    """Return the images of a survey, folder by folder in order, until `most` files were seen."""
+    paths: dict[str, bool] = {}
+    seen = 0
+    for listing in survey.walk():
+        if seen >= most:
+            return LooseImages(paths=paths, complete=False)
+        seen += len(listing.files)
+        if not listing.images:
+            continue
+        texts = {
+            stem: name
+            for name in listing.files
+            for stem, ext in [split_name(name)]
+            if ext == "json" or ext in TEXT_EXTENSIONS
+        }
+        if texts and are_labels(f"{listing.folder}/{texts[stem]}" for stem in sorted(texts)):
+            texts = {stem: name for stem, name in texts.items() if name.endswith(".json")}
+        real = os.path.realpath(listing.folder)
+        for name in listing.images:
+            paths[f"{real}/{name}"] = name in texts or split_name(name)[0] in texts
+    return LooseImages(paths=paths)
+
+
+def are_labels(paths: Iterable[str]) -> bool:
+    """Return whether texts hold nothing but boxes, as YOLO's labels do: judged by the first few.
+
+    A caption may be a number, even two; lines of four and more are boxes. Empty texts, as YOLO
+    keeps for images without objects, say nothing.
+    """
+    looked_at = 0
+    for path in islice(paths, 10 * _LABELS_LOOKED_AT):
+        if path.endswith((".json", ".JSON")):
+            continue
+        lines = start_of(path, _LONGEST_LABEL).strip().splitlines()
+        if lines and not all(_BOX.fullmatch(line) for line in lines[:20]):
+            return False
+        looked_at += bool(lines)
+        if looked_at >= _LABELS_LOOKED_AT:
+            break
+    return looked_at > 0

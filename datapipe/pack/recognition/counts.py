@@ -1,0 +1,176 @@
+"""Counts of what a reading of a folder would give, by a bounded look."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import cast
+
+from datapipe.errors import DatapipeError, SampleError
+from datapipe.index.images.header import is_image_extension
+from datapipe.index.tar.grouping import group_members
+from datapipe.index.tar.headers import TarScanner
+from datapipe.pack.input.loose_images import LooseImages
+from datapipe.pack.input.raw_sample import Blob, Input, Reject, inline_bytes, printable
+from datapipe.pack.input.real_paths import RealPaths
+from datapipe.pack.input.survey import Survey
+from datapipe.pack.notes import Notes
+from datapipe.pack.readers import RawReading
+from datapipe.pack.readers.webdataset import tars_in
+from datapipe.pack.teaching import show
+
+_RECORDS = 2000
+_BYTES = 64 << 20
+_STATS = 200
+_TARS = 4
+_MEMBERS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Samples and images that a reading would give, as far as a bounded look tells.
+
+    Attributes:
+        holds: what it would take, with counts.
+        images: how many images that are here it would pack; 0 if none.
+        paths: files that it takes, where they are few; relative to the folder.
+        named: images that the records looked at name and that are here, as `RealPaths` spells them.
+        missing: number of images that these records name and that are not here.
+        exact: whether all records were looked at.
+        is_broken: whether it cannot be read as it stands.
+    """
+
+    holds: str
+    images: int = 0
+    paths: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
+    exact: bool = False
+    is_broken: bool = False
+    missing: int = 0
+
+
+def count(reading: RawReading, loose: LooseImages) -> Counts:
+    """Return the counts of a reading, beside these loose images."""
+    try:
+        if reading.reader.name == "webdataset":
+            return _of_tars(reading.survey)
+        return _of_records(reading, loose)
+    except DatapipeError as error:
+        holds = f"cannot be read as it stands: {str(error).splitlines()[0]}"
+        return Counts(holds=holds, is_broken=True)
+
+
+def _of_tars(survey: Survey) -> Counts:
+    tars = [path for path in tars_in(survey) if path.suffix == ".tar"] or [survey.raw]
+    samples = images = size = 0
+    for path in tars[:_TARS]:
+        with TarScanner(path) as tar:
+            members = list(islice(iter(tar), _MEMBERS))
+            groups = group_members(members).samples
+            samples += len(groups)
+            names = (member.name for group in groups for member in group.members)
+            images += sum(is_image_extension(name.rpartition(".")[2]) for name in names)
+            size += members[-1].offset if len(members) == _MEMBERS else tar.bytes
+    total = sum(path.stat().st_size for path in tars)
+    scale = total / size if size else 1
+    about = "" if size == total else "about "
+    samples, images = round(samples * scale), round(images * scale)
+    return Counts(
+        holds=f"{_count(len(tars), 'tar')} with {about}{_count(samples, 'sample')}, "
+        f"{_count(images, 'image')}",
+        images=images,
+        paths=tuple(printable(path.name) for path in tars),
+    )
+
+
+def _of_records(reading: RawReading, loose: LooseImages) -> Counts:
+    total = reading.estimate() or 0
+    seen = held = missing = size = stats = 0
+    named: set[str] = set()
+    spell = RealPaths()
+    faults: Counter[str] = Counter()
+    sources: dict[str, None] = {}
+    with closing(cast(Generator[Input], reading.inputs(Notes()))) as samples:
+        for sample in islice(samples, _RECORDS):
+            seen += 1
+            sources[sample.source.rpartition("#")[0]] = None
+            fault = _fault(sample)
+            if fault or isinstance(sample, Reject):
+                faults[fault] += 1
+                continue
+            for image in sample.images:
+                if not isinstance(image.blob, Blob):
+                    held += 1
+                    continue
+                path = spell(image.blob.path)
+                is_here = path in loose.paths or path in named
+                if not is_here and stats < _STATS:
+                    stats += 1
+                    is_here = os.path.isfile(path)
+                if is_here:
+                    named.add(path)
+                else:
+                    missing += 1
+            size += inline_bytes(sample)
+            if size > _BYTES:
+                break
+    exact = seen < _RECORDS and size <= _BYTES
+    total = seen if exact else max(total, seen)
+    scale = total / seen if seen else 0
+    words = [_count(total, "record")]
+    if held:
+        words.append(f"{_count(round(held * scale), 'image')} inside")
+    for paths, where in ((len(named), "here"), (missing, "missing")):
+        if paths:
+            number = round(paths * scale)
+            words.append(
+                f"{_count(number, 'named image')} {'is' if number == 1 else 'are'} {where}"
+            )
+    if faults.total() < seen and not (held or named or missing):
+        words.append("no images")
+    if faults:
+        words.append(_rejects(faults, seen, scale))
+    files = tuple(source for source in sources if source)
+    label = f"{files[0]}: " if len(files) == 1 else ""
+    return Counts(
+        holds=label + ("" if exact else "about ") + ", ".join(words),
+        images=round((len(named) + held) * scale),
+        paths=files,
+        named=frozenset(named),
+        missing=missing,
+        exact=exact,
+    )
+
+
+def _fault(sample: Input) -> str:
+    """Return why an input is rejected, or why packing would; "" if it would not.
+
+    Packing looks at the texts of samples with images too, which are counted by their images here.
+    """
+    if isinstance(sample, Reject):
+        return sample.reason
+    if sample.images:
+        return ""
+    try:
+        show(sample)
+    except SampleError as error:
+        return error.reason
+    return ""
+
+
+def _rejects(faults: Counter[str], seen: int, scale: float) -> str:
+    """Return how many records would be rejected, and why."""
+    count = faults.total()
+    ((reason, most),) = faults.most_common(1)
+    said = f"{round(count * scale):,} of them rejected"
+    if count == seen:
+        said = "all rejected" if count > 1 else "rejected"
+    return f"{said}{'' if most == count else ', for example'}: {printable(reason)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

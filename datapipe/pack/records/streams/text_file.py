@@ -1,0 +1,40 @@
+"""Files of text in UTF-8, opened for reading, unpacked if they are gzip."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from datapipe.errors import PackError
+from datapipe.pack.records.streams.parquet_records import refuse_pointer
+
+_OTHER_BOMS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[Any]:
+    """Open a file; while it is open, errors of the disk and of gzip become errors of ours.
+
+    Raises:
+        PackError: it cannot be read, is damaged, begins as UTF-16 or UTF-32, or was not fetched.
+    """
+    try:
+        with gzip.GzipFile(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            head = file.read(40)
+            if head.startswith(_OTHER_BOMS):
+                raise PackError(
+                    f"{path} is not UTF-8 but UTF-16 or UTF-32; convert it, "
+                    "for example with `iconv -f UTF-16 -t UTF-8`"
+                )
+            if refusal := refuse_pointer(path, head):
+                raise refusal
+            file.seek(0)
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PackError(f"{path} is damaged ({error}); download or write it again") from error
+    except OSError as error:
+        raise PackError(f"{path}: cannot be read: {error.strerror or error}") from error

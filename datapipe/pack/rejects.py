@@ -1,0 +1,53 @@
+"""Counts of rejects, and the number of them that ends a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from datapipe.errors import PackError
+from datapipe.pack.input.raw_sample import Reject
+from datapipe.pack.options import MaxRejects
+
+_EXAMPLES = 10  # in a report
+_NAMED = 5  # in an error
+
+
+@dataclass(kw_only=True)
+class RejectCounts:
+    """Rejects of a pack or conversion.
+
+    Attributes:
+        number: rejects so far, those of interrupted runs included.
+        reasons: how often each reason was met in this run.
+        examples: the first rejects of this run.
+    """
+
+    number: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    examples: list[Reject] = field(default_factory=list)
+
+    def add(self, reject: Reject) -> None:
+        """Count a reject."""
+        self.number += 1
+        self.reasons[f"{reject.error}: {reject.reason}"] += 1
+        if len(self.examples) < _EXAMPLES:
+            self.examples.append(reject)
+
+    def check(self, limit: MaxRejects, inputs: int, *, at_end: bool = False) -> None:
+        """Compare the number with the limit, which may be a share of `inputs`.
+
+        Raises:
+            PackError: it is exceeded.
+        """
+        if not limit.exceeded(self.number, inputs, at_end=at_end):
+            return
+        examples = "".join(
+            f"\n  {reject.source}: {reject.file + ': ' if reject.file else ''}{reject.reason}"
+            for reject in self.examples[:_NAMED]
+        )
+        raise PackError(
+            f"{self.number:,} of {inputs:,} inputs were rejected, more than --max-rejects {limit} "
+            f"allows; for example{examples}\nFinished shards are kept: mend the input, or allow "
+            "more, and run the same command again."
+        )

@@ -1,0 +1,15 @@
+"""Fixtures of several modules of tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from datapipe.index.manifest import Manifest
+
+from .token_counts import make_manifest
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    """A manifest of four shards, of which one is empty."""
+    return make_manifest([5, 1, 0, 7])

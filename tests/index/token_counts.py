@@ -1,0 +1,98 @@
+"""Token counts of made-up datasets."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from datapipe.index.manifest import Manifest, Shard
+from datapipe.index.tokens.columns import DTYPES, TokenColumns
+from datapipe.index.tokens.counting import open_or_count
+from datapipe.index.tokens.parts import TextFailure, TokenPart, join_parts
+
+DIGEST = "0123456789abcdef" * 4
+OTHER = "f" * 64
+
+
+def make_part(seed: int, samples: int) -> TokenPart:
+    """Counts that depend on `seed` alone; about every third sample failed."""
+    rng = np.random.default_rng(seed)
+    usable = rng.random(samples) > 0.3
+    places = rng.integers(0, 3, samples) * usable
+    spans = rng.integers(0, 4, samples) * usable
+    starts = rng.integers(0, 50, spans.sum()).astype(np.int32)
+    return TokenPart(
+        text_tokens=np.where(usable, rng.integers(0, 90, samples), -1).astype(np.int32),
+        label_tokens=(rng.integers(0, 90, samples) * usable).astype(np.int32),
+        places=places,
+        image_at=rng.integers(0, 90, places.sum()).astype(np.int32),
+        spans=spans,
+        label_start=starts,
+        label_stop=starts + np.int32(2),
+        failures=tuple(
+            TextFailure(f"{seed}-{sample}", "no text", "x.txt" * (sample % 2))
+            for sample in np.flatnonzero(~usable)
+        ),
+    )
+
+
+def make_manifest(sizes, *, salt=""):
+    shards = [
+        Shard(
+            name=f"{number}.tar",
+            index=f"{number}.parquet",
+            samples=size,
+            images=0,
+            bytes=1024,
+            index_sha256=hashlib.sha256(f"{salt}{number}".encode()).hexdigest(),
+        )
+        for number, size in enumerate(sizes)
+    ]
+    return Manifest(shards=tuple(shards))
+
+
+class Counter:
+    """Counts shards as `make_part` makes them; says which it was asked for."""
+
+    def __init__(self, manifest, *, stop_at=None):
+        self.asked = []
+        self._manifest = manifest
+        self._stop_at = stop_at
+
+    def __call__(self, parts, missing):
+        for number in missing:
+            if number == self._stop_at:
+                raise KeyboardInterrupt
+            self.asked.append(number)
+            shard = self._manifest.shards[number]
+            parts.write(shard, make_part(number, shard.samples))
+
+
+def count(home, manifest, *, digest=DIGEST, stop_at=None):
+    """The columns, and which shards had to be counted."""
+    counter = Counter(manifest, stop_at=stop_at)
+    columns = open_or_count(home, manifest, digest, image_wrap=(1, 2), count=counter)
+    return columns, counter.asked
+
+
+def refuse(parts, missing):
+    raise AssertionError("counted a second time")
+
+
+def whole(manifest):
+    return join_parts(
+        [make_part(number, shard.samples) for number, shard in enumerate(manifest.shards)]
+    )
+
+
+def assert_holds(columns: TokenColumns, expected: TokenPart) -> None:
+    for name in DTYPES.keys() & vars(expected).keys():
+        assert getattr(columns, name).tolist() == getattr(expected, name).tolist(), name
+    assert np.diff(columns.sample_image_at).tolist() == expected.places.tolist()
+    assert np.diff(columns.sample_label).tolist() == expected.spans.tolist()
+    assert columns.sample_image_at[0] == columns.sample_label[0] == 0
+    failures = [(f.key, f.reason, f.member) for f in expected.failures]
+    found = [(f["key"], f["reason"], f.get("member", "")) for f in columns.failures()]
+    assert found == failures
+    assert columns.failed == len(failures)

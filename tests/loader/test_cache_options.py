@@ -1,0 +1,148 @@
+"""Caches that are impossible are refused, and sizes are read as people write them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import datapipe
+from datapipe import CacheSpec, ImageSpec, Loader, PlanError
+from datapipe.store.shards import ShardStore
+from datapipe.testing import assert_same_batches
+
+Make = Callable[..., Loader]
+
+IMAGES = {
+    "stretch": ImageSpec(size=24, normalize="clip"),
+    "uint8": ImageSpec(size=24),
+    "bfloat16": ImageSpec(size=24, normalize="clip", dtype=torch.bfloat16),
+    "pad": ImageSpec(size=(24, 40), resize="pad", normalize="siglip"),
+    "flip": ImageSpec(size=24, resize="crop", flip=0.5, normalize="imagenet"),
+    "random-crop": ImageSpec(size=24, random_crop=(0.3, 1.0), flip=0.5),
+    "shortest": ImageSpec(resize="shortest", size=16, normalize="clip"),
+    "native": ImageSpec(
+        resize="native", patch=8, merge=2, min_pixels=256, max_pixels=4096, normalize="clip"
+    ),
+    "tiles": ImageSpec(resize="tiles", size=16, tiles=4, normalize="imagenet"),
+    "anyres": ImageSpec(
+        resize="tiles", size=16, grids=((16, 32), (32, 16), (32, 32)), normalize="clip"
+    ),
+    "none": None,
+}
+LOTS = 1 << 30
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Shards that are read from, one entry for each read."""
+    seen: list[int] = []
+    read = ShardStore.read
+
+    def counted(self: ShardStore, shard: int, members: Any) -> Any:
+        seen.append(shard)
+        return read(self, shard, members)
+
+    monkeypatch.setattr(ShardStore, "read", counted)
+    return seen
+
+
+def flip_colours(sample: dict[str, Any], generator: Any) -> dict[str, Any]:
+    sample["images"] = [255 - image for image in sample["images"]]
+    return sample
+
+
+def test_a_transform_works_on_encoded_entries(make: Make, reads: list[int]) -> None:
+    options = {"image": IMAGES["stretch"], "transform": flip_colours, "epochs": 2}
+    expected = list(make(**options))
+    reads.clear()
+    assert_same_batches(make(cache=CacheSpec(memory=LOTS), **options), expected)
+    assert len(reads) <= 40
+
+
+@pytest.mark.parametrize(
+    ("cache", "options", "message"),
+    [
+        ({"memory": "8 gigs"}, {}, "cache memory '8 gigs': give a size such as 8GB"),
+        ({}, {}, "needs room"),
+        ({"disk_size": 5000}, {}, "needs room|disk="),
+        (
+            {"memory": 5000, "keep": "raw"},
+            {},
+            "cache keep 'raw': give 'auto', 'decoded' or 'encoded'",
+        ),
+        (
+            {"memory": 5000, "policy": "lru"},
+            {},
+            "cache policy 'lru': give 'auto', 'pin' or 'next-use'",
+        ),
+        (
+            {"memory": 5000, "keep": "decoded"},
+            {"image": ImageSpec(size=8, random_crop=(0.5, 1.0))},
+            "random_crop takes another part",
+        ),
+        (
+            {"memory": 5000, "keep": "decoded"},
+            {"transform": flip_colours},
+            "transform= may be random",
+        ),
+        ({"memory": 5000, "policy": "next-use"}, {"workers": "processes"}, "policy='pin'"),
+        ({"disk": 5}, {}, "cache disk 5: give a path or None"),
+    ],
+)
+def test_impossible_caches_are_refused(
+    make: Make, cache: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        make(cache=CacheSpec(**cache), **options)
+
+
+def test_the_choice_is_said(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    list(make(cache=CacheSpec(memory=LOTS)))
+    assert re.search(r"keeps 37 of 37 samples \(.*\) decoded in memory", caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("cache", "said"),
+    [
+        ("50", "cache memory '50': give a size with its unit, such as 50MB or 50GB"),
+        ("0.5", "give a size such as 8GB"),
+        ("200000", "give a size with its unit, such as 200000MB"),
+        (50, "cache memory 50: give at least 1,000 bytes, such as 8GB"),
+        ("10B", "give at least 1,000 bytes"),
+        (0, "give at least 1,000 bytes, such as 8GB: .*; None is no cache"),
+        ("cache/", r"give a size such as 8GB; a folder is CacheSpec\(disk=...\)"),
+        (3.5, "cache 3.5: give an integer, a string, a CacheSpec or None"),
+    ],
+)
+def test_a_size_that_cannot_be_meant_is_refused(make: Any, cache: Any, said: str) -> None:
+    with pytest.raises(datapipe.PlanError, match=said):
+        make(cache=cache)
+    if isinstance(cache, str | int):
+        with pytest.raises(datapipe.PlanError, match=said):
+            CacheSpec(memory=cache)
+        with pytest.raises(datapipe.PlanError, match="cache disk_size "):
+            CacheSpec(disk="kept", disk_size=cache)
+
+
+def test_a_size_is_the_short_form_of_a_cache_in_memory(make: Any) -> None:
+    assert CacheSpec("1.5GB") == CacheSpec(memory=1_500_000_000)
+    assert CacheSpec(" 20 KB ").memory == 20_000
+    assert CacheSpec("20000000").memory == 20_000_000
+    for cache in ("8MB", 8_000_000, CacheSpec(memory="8MB")):
+        loader = make(cache=cache, epochs=2)
+        assert len(list(loader)) == 20
+        assert loader.stats()["memory"].kept >= 37  # threads may make one at once
+    with pytest.raises(TypeError):
+        CacheSpec("1GB", "cache/")  # type: ignore[misc]
+
+
+def test_a_cache_that_holds_no_sample_says_so(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    make(cache=CacheSpec(8192, keep="encoded"))
+    assert "the cache keeps nothing in memory: no sample of" in caplog.text
+    assert "fits into 8,192 bytes; give more, such as '8GB'" in caplog.text

@@ -1,0 +1,59 @@
+"""Encoders of small tokenizers, and what they make of a sample."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from datapipe.errors import DecodeError
+from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.spec import TextSpec
+from datapipe.text.truncate import IGNORE, expand
+
+from .small_tokenizers import NAMED, small_tokenizer
+
+QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
+
+
+@cache
+def named_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(name), **NAMED)
+
+
+def make(
+    template: str | Path | None = "chatml", name: str = "byte-level", **options: Any
+) -> TextEncoder:
+    tokenizer = named_tokenizer(name)
+    options.setdefault("image_token", "<image>")
+    return TextEncoder(TextSpec(tokenizer=tokenizer, template=template, **options))
+
+
+def chat(*turns: tuple[str, str], images: int = 0) -> SampleText:
+    return SampleText(
+        None, {"messages": [{"role": role, "content": text} for role, text in turns]}, images
+    )
+
+
+def encoded(encoder: TextEncoder, sample: SampleText) -> EncodedText:
+    (result,) = encoder.encode([sample])
+    assert isinstance(result, EncodedText), result
+    return result
+
+
+def written(encoder: TextEncoder, sample: SampleText, learnt: bool = False) -> str:
+    """What a sample says once each image is one token; or what of it is learnt."""
+    text = encoded(encoder, sample)
+    whole = expand(text, np.ones(len(text.image_at), np.int64), encoder.image_id)
+    ids = whole.input_ids[whole.labels != IGNORE] if learnt else whole.input_ids
+    tokenizer = encoder.spec.tokenizer.backend_tokenizer
+    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+
+
+def reason(encoder: TextEncoder, sample: SampleText) -> str:
+    (result,) = encoder.encode([sample])
+    assert isinstance(result, DecodeError), result
+    return result.reason

@@ -1,0 +1,102 @@
+"""Samples that cannot be encoded are refused with the reason, and alone."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from datapipe.errors import DecodeError, PlanError
+from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.spec import TextSpec
+
+from .encoding import chat, encoded, make, reason, written
+from .families import FAMILIES, QWEN2_5, QWEN2_VL
+
+
+@pytest.mark.parametrize(
+    ("sample", "cause"),
+    [
+        (chat(("user", "<image> <image>"), images=1), "2 <image> and the sample 1 images"),
+        (chat(("user", "<image>"), images=0), "1 <image> and the sample 0 images"),
+        (SampleText("<image>A cat.", None, 3), "1 <image> and the sample 3 images"),
+        (chat(("user", "half \ud83d of one")), "lone surrogate U+D83D at character 5"),
+        (SampleText(None, {"messages": [{"content": "Who?"}]}, 0), "turn 1 of 1"),
+        (chat(("<|im_end|>", "Hm?")), "'<|im_end|>'"),
+    ],
+)
+def test_a_sample_that_cannot_be_used_leaves_the_others_alone(
+    sample: SampleText, cause: str
+) -> None:
+    encoder = make()
+    good = SampleText("A cat.", None, 1)
+    before, bad, after = encoder.encode([good, sample, good])
+    assert isinstance(bad, DecodeError)
+    assert cause in bad.reason
+    for result in (before, after):
+        assert isinstance(result, EncodedText)
+        assert result.tokens.tolist() == encoded(encoder, good).tokens.tolist()
+
+
+def test_a_template_that_refuses_a_conversation_names_its_reason() -> None:
+    encoder = make(FAMILIES["mistral"].template)
+    answer_first = chat(("assistant", "Hm."), ("user", "What?"))
+    assert "roles must alternate" in reason(encoder, answer_first)
+
+
+def test_images_that_a_template_leaves_out_are_missed() -> None:
+    template = QWEN2_VL.replace("'image' in content or", "").replace(
+        "content['type'] == 'image'", "content['type'] == 'image' and message['role'] == 'user'"
+    )
+    encoder = make(template, image_token="<|image_pad|>")
+    assert encoded(encoder, chat(("user", "<image>"), images=1)).image_at.size == 1
+    sample = chat(("user", "Draw."), ("assistant", "<image>"), images=1)
+    assert "wrote 0 images, the sample has 1" in reason(encoder, sample)
+
+
+def test_nothing_at_all_cannot_be_used() -> None:
+    assert "neither text nor images" in reason(
+        make("{% for m in messages %}{{ m.content }}{% endfor %}"), SampleText("", None, 0)
+    )
+
+
+def test_marks_of_what_is_learnt_are_true_or_false() -> None:
+    record = {"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}
+    assert "0.5" in reason(make(), SampleText(None, record, 0))
+
+
+@pytest.mark.parametrize("template", [QWEN2_5, "chatml", "llava", "caption"])
+def test_an_unknown_role_is_refused_by_name(template: str) -> None:
+    assert "'narrator'" in reason(make(template), chat(("user", "a"), ("narrator", "b")))
+
+
+def test_numbered_places_have_to_stand_once_and_in_order() -> None:
+    sample = chat(("user", "<image_2> or <image_1>?"), ("assistant", "b"), images=2)
+    assert "images as 2, 1" in reason(make(), sample)
+
+
+def test_the_place_of_a_video_is_refused_and_the_html_element_is_a_word() -> None:
+    assert "<video>" in reason(make(), chat(("user", "<video>What?"), ("assistant", "b")))
+    sample = chat(("user", "Explain <video></video>."), ("assistant", "Use <video>."))
+    assert "Explain <video></video>." in written(make(), sample)
+
+
+def test_a_tokenizer_that_cannot_encode_a_text_fails_on_it_alone() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["</s>"])
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    good, bad = encoder.encode([SampleText("cat", None, 0), SampleText("dog", None, 0)])
+    assert isinstance(good, EncodedText)
+    assert good.tokens.tolist() == [0, 1]
+    assert isinstance(bad, DecodeError)
+    assert "cannot encode" in bad.reason
+
+
+def test_images_need_a_token_and_texts_alone_do_not() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["</s>"])
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    assert encoder.image_id is None
+    assert encoded(encoder, SampleText("cat", None, 0)).tokens.tolist() == [0, 1]
+    with pytest.raises(PlanError, match="name it by image_token="):
+        encoder.encode([SampleText("cat", None, 1)])

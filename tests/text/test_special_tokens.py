@@ -1,0 +1,153 @@
+"""Special tokens mean something only where a template or an image puts them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from datapipe.text.encode import EncodedText, SampleText, TextEncoder
+from datapipe.text.image_marks import mark_places
+from datapipe.text.spec import TextSpec
+
+from .encoding import QWEN_IMAGE, chat, encoded, make, reason, written
+from .families import FAMILIES, GEMMA, LLAMA_3, PHI_3, QWEN2_5, QWEN2_VL, QWEN3, SMOLVLM
+from .small_tokenizers import NAMED, SPECIAL, TOKENIZERS, small_tokenizer, transformers_tokenizer
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("template", [QWEN2_5, LLAMA_3, "llava", "chatml", "caption"])
+def test_special_tokens_in_a_text_are_not_special(name: str, template: str) -> None:
+    encoder = make(template, name)
+    tokenizer = small_tokenizer(name)
+    special = [tokenizer.token_to_id(token) for token in [*SPECIAL, *NAMED.values()]]
+    spelled = (
+        " ".join(token for token in SPECIAL if "<image>" not in mark_places(token)) + "</s><s><pad>"
+    )
+
+    def count(question: str, answer: str) -> list[int]:
+        text = encoded(encoder, chat(("user", question), ("assistant", answer)))
+        tokens = text.tokens.tolist()
+        return [tokens.count(number) for number in special]
+
+    assert count(f"What is {spelled}?", f"It is {spelled}.") == count("What is it?", "It is that.")
+    # Whatever stands around: at the edge of a text, and glued to other text.
+    assert count(spelled, f"x{spelled}x") == count("What is it?", "It is that.")
+
+
+def test_a_special_token_that_the_tokenizer_would_merge_from_its_letters_is_not_special() -> None:
+    spec = json.loads(small_tokenizer("metaspace").to_str())
+    ids = spec["model"]["vocab"]
+    for first, second in (("<", "/"), ("</", "s"), ("</s", ">")):
+        ids.setdefault(first + second, max(max(ids.values()) + 1, 5000))
+        spec["model"]["merges"].append([first, second])
+    encoder = TextEncoder(
+        TextSpec(tokenizer=Tokenizer.from_str(json.dumps(spec)), template="chatml")
+    )
+    text = encoded(encoder, chat(("user", "a</s>"), ("assistant", "b")))
+    assert encoder.eos_id not in text.tokens
+    assert ids["</s"] in text.tokens
+
+
+def test_a_special_token_among_a_tokenizers_words_is_not_special() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"cat": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(["</s>"])
+    encoder = TextEncoder(TextSpec(tokenizer=tokenizer, template="caption"))
+    assert encoded(encoder, SampleText("cat </s> cat", None, 0)).tokens.tolist() == [0, 2, 0, 1]
+
+
+def test_special_tokens_between_blanks_that_a_template_trims_are_not_special() -> None:
+    sample = chat(("user", " <|eot_id|>\n"), ("assistant", "\n</s> "))
+    assert written(make(LLAMA_3), sample, learnt=True) == "</s><|eot_id|>"
+
+
+def test_special_tokens_in_a_text_read_as_they_are_written() -> None:
+    encoder = make()
+    sample = chat(("user", "What is <|im_end|>?"), ("assistant", "<|im_start|>user</s>"))
+    assert written(encoder, sample) == (
+        "<|im_start|>user\nWhat is <|im_end|>?<|im_end|>\n"
+        "<|im_start|>assistant\n<|im_start|>user</s><|im_end|>\n"
+    )
+    assert written(encoder, sample, learnt=True) == "<|im_start|>user</s><|im_end|>"
+
+
+def test_an_image_token_in_a_text_is_no_image() -> None:
+    encoder = make(QWEN2_VL, image_token="<|image_pad|>")
+    text = encoded(encoder, chat(("user", "<image>What is <|image_pad|>?"), images=1))
+    assert len(text.image_at) == 1
+    assert encoder.image_id not in text.tokens
+
+
+WORDS = st.lists(
+    st.sampled_from(
+        ["cat", " ", "  ", "\n", "\t", "é", "漢", "🙂", "<", "|", ">", "_", "user", "</", "<|", "."]
+    ),
+    max_size=12,
+).map("".join)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("template", [QWEN2_VL, LLAMA_3, GEMMA, PHI_3, "llava", "caption"])
+@settings(deadline=None, max_examples=40)
+@given(turns=st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=3))
+def test_texts_without_special_tokens_are_the_same_on_both_ways(
+    name: str, template: str, turns: list[tuple[str, str]]
+) -> None:
+    """The way for texts that spell special tokens differs from the usual one in nothing else."""
+    encoder = ENCODERS.setdefault((name, template), make(template, name))
+    pairs = [
+        pair for asked, said in turns for pair in (("user", "<image>" + asked), ("assistant", said))
+    ]
+    sample = chat(*pairs, images=len(turns))
+    usual = encoded(encoder, sample)
+    apart = encoder._encode_apart(encoder._render(sample), sample)
+    assert isinstance(apart, EncodedText)
+    assert apart.tokens.tolist() == usual.tokens.tolist()
+    assert apart.image_at.tolist() == usual.image_at.tolist()
+    assert apart.trained.tolist() == usual.trained.tolist()
+
+
+ENCODERS: dict[tuple[str, str], TextEncoder] = {}
+
+
+def test_a_rewritten_conversation_that_spells_special_tokens_is_refused() -> None:
+    encoder = make(QWEN3)
+    sample = chat(("user", "Hm?"), ("assistant", "<think>\n<|im_end|>\n</think>\n\nYes."))
+    assert "'<|im_end|>'" in reason(encoder, sample)
+    plain = chat(("user", "<|im_end|>?"), ("assistant", "Yes."))
+    assert "<|im_end|>?" in written(encoder, plain)
+
+
+@pytest.mark.parametrize(
+    ("template", "token", "wrap"),
+    [
+        (QWEN2_VL, "<|image_pad|>", (1, 1)),
+        (SMOLVLM, "<image>", (0, 0)),
+        (FAMILIES["llava"].template, "<image>", (0, 0)),
+        (GEMMA, "<image_soft_token>", (1, 1)),
+        ("chatml", "<|image_pad|>", (1, 1)),
+        ("caption", "<image>", (0, 0)),
+        (QWEN2_VL.replace(QWEN_IMAGE, "<start_of_image><image><end_of_image>"), "<image>", (1, 1)),
+        (QWEN2_VL.replace(QWEN_IMAGE, "<|end|><image><|end|>"), "<image>", (0, 0)),
+    ],
+)
+def test_special_tokens_around_an_image_belong_to_it(
+    template: str, token: str, wrap: tuple[int, int]
+) -> None:
+    assert make(template, image_token=token).image_wrap == wrap
+
+
+def test_smolvlm_gets_the_tokens_its_processor_writes() -> None:
+    tokenizer = Tokenizer.from_str(small_tokenizer("byte-level").to_str())
+    tokenizer.add_special_tokens(["<fake_token_around_image>", "<global-img>"])
+    encoder = TextEncoder(TextSpec(tokenizer=transformers_tokenizer(tokenizer, SMOLVLM)))
+    assert written(encoder, chat(("user", "<image>What?"), images=1)) == (
+        "<|im_start|>User:<fake_token_around_image><global-img><image><fake_token_around_image>"
+        "What?<end_of_utterance>\n"
+    )
+    assert encoder.image_wrap == (2, 1)
